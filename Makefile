@@ -1,0 +1,87 @@
+# Every target installs what it needs into .venv on first use; a later call starts at once.
+# An interrupted installation is thrown away and redone.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+PYTHON ?= $(shell python3.11 -c "" 2> /dev/null && echo python3.11 || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# What each environment consists of; all of them share one .venv.
+core := --editable .
+dev := --editable '.[render,plots]' --group dev
+docs := --editable . --group docs
+bench := --editable . --group bench
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Use the node and the pyright that pip installed, and look for no newer ones.
+export PYRIGHT_PYTHON_GLOBAL_NODE := 0
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Neither contributors nor the continuous integration need this banner.
+export NO_MKDOCS_2_WARNING := true
+
+.PHONY: help demo test check bench docs format clean
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED)-core ## a guided tour: train, watch and compare (no development tools are installed)
+	@$(BIN)/operant tour
+
+test: $(INSTALLED)-dev ## the whole test suite; PYTEST_ARGS="-k returns -x" narrows it
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(INSTALLED)-dev $(INSTALLED)-docs ## formatting, lint, types, layers, documentation and house rules
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/mkdocs build --strict --quiet
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/house --quiet
+
+bench: $(INSTALLED)-bench ## speed beside the peers, measured in one run; BENCH=benchmarks/envs.py picks one
+	@for script in $(or $(BENCH),$(wildcard benchmarks/*.py)); do \
+		echo "== $$script"; \
+		$(BIN)/python "$$script" $(BENCH_ARGS); \
+	done
+
+docs: $(INSTALLED)-docs ## build the documentation into site/, every warning an error
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "built site/index.html"
+
+format: $(INSTALLED)-dev ## format the code and apply the safe fixes
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## remove .venv, caches and built pages; runs/ stays
+	@rm -rf $(VENV) site dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp of an environment is written last. Until then .incomplete says that .venv is not to be trusted.
+ifneq ($(filter-out help clean,$(MAKECMDGOALS)),)
+ifneq ($(shell [ -d $(VENV) ] && { [ -e $(VENV)/.incomplete ] || [ ! -x $(BIN)/python ]; } && echo broken),)
+$(info operant: $(VENV) is incomplete, starting over)
+$(shell rm -rf $(VENV))
+endif
+endif
+
+$(INSTALLED)-%: pyproject.toml constraints.txt $(BIN)/python
+	@touch $(VENV)/.incomplete
+	@echo "operant: installing $* into $(VENV) (once; a minute or more, depending on the network)"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
+	@$(BIN)/python -m pip install --progress-bar off --constraint constraints.txt $($*) \
+		| sed -n 's/^ *Downloading \(.* [MG]B)\)$$/  \1/p'
+	@touch $@
+	@rm $(VENV)/.incomplete
+
+$(BIN)/python:
+	@if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then \
+		echo "operant needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2> /dev/null || echo missing)." >&2; \
+		echo "Name another one: make PYTHON=/path/to/python3.11 ..." >&2; \
+		exit 1; \
+	fi
+	@rm -rf $(VENV) && mkdir $(VENV) && touch $(VENV)/.incomplete
+	@$(PYTHON) -m venv $(VENV)

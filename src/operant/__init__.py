@@ -1,0 +1,18 @@
+"""operant: reinforcement learning in one library, from the Bellman equation to the post-training of language models."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from operant.api import Trained, configure, load, resume, train
+
+__version__ = "0.1.0"
+__all__ = ["Trained", "__version__", "configure", "load", "resume", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the library proper, and torch with it, only when it is used."""
+    if name in __all__:
+        from operant import api  # noqa: PLC0415 - the point of this function
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'operant' has no attribute {name!r}")

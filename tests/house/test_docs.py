@@ -1,0 +1,50 @@
+"""The examples of the documentation run, and print what the pages say."""
+
+import doctest
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from operant import catalog
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [path for path in sorted(DOCS.rglob("*.md")) if BLOCK.search(path.read_text(encoding="utf-8"))]
+DOCTEST_OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+
+def blocks(page: Path, language: str) -> str:
+    """Return the code of one language on a page, with blank lines in the place of the rest."""
+    text = page.read_text(encoding="utf-8")
+    lines = [""] * len(text.splitlines())
+    for match in BLOCK.finditer(text):
+        if match[1] == language:
+            first = text.count("\n", 0, match.start(2))
+            code = match[2].splitlines()
+            lines[first : first + len(code)] = code
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / f"{page.stem}.py"
+    script.write_text(blocks(page, "python"), encoding="utf-8")
+    names = runpy.run_path(str(script))
+    examples = doctest.DocTestParser().get_doctest(blocks(page, "pycon"), names, page.name, str(page), 0)
+    report: list[str] = []
+    doctest.DocTestRunner(optionflags=DOCTEST_OPTIONS).run(examples, out=report.append)
+    assert not report, "".join(report)
+
+
+def test_blocks_keep_their_line_numbers(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\n```python\nx = 1\n```\n\n```pycon\n>>> x\n1\n```\n")
+    assert blocks(page, "python") == "\n\n\nx = 1\n\n\n\n\n\n\n"
+    assert blocks(page, "pycon").splitlines()[7:9] == [">>> x", "1"]
+
+
+def test_every_algorithm_has_a_page():
+    assert [a.name for a in catalog.ALGORITHMS if not (DOCS / "algorithms" / f"{a.name}.md").exists()] == []
