@@ -1,0 +1,140 @@
+"""Action distributions as plain functions: `sample`, `log_prob`, `entropy` and `mode` of three families.
+
+- categorical, over A choices, from unnormalised log-probabilities `logits`; -inf marks a choice that is not allowed;
+- gaussian, diagonal, from `mean` and `log_std`, with all A dimensions of the last axis as one action;
+- tanh_gaussian, a gaussian squashed into (-1, 1) by tanh (Haarnoja et al. 2018, arXiv 1801.01290, App. C).
+
+Functions of a family take the same parameters. Noise is drawn by the caller and enters as a tensor, so a sample is a
+pure, and for the gaussians differentiable, function of parameters and noise. Logarithms are natural.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.nn.functional import log_softmax, logsigmoid
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+def categorical_sample(logits: Float[Tensor, "*B A"], noise: Float[Tensor, "*B A"]) -> Int64[Tensor, "*B"]:
+    """Draws a choice by the Gumbel-max trick: argmax(logits + noise) has the probabilities softmax(logits).
+
+    Args:
+        logits: Unnormalised log-probabilities; every row needs a finite one.
+        noise: Standard Gumbel noise, -log(-log(u)) with u uniform in (0, 1).
+    """
+    return (logits + noise).argmax(-1)
+
+
+def categorical_log_prob(logits: Float[Tensor, "*B A"], actions: Int64[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    """Log-probability of the choices `actions`; -inf for a choice that is not allowed."""
+    return _select(log_softmax(logits, -1), actions)
+
+
+def categorical_entropy(logits: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
+    """Entropy -Σ p log p in nats, with 0 log 0 = 0; its gradient is finite (0) at logits of -inf."""
+    return _entropy(log_softmax(logits, -1))
+
+
+def categorical_log_prob_entropy(
+    logits: Float[Tensor, "*B A"], actions: Int64[Tensor, "*B"]
+) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+    """`categorical_log_prob` and `categorical_entropy` from one log-softmax, for updates that need both."""
+    log_probs = log_softmax(logits, -1)
+    return _select(log_probs, actions), _entropy(log_probs)
+
+
+def categorical_mode(logits: Float[Tensor, "*B A"]) -> Int64[Tensor, "*B"]:
+    """The most likely choice, the first of equals."""
+    return logits.argmax(-1)
+
+
+def gaussian_sample(
+    mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"], noise: Float[Tensor, "*B A"]
+) -> Float[Tensor, "*B A"]:
+    """The action mean + exp(log_std)·noise, differentiable in the parameters (the reparameterisation trick).
+
+    Args:
+        mean: Means of the A dimensions.
+        log_std: Logarithms of the standard deviations; leading dimensions broadcast, so [A] serves the whole batch.
+        noise: Standard normal noise.
+    """
+    return torch.addcmul(mean, log_std.exp(), noise)
+
+
+def gaussian_log_prob(
+    mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"], actions: Float[Tensor, "*B A"]
+) -> Float[Tensor, "*B"]:
+    """Log-density of `actions`, summed over the A independent dimensions."""
+    return _log_density((actions - mean) * (-log_std).exp(), log_std)
+
+
+def gaussian_entropy(mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"]) -> Float[Tensor, "*B"]:
+    """Differential entropy Σ (log_std + ½ log 2πe) in nats; of `mean` it takes the shape alone."""
+    entropy = log_std.sum(-1) + mean.shape[-1] * (0.5 + _HALF_LOG_TWO_PI)
+    return entropy.expand(mean.shape[:-1])
+
+
+def gaussian_mode(mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"]) -> Float[Tensor, "*B A"]:
+    """The most likely action, which is the mean; `log_std` plays no part."""
+    return mean
+
+
+def tanh_gaussian_sample(
+    mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"], noise: Float[Tensor, "*B A"]
+) -> Float[Tensor, "*B A"]:
+    """The action tanh(mean + exp(log_std)·noise), with `noise` standard normal."""
+    return gaussian_sample(mean, log_std, noise).tanh()
+
+
+def tanh_gaussian_log_prob(
+    mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"], pre_tanh: Float[Tensor, "*B A"]
+) -> Float[Tensor, "*B"]:
+    """Log-density of the action tanh(pre_tanh), as a density over actions in (-1, 1)^A.
+
+    log N(u; mean, std) - Σ log(1 - tanh²u) at u = pre_tanh. It takes u and not the action because the action rounds to
+    ±1 for |u| > 9 in float32, where its inverse is infinite: store u beside the action.
+    """
+    return gaussian_log_prob(mean, log_std, pre_tanh) - _log_tanh_slope(pre_tanh)
+
+
+def tanh_gaussian_sample_log_prob(
+    mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"], noise: Float[Tensor, "*B A"]
+) -> tuple[Float[Tensor, "*B A"], Float[Tensor, "*B"]]:
+    """The action of `tanh_gaussian_sample` and its log-density, both differentiable in the parameters.
+
+    The entropy has no closed form. Minus this log-density estimates it from one sample without bias, and so does the
+    gradient of that estimate.
+    """
+    pre_tanh = gaussian_sample(mean, log_std, noise)
+    return pre_tanh.tanh(), _log_density(noise, log_std) - _log_tanh_slope(pre_tanh)
+
+
+def tanh_gaussian_mode(mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"]) -> Float[Tensor, "*B A"]:
+    """The greedy action tanh(mean), as is the custom: the image of the gaussian's mode.
+
+    It is the median of each dimension. The density over actions peaks elsewhere, for a wide gaussian near ±1.
+    `log_std` plays no part.
+    """
+    return mean.tanh()
+
+
+def _select(log_probs: Float[Tensor, "*B A"], actions: Int64[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    return log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+def _entropy(log_probs: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
+    """-Σ p log p; the clamp makes 0·(-inf) a 0, in the value and in the gradient."""
+    return -(log_probs.exp() * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(-1)
+
+
+def _log_density(z: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"]) -> Float[Tensor, "*B"]:
+    """Log-density of mean + exp(log_std)·z."""
+    return -0.5 * z.square().sum(-1) - log_std.sum(-1) - z.shape[-1] * _HALF_LOG_TWO_PI
+
+
+def _log_tanh_slope(u: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
+    """Σ log(1 - tanh²u) = Σ 2 (log 2 - u - softplus(-2u)), without cancellation at large |u|."""
+    return 2 * (math.log(2) - u + logsigmoid(2 * u)).sum(-1)

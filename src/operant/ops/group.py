@@ -1,0 +1,241 @@
+"""Judging an answer against its siblings: advantages from a group of samples of one prompt, without a critic.
+
+All statistics are taken in float64, after the first valid reward of the group is subtracted. So rewards that are all
+equal give exactly 0, in any dtype: a float32 mean of 64 rewards of 1.1 misses 1.1, and a division by a tiny standard
+deviation would blow that rounding up to a full-sized advantage.
+
+The statistics are those of the tensors given. Where a batch is spread over ranks or micro-batches, gather whole groups
+first, and the whole batch for `scale="batch"`.
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int, Int64, Real
+from torch import Tensor
+
+
+def group_advantages(
+    rewards: Real[Tensor, "P G"],
+    *,
+    scale: str = "group",
+    correction: int = 1,
+    eps: float = 1e-4,
+    valid: Bool[Tensor, "P G"] | None = None,
+    baseline: Float[Tensor, " P"] | Float[Tensor, "P G"] | None = None,
+) -> Float[Tensor, "P G"]:
+    """How much better each answer is than its group: A_i = (r_i - mean(r)) / (std(r) + eps).
+
+    GRPO, outcome supervision (Shao et al. 2024, arXiv 2402.03300, §4.1.2). `scale="none"` is Dr. GRPO (Liu et al. 2025,
+    arXiv 2503.20783, §3): dividing by the group's standard deviation gives most weight to prompts that are almost
+    always or almost never solved. With rewards 0 and 1, pass rate p, correction 0 and eps 0, a right answer gets
+    sqrt((1-p)/p) and a wrong one -sqrt(p/(1-p)).
+
+    A group without spread has no scale and gets exactly 0: all valid rewards equal, one valid reward, or none. Given a
+    `baseline`, this holds for `scale="group"` alone: the deviation from an outside baseline means something in a group
+    of equals, but divided by the spread of equals it does not.
+
+    Args:
+        rewards: Rewards of G answers to each of P prompts; integers are accepted.
+        scale: What to divide by: the standard deviation of the `group`, that of the whole `batch` (of the rewards, over
+            all prompts), or nothing (`none`).
+        correction: Degrees of freedom taken off in the standard deviation, 0 or 1. The paper does not say; 1 is
+            torch's default. 0 makes advantages sqrt(G/(G-1)) times larger.
+        eps: Added to the standard deviation, in units of the reward, at least 0.
+        valid: False where an answer has no reward; it counts in no statistic and gets 0. None: all count.
+        baseline: Replaces the mean of the group, per prompt or per answer, e.g. a mean over extra samples.
+
+    Returns:
+        Advantages, in the dtype of the rewards (torch's default dtype for integers).
+
+    Raises:
+        ValueError: If a valid reward is not finite, or `scale`, `correction` or `eps` is out of range.
+    """
+    _check_scaling(correction, eps)
+    if scale not in {"group", "batch", "none"}:
+        raise ValueError(f"scale must be 'group', 'batch' or 'none', got {scale!r}")
+    valid = _checked_valid(rewards, valid)
+    deviations = _deviations(rewards, valid)
+    if baseline is None:
+        advantages = deviations
+    else:
+        level = baseline.double() if baseline.ndim == rewards.ndim else baseline.double().unsqueeze(-1)
+        advantages = (rewards.double() - level).masked_fill(~valid, 0)
+    if scale == "group":
+        advantages = advantages / _divisor(deviations, valid, correction, eps)
+    elif scale == "batch":
+        everyone = valid.reshape(1, -1)
+        advantages = advantages / _divisor(_deviations(rewards.reshape(1, -1), everyone), everyone, correction, eps)
+    return advantages.to(_float_dtype(rewards))
+
+
+def leave_one_out(rewards: Real[Tensor, "P G"]) -> Float[Tensor, "P G"]:
+    """Each reward less the mean of the others: A_i = r_i - Σ_{j≠i} r_j/(G-1) = G/(G-1) (r_i - mean(r)).
+
+    RLOO (Kool et al. 2019; Ahmadian et al. 2024, arXiv 2402.14740). The baseline of an answer does not depend on that
+    answer, so the policy gradient stays unbiased; the mean of the whole group scales it by (G-1)/G.
+
+    Args:
+        rewards: Rewards of G answers to each of P prompts, G >= 2; integers are accepted.
+
+    Returns:
+        Advantages, in the dtype of the rewards (torch's default dtype for integers); exactly 0 for a group of equals.
+
+    Raises:
+        ValueError: If G is 1 or a reward is not finite.
+    """
+    size = rewards.shape[-1]
+    if size < 2:
+        raise ValueError(f"leave_one_out needs at least 2 answers to a prompt, got {size}; sample a larger group")
+    deviations = _deviations(rewards, _checked_valid(rewards, None))
+    return (deviations * (size / (size - 1))).to(_float_dtype(rewards))
+
+
+def has_signal(rewards: Real[Tensor, "P G"], valid: Bool[Tensor, "P G"] | None = None) -> Bool[Tensor, " P"]:
+    """Which prompts can teach anything: those whose valid rewards are not all equal.
+
+    The constraint 0 < |{i: answer i is correct}| < G of DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476,
+    eq. 8), for any reward. Apply it to the reward of the verifier, before shaping: a length penalty makes rewards
+    differ where the answers do not.
+
+    Args:
+        rewards: Rewards of G answers to each of P prompts.
+        valid: False where an answer has no reward. None: all count.
+
+    Returns:
+        True where the group has a non-zero advantage.
+
+    Raises:
+        ValueError: If a valid reward is not finite.
+    """
+    return (_from_first(rewards, _checked_valid(rewards, valid)) != 0).any(-1)
+
+
+def process_advantages(
+    step_rewards: Real[Tensor, "P G K"],
+    step_ends: Int64[Tensor, "P G K"],
+    step_mask: Bool[Tensor, "P G K"],
+    *,
+    length: int,
+    correction: int = 1,
+    eps: float = 1e-4,
+) -> Float[Tensor, "P G {length}"]:
+    """Advantage of every token from rewards of reasoning steps: the normalised rewards of the steps not yet ended.
+
+    A_{i,t} = Σ_{j: end(j) >= t} (r_j - mean(R))/(std(R) + eps), where R holds all step rewards of all answers to the
+    prompt (GRPO, process supervision; Shao et al. 2024, arXiv 2402.03300, §4.1.3).
+
+    Args:
+        step_rewards: Reward of each step of each answer; integers are accepted.
+        step_ends: Index of the last token of the step within the answer, inclusive.
+        step_mask: True where the step exists; other slots may hold anything.
+        length: Number of tokens per answer in the result.
+        correction: Degrees of freedom taken off in the standard deviation, 0 or 1.
+        eps: Added to the standard deviation, in units of the reward, at least 0.
+
+    Returns:
+        Advantages in the dtype of the rewards (torch's default dtype for integers): 0 after the last step of an answer
+        and for groups whose step rewards are all equal.
+
+    Raises:
+        ValueError: If the reward of an existing step is not finite or its end is outside [0, length), or `correction`
+            or `eps` is out of range.
+    """
+    _check_scaling(correction, eps)
+    _require_finite(step_rewards, step_mask)
+    outside = ((step_ends < 0) | (step_ends >= length)) & step_mask
+    if outside.any():
+        at = _first_true(outside)
+        raise ValueError(
+            f"the end of the step at (prompt, sample, step) = {at} is {step_ends[at]}, outside the {length} tokens of "
+            "the answer; give the index of its last token, or set step_mask to False there"
+        )
+    valid = step_mask.flatten(1)
+    deviations = _deviations(step_rewards.flatten(1), valid)
+    normalised = (deviations / _divisor(deviations, valid, correction, eps)).view_as(step_rewards)
+    at_end = normalised.new_zeros(*step_rewards.shape[:2], length)
+    at_end.scatter_add_(-1, step_ends.masked_fill(~step_mask, 0), normalised)
+    return at_end.flip(-1).cumsum(-1).flip(-1).to(_float_dtype(step_rewards))
+
+
+def overlong_penalty(
+    lengths: Int[Tensor, "*B"], *, max_length: int, buffer: int, floor: float | None = -1.0
+) -> Float[Tensor, "*B"]:
+    """Soft punishment of long answers, one number per answer, to be added to its reward.
+
+    0 up to max_length - buffer, then (max_length - buffer - length)/buffer, never below `floor`: it falls by 1/buffer
+    per token and reaches -1 at max_length (DAPO; Yu et al. 2025, arXiv 2503.14476, eq. 13).
+
+    Args:
+        lengths: Tokens of each answer, the end-of-sequence token included.
+        max_length: Tokens after which an answer is cut; the paper has 20480.
+        buffer: Tokens before `max_length` over which the penalty grows, in [1, max_length]; the paper has 4096.
+        floor: Lowest penalty, below 0; None lets it fall on beyond `max_length`.
+
+    Returns:
+        Penalties in torch's default dtype, at most 0.
+
+    Raises:
+        ValueError: If `buffer` or `floor` is out of range.
+    """
+    if not 1 <= buffer <= max_length:
+        raise ValueError(f"buffer must lie in [1, max_length={max_length}], got {buffer}")
+    if floor is not None and not floor < 0:
+        raise ValueError(f"floor must be below 0, or None for no floor, got {floor}")
+    penalty = (max_length - buffer - lengths).clamp(max=0) / buffer
+    return penalty if floor is None else penalty.clamp(min=floor)
+
+
+def _from_first(rewards: Real[Tensor, "P N"], valid: Bool[Tensor, "P N"]) -> Float[Tensor, "P N"]:
+    """Rewards less the first valid one of their row, in float64; 0 where invalid."""
+    precise = rewards.double()
+    first = valid.byte().argmax(-1, keepdim=True)
+    return (precise - precise.gather(-1, first)).masked_fill(~valid, 0)
+
+
+def _deviations(rewards: Real[Tensor, "P N"], valid: Bool[Tensor, "P N"]) -> Float[Tensor, "P N"]:
+    """Valid rewards less the mean of their row, in float64: exactly 0 for equal rewards, and 0 where invalid."""
+    offsets = _from_first(rewards, valid)
+    mean = offsets.sum(-1, keepdim=True) / valid.sum(-1, keepdim=True).clamp(min=1)
+    return (offsets - mean).masked_fill(~valid, 0)
+
+
+def _divisor(
+    deviations: Float[Tensor, "P N"], valid: Bool[Tensor, "P N"], correction: int, eps: float
+) -> Float[Tensor, "P 1"]:
+    """Standard deviation of each row plus eps; infinite for a row without spread, so that its quotients are 0."""
+    freedom = (valid.sum(-1, keepdim=True) - correction).clamp(min=1)
+    std = (deviations.square().sum(-1, keepdim=True) / freedom).sqrt()
+    return torch.where(std > 0, std + eps, math.inf)
+
+
+def _float_dtype(rewards: Real[Tensor, "..."]) -> torch.dtype:
+    return rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
+
+
+def _checked_valid(rewards: Real[Tensor, "P G"], valid: Bool[Tensor, "P G"] | None) -> Bool[Tensor, "P G"]:
+    valid = torch.ones_like(rewards, dtype=torch.bool) if valid is None else valid
+    _require_finite(rewards, valid)
+    return valid
+
+
+def _require_finite(rewards: Real[Tensor, "..."], valid: Bool[Tensor, "..."]) -> None:
+    bad = ~rewards.isfinite() & valid
+    if bad.any():
+        axes = "(prompt, sample, step)" if rewards.ndim == 3 else "(prompt, sample)"
+        at = _first_true(bad)
+        raise ValueError(
+            f"the reward at {axes} = {at} is {rewards[at]}, expected a finite number; set valid (or step_mask) to "
+            "False where there is no reward"
+        )
+
+
+def _first_true(mask: Bool[Tensor, "..."]) -> tuple[int, ...]:
+    return tuple(int(index) for index in mask.nonzero()[0])
+
+
+def _check_scaling(correction: int, eps: float) -> None:
+    if correction not in {0, 1}:
+        raise ValueError(f"correction must be 0 (population) or 1 (sample standard deviation), got {correction}")
+    if not eps >= 0:
+        raise ValueError(f"eps must be at least 0, got {eps}")

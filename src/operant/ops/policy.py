@@ -1,0 +1,239 @@
+r"""Policy-gradient losses, one per element, to be minimised.
+
+Shapes: every tensor of a call has the same shape, usually flat `[n]` with live elements only, or `[S, n]`; the
+caller weighs and sums: `loss = (weights * per_element).sum()`.
+
+`rho = π(a|s) / π_old(a|s)` is the probability ratio to the policy that drew the actions. Gradients flow through
+`log_probs` alone (and the penalty of `penalised_surrogate`): advantages and old log-probabilities are
+constants, so `surrogate(log_probs, log_probs, advantages)` is the on-policy loss. The ratio is not clamped before
+`exp`: in float32 it overflows only at a log-ratio of 88, where a non-finite gradient is the right answer.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from operant.ops.kl import kl_estimate
+from operant.ops.moments import weighted_mean
+
+
+def policy_gradient(log_probs: Float[Tensor, "*B"], psi: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    r"""The score-function loss `-Ψ log π(a|s)` (Williams 1992; Schulman et al. 2016, arXiv 1506.02438, equation 1).
+
+    Args:
+        log_probs: log-probabilities of the actions taken.
+        psi: how good each action was: a total return, a reward-to-go with or without a baseline, an advantage.
+
+    Returns:
+        Losses whose mean gradient is minus the policy gradient.
+
+    Raises:
+        ValueError: if shapes differ.
+    """
+    _check_shapes(log_probs, psi=psi)
+    return -log_probs * psi.detach()
+
+
+def surrogate(
+    log_probs: Float[Tensor, "*B"], old_log_probs: Float[Tensor, "*B"], advantages: Float[Tensor, "*B"]
+) -> Float[Tensor, "*B"]:
+    r"""The importance-sampled surrogate `-rho A` (Schulman et al. 2015, arXiv 1502.05477, equation 14).
+
+    The ratio corrects for the actions, not for the states visited, so it stands for the new policy's return to first
+    order around the old policy; there its gradient is REINFORCE's.
+
+    Args:
+        log_probs: log-probabilities of the actions under the policy being improved.
+        old_log_probs: those under the policy that drew them.
+        advantages: advantages under the old policy.
+
+    Returns:
+        Losses.
+
+    Raises:
+        ValueError: if shapes differ.
+    """
+    _check_shapes(log_probs, old_log_probs=old_log_probs, advantages=advantages)
+    return -_ratio(log_probs, old_log_probs) * advantages.detach()
+
+
+def clipped_surrogate(
+    log_probs: Float[Tensor, "*B"],
+    old_log_probs: Float[Tensor, "*B"],
+    advantages: Float[Tensor, "*B"],
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+) -> Float[Tensor, "*B"]:
+    r"""The clipped surrogate of PPO, `-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)`.
+
+    Schulman et al. 2017 (arXiv 1707.06347, equation 7) with both ranges 0.2; a larger `clip_high` is the
+    "clip-higher" of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 8). Never below `surrogate`.
+
+    Because of the min, the gradient vanishes only where the ratio has already moved too far in the direction that
+    the advantage asks for: `A > 0 and rho > 1 + clip_high`, or `A < 0 and rho < 1 - clip_low`. Beyond the range
+    on the other side it is kept whole, and draws the ratio back. Neither the ratio nor the KL divergence is bounded.
+
+    It is computed as `-min(rho A, (1 + clip_high) A)` for `A > 0` and `-min(rho A, (1 - clip_low) A)` otherwise, the
+    same number in fewer operations.
+
+    For `A < 0` and a ratio far above 1 the loss is unbounded. `dual_clip = c` bounds it there to `c |A|`, with
+    no gradient beyond (Ye et al. 2020, arXiv 1912.09729, with c = 3).
+
+    Args:
+        log_probs: log-probabilities of the actions under the policy being improved.
+        old_log_probs: those under the policy that drew them.
+        advantages: advantages under the old policy.
+        clip_low: how far the ratio may fall below 1, in (0, 1].
+        clip_high: how far it may rise above 1, positive.
+        dual_clip: bound on the ratio's weight where the advantage is negative, above 1; None for no bound.
+
+    Returns:
+        Losses.
+
+    Raises:
+        ValueError: if shapes differ or a clip range is out of bounds.
+    """
+    _check_shapes(log_probs, old_log_probs=old_log_probs, advantages=advantages)
+    _check_clip(clip_low, clip_high)
+    costs = -advantages.detach()
+    losses = _ratio(log_probs, old_log_probs) * costs
+    least = torch.minimum(costs * (1.0 + clip_high), costs * (1.0 - clip_low))
+    losses = torch.where(losses < least, least, losses)
+    if dual_clip is None:
+        return losses
+    if not dual_clip > 1.0:
+        raise ValueError(f"dual_clip is {dual_clip}, expected a number above 1, or None for no bound")
+    return torch.minimum(losses, (dual_clip * costs).masked_fill(costs <= 0.0, torch.inf))
+
+
+def penalised_surrogate(
+    log_probs: Float[Tensor, "*B"],
+    old_log_probs: Float[Tensor, "*B"],
+    advantages: Float[Tensor, "*B"],
+    kl: Float[Tensor, "*B"],
+    *,
+    beta: float | Float[Tensor, "..."],
+) -> Float[Tensor, "*B"]:
+    r"""The surrogate with a KL penalty, `-rho A + β KL` (Schulman et al. 2017, arXiv 1707.06347, equation 8).
+
+    Args:
+        log_probs: log-probabilities of the actions under the policy being improved.
+        old_log_probs: those under the policy that drew them.
+        advantages: advantages under the old policy.
+        kl: KL(old‖new) at each state, with its graph.
+        beta: weight of the penalty, a number or a tensor that broadcasts (`[S, 1]` for one a seed); see
+            `kl.adapt_penalty`.
+
+    Returns:
+        Losses.
+
+    Raises:
+        ValueError: if shapes differ.
+    """
+    _check_shapes(log_probs, kl=kl)
+    return surrogate(log_probs, old_log_probs, advantages) + beta * kl
+
+
+def truncated_weights(
+    log_probs: Float[Tensor, "*B"], behaviour_log_probs: Float[Tensor, "*B"], *, cap: float
+) -> Float[Tensor, "*B"]:
+    r"""Truncated importance weights `min(π(a|s) / μ(a|s), cap)`, detached (Ionides 2008).
+
+    They correct a policy-gradient loss for actions drawn by another policy μ: a stale actor (ρ̄ in Espeholt et al.
+    2018, arXiv 1802.01561), or a sampling engine whose probabilities differ from the trainer's. The cap trades
+    variance for bias. They weigh the policy loss, not a KL penalty, and stay in the denominator of its mean.
+
+    Args:
+        log_probs: log-probabilities under the policy to correct to.
+        behaviour_log_probs: those under the policy that drew the actions.
+        cap: largest weight, positive.
+
+    Returns:
+        Weights in [0, cap].
+
+    Raises:
+        ValueError: if shapes differ or `cap` is not positive.
+    """
+    _check_shapes(log_probs, behaviour_log_probs=behaviour_log_probs)
+    if not cap > 0.0:
+        raise ValueError(f"cap is {cap}, expected a positive number")
+    return _ratio(log_probs.detach(), behaviour_log_probs).clamp(max=cap)
+
+
+def clip_fraction(
+    log_probs: Float[Tensor, "*S n"],
+    old_log_probs: Float[Tensor, "*S n"],
+    *,
+    clip_low: float,
+    clip_high: float,
+    weights: Float[Tensor, "*S n"] | None = None,
+) -> Float[Tensor, "*S"]:
+    r"""Share of the ratios outside `[1 - clip_low, 1 + clip_high]`, a diagnostic without a gradient.
+
+    Of these only the ones on the side that their advantage asks for have lost their gradient.
+
+    Args:
+        log_probs: `[..., n]` log-probabilities under the policy being improved.
+        old_log_probs: `[..., n]` those under the policy that drew the actions.
+        clip_low: as in `clipped_surrogate`.
+        clip_high: as in `clipped_surrogate`.
+        weights: `[..., n]` weights of the mean; None weighs all alike.
+
+    Returns:
+        `[...]` means over the last dimension; 0 where all weights are 0.
+
+    Raises:
+        ValueError: if shapes differ or a clip range is out of bounds.
+    """
+    _check_shapes(log_probs, old_log_probs=old_log_probs)
+    _check_clip(clip_low, clip_high)
+    rho = _ratio(log_probs.detach(), old_log_probs)
+    return weighted_mean(((rho < 1.0 - clip_low) | (rho > 1.0 + clip_high)).to(rho.dtype), weights)
+
+
+def approximate_kl(
+    log_probs: Float[Tensor, "*S n"],
+    old_log_probs: Float[Tensor, "*S n"],
+    *,
+    weights: Float[Tensor, "*S n"] | None = None,
+) -> Float[Tensor, "*S"]:
+    r"""Estimate of KL(old‖new) from samples of the old policy, a diagnostic without a gradient.
+
+    The mean of `(rho - 1) - log rho`: unbiased and never negative (Schulman 2020, "Approximating KL divergence").
+
+    Args:
+        log_probs: `[..., n]` log-probabilities under the policy being improved.
+        old_log_probs: `[..., n]` those under the policy that drew the actions.
+        weights: `[..., n]` weights of the mean; None weighs all alike.
+
+    Returns:
+        `[...]` means over the last dimension; 0 where all weights are 0.
+
+    Raises:
+        ValueError: if shapes differ.
+    """
+    _check_shapes(log_probs, old_log_probs=old_log_probs)
+    return weighted_mean(kl_estimate(old_log_probs.detach(), log_probs.detach(), "k3"), weights)
+
+
+def _ratio(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
+    return (log_probs - old_log_probs.detach()).exp()
+
+
+def _check_shapes(log_probs: Tensor, **others: Tensor) -> None:
+    for name, other in others.items():
+        if other.shape != log_probs.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(other.shape)}, expected {tuple(log_probs.shape)} as log_probs: "
+                "reshape or expand it, since broadcasting would pair the wrong elements"
+            )
+
+
+def _check_clip(clip_low: float, clip_high: float) -> None:
+    if not (0.0 < clip_low <= 1.0 and clip_high > 0.0):
+        raise ValueError(
+            f"clip_low is {clip_low} and clip_high is {clip_high}, expected 0 < clip_low <= 1 and clip_high > 0: "
+            "they are distances from 1, such as 0.2"
+        )

@@ -1,0 +1,245 @@
+r"""Returns and advantages: what a reward sequence was worth.
+
+Shapes: rewards and values are `[T, ...]`, time first; every trailing index is an independent sequence.
+
+Flags, the same in every function:
+
+* `terminated[t]`: the transition of step t ended in a terminal state, whose value is 0. Nothing is bootstrapped.
+* `truncated[t]`: the episode was cut short after step t (a time limit). The trace stops there, and the return is
+  bootstrapped from `next_values[t]` (Pardo et al. 2018, arXiv 1712.00378). A step may carry both flags;
+  termination then wins.
+* `next_values[t]` is the value of the *true* successor of step t: at a truncation that of the final observation,
+  never that of the reset which follows. The last row bootstraps from `next_values[-1]` unless it is terminated.
+  Under a terminated flag the entry is never read, and may be NaN.
+
+`gamma` (discount) and `lam` (trace decay) are numbers in [0, 1], or tensors that broadcast to the trailing
+dimensions: one value a seed is `[S, 1]` beside rewards `[T, S, N]`.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def lambda_returns(
+    rewards: Float[Tensor, " T *B"],
+    next_values: Float[Tensor, " T *B"],
+    *,
+    terminated: Bool[Tensor, " T *B"],
+    truncated: Bool[Tensor, " T *B"],
+    gamma: float | Float[Tensor, "..."],
+    lam: float | Float[Tensor, "..."],
+) -> Float[Tensor, " T *B"]:
+    r"""The λ-return, the geometric mixture of all n-step returns.
+
+    `G_t = r_t + γ [(1 - λ) V(s_{t+1}) + λ G_{t+1}]`: λ = 0 is the one-step target of TD(0), λ = 1 the discounted
+    sum of rewards, bootstrapped only where the data ends or was truncated. Sutton and Barto (2018), equation 12.2.
+
+    Args:
+        rewards: `[T, ...]` rewards, `r_t` of the transition `s_t -> s_{t+1}`.
+        next_values: `[T, ...]` values of the true successors.
+        terminated: `[T, ...]` true where the successor is terminal.
+        truncated: `[T, ...]` true where the episode was cut short.
+        gamma: discount in [0, 1].
+        lam: trace decay in [0, 1].
+
+    Returns:
+        `[T, ...]` returns, differentiable in the rewards and the values.
+
+    Raises:
+        ValueError: if there is no step, shapes differ, or a numeric `gamma` or `lam` lies outside [0, 1].
+        TypeError: if a flag is not a bool tensor.
+    """
+    _check(rewards, terminated, truncated, next_values=next_values)
+    _check_unit(gamma=gamma, lam=lam)
+    bootstrap = next_values.masked_fill(terminated, 0.0)
+    decay = _trace_decay(rewards, terminated, truncated, gamma * lam)
+    return _reverse_scan(rewards + (gamma - decay) * bootstrap, decay, bootstrap[-1])
+
+
+def gae(
+    rewards: Float[Tensor, " T *B"],
+    values: Float[Tensor, " T *B"],
+    next_values: Float[Tensor, " T *B"],
+    *,
+    terminated: Bool[Tensor, " T *B"],
+    truncated: Bool[Tensor, " T *B"],
+    gamma: float | Float[Tensor, "..."],
+    lam: float | Float[Tensor, "..."],
+) -> Float[Tensor, " T *B"]:
+    r"""Generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438, equations 16 to 18).
+
+    `Â_t = Σ_l (γλ)^l δ_{t+l}` with `δ_t = r_t + γ V(s_{t+1}) - V(s_t)`, summed to the end of the episode or of
+    the data. λ = 0 gives `δ_t`; λ = 1 the Monte Carlo return less the value. `Â_t + V(s_t)`, the λ-return, is the
+    usual target of the critic, with the values of the rollout held fixed.
+
+    Args:
+        rewards: `[T, ...]` rewards.
+        values: `[T, ...]` values `V(s_t)` of the states acted in.
+        next_values: `[T, ...]` values of the true successors.
+        terminated: `[T, ...]` true where the successor is terminal.
+        truncated: `[T, ...]` true where the episode was cut short.
+        gamma: discount in [0, 1].
+        lam: trace decay in [0, 1]; lower means less variance and more reliance on the critic.
+
+    Returns:
+        `[T, ...]` advantages.
+
+    Raises:
+        ValueError: if there is no step, shapes differ, or a numeric `gamma` or `lam` lies outside [0, 1].
+        TypeError: if a flag is not a bool tensor.
+    """
+    _check(rewards, terminated, truncated, values=values, next_values=next_values)
+    _check_unit(gamma=gamma, lam=lam)
+    deltas = rewards + gamma * next_values.masked_fill(terminated, 0.0) - values
+    decay = _trace_decay(rewards, terminated, truncated, gamma * lam)
+    return _reverse_scan(deltas, decay, torch.zeros_like(deltas[-1]))
+
+
+def n_step_returns(
+    rewards: Float[Tensor, " T *B"],
+    next_values: Float[Tensor, " T *B"],
+    *,
+    terminated: Bool[Tensor, " T *B"],
+    truncated: Bool[Tensor, " T *B"],
+    gamma: float | Float[Tensor, "..."],
+    n: int,
+) -> Float[Tensor, " T *B"]:
+    r"""The n-step return: n real rewards, then the value (Sutton and Barto 2018, equation 7.1).
+
+    `G_t = r_t + γ r_{t+1} + ... + γ^{n-1} r_{t+n-1} + γ^n V(s_{t+n})`. It stops earlier at a termination (no
+    bootstrap), and at a truncation or the last row (bootstrap from `next_values` there). n = 1 is the target of
+    TD(0); n >= T is Monte Carlo with a bootstrap at the end of the data. Takes min(n, T) passes over the array.
+
+    Args:
+        rewards: `[T, ...]` rewards.
+        next_values: `[T, ...]` values of the true successors.
+        terminated: `[T, ...]` true where the successor is terminal.
+        truncated: `[T, ...]` true where the episode was cut short.
+        gamma: discount in [0, 1].
+        n: number of real rewards, at least 1.
+
+    Returns:
+        `[T, ...]` returns.
+
+    Raises:
+        ValueError: if there is no step, shapes differ, n < 1, or a numeric `gamma` lies outside [0, 1].
+        TypeError: if a flag is not a bool tensor.
+    """
+    _check(rewards, terminated, truncated, next_values=next_values)
+    _check_unit(gamma=gamma)
+    if n < 1:
+        raise ValueError(f"n is {n}, expected at least 1: an n-step return holds n real rewards")
+    one_step = rewards + gamma * next_values.masked_fill(terminated, 0.0)
+    stops = terminated | truncated
+    stops[-1] = True
+    returns = one_step
+    for _ in range(min(n, rewards.shape[0]) - 1):
+        returns = torch.where(stops, one_step, rewards + gamma * returns.roll(-1, 0))
+    return returns
+
+
+def discounted_returns(
+    rewards: Float[Tensor, " T *B"],
+    *,
+    terminated: Bool[Tensor, " T *B"],
+    truncated: Bool[Tensor, " T *B"],
+    gamma: float | Float[Tensor, "..."],
+    next_values: Float[Tensor, " T *B"] | None = None,
+) -> Float[Tensor, " T *B"]:
+    r"""The discounted reward-to-go, `G_t = Σ_{k>=0} γ^k r_{t+k}` to the end of the episode.
+
+    It is the λ-return with λ = 1 (Sutton and Barto 2018, equation 3.8).
+
+    Args:
+        rewards: `[T, ...]` rewards.
+        terminated: `[T, ...]` true where the successor is terminal.
+        truncated: `[T, ...]` true where the episode was cut short.
+        gamma: discount in [0, 1].
+        next_values: `[T, ...]` values of the true successors, read where an episode was truncated and in the last
+            row. None counts nothing after the cut, which biases the return of an unfinished episode.
+
+    Returns:
+        `[T, ...]` returns.
+
+    Raises:
+        ValueError: if there is no step, shapes differ, or a numeric `gamma` lies outside [0, 1].
+        TypeError: if a flag is not a bool tensor.
+    """
+    if next_values is None:
+        next_values = torch.zeros_like(rewards)
+    return lambda_returns(rewards, next_values, terminated=terminated, truncated=truncated, gamma=gamma, lam=1.0)
+
+
+def episode_totals(
+    rewards: Float[Tensor, " T *B"],
+    *,
+    terminated: Bool[Tensor, " T *B"],
+    truncated: Bool[Tensor, " T *B"],
+    gamma: float | Float[Tensor, "..."],
+) -> Float[Tensor, " T *B"]:
+    r"""The return `R(τ)` of the whole episode, repeated at each of its steps.
+
+    The weight of the plain policy gradient `Σ_t ∇log π(a_t|s_t) R(τ)` (Williams 1992): rewards from before an
+    action count too, which adds variance and no bias. The total is discounted from the first step of the episode
+    *in this array*: row 0 starts a segment although its episode may have begun earlier, and an episode that runs past
+    the last row is summed up to there.
+
+    Args:
+        rewards: `[T, ...]` rewards.
+        terminated: `[T, ...]` true where the successor is terminal.
+        truncated: `[T, ...]` true where the episode was cut short.
+        gamma: discount in [0, 1].
+
+    Returns:
+        `[T, ...]` totals, constant within an episode.
+
+    Raises:
+        ValueError: if there is no step, shapes differ, or a numeric `gamma` lies outside [0, 1].
+        TypeError: if a flag is not a bool tensor.
+    """
+    returns = discounted_returns(rewards, terminated=terminated, truncated=truncated, gamma=gamma)
+    starts = torch.zeros_like(terminated)
+    starts[1:] = (terminated | truncated)[:-1]
+    steps = torch.arange(len(rewards), device=rewards.device).view(-1, *[1] * (rewards.ndim - 1))
+    first_step = torch.where(starts, steps, 0).cummax(0).values
+    return returns.gather(0, first_step)
+
+
+def _trace_decay(rewards: Tensor, terminated: Tensor, truncated: Tensor, decay: float | Tensor) -> Tensor:
+    """`[T, ...]` factor by which step t+1 enters step t: `decay` within an episode, 0 across its end."""
+    return (~(terminated | truncated)).to(rewards.dtype) * decay
+
+
+def _reverse_scan(
+    offsets: Float[Tensor, " T *B"], factors: Float[Tensor, " T *B"], last: Float[Tensor, "*B"]
+) -> Float[Tensor, " T *B"]:
+    """Solve `x_t = offsets_t + factors_t x_{t+1}` backwards from `x_T = last`."""
+    x = last
+    steps: list[Tensor] = []
+    for offset, factor in zip(reversed(offsets.unbind()), reversed(factors.unbind()), strict=True):
+        x = torch.addcmul(offset, factor, x)
+        steps.append(x)
+    steps.reverse()
+    return torch.stack(steps)
+
+
+def _check(rewards: Tensor, terminated: Tensor, truncated: Tensor, **values: Tensor) -> None:
+    """Refuse inputs that torch would broadcast, or flags whose complement is not logical."""
+    if rewards.ndim == 0 or len(rewards) == 0:
+        raise ValueError(f"rewards has shape {tuple(rewards.shape)}, expected [T, ...] with at least one step")
+    for name, tensor in {"terminated": terminated, "truncated": truncated, **values}.items():
+        if tensor.shape != rewards.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}, expected {tuple(rewards.shape)}, the shape of rewards: "
+                "reshape it, since broadcasting would mix time steps"
+            )
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if flag.dtype != torch.bool:
+            raise TypeError(f"{name} has dtype {flag.dtype}, expected torch.bool: pass {name}.bool()")
+
+
+def _check_unit(**coefficients: float | Tensor) -> None:
+    for name, value in coefficients.items():
+        if not isinstance(value, Tensor) and not 0.0 <= value <= 1.0:
+            raise ValueError(f"{name} is {value}, expected a number in [0, 1]")

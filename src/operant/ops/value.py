@@ -1,0 +1,158 @@
+r"""Targets and losses of value functions."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+
+def q_target(
+    reward: Float[Tensor, "*B"],
+    next_q: Float[Tensor, "*B"],
+    *,
+    terminated: Bool[Tensor, "*B"],
+    gamma: float | Float[Tensor, "..."],
+) -> Float[Tensor, "*B"]:
+    r"""The bootstrapped target `r + γ (1 - terminated) Q(s', a')`, detached.
+
+    What `next_q` is makes the method: the maximum of the target network for DQN (Mnih et al. 2015), or
+    `double_q`, `clipped_double_q`, `soft_q`. A truncated episode bootstraps: only `terminated`
+    removes the next value (Pardo et al. 2018, arXiv 1712.00378). For an n-step target, `reward` is
+    `Σ_{k<n} γ^k r_{t+k}`, `next_q` belongs to `s_{t+n}` and `gamma` is `γ^n`, a tensor where windows differ.
+
+    Args:
+        reward: rewards.
+        next_q: values of the true successor; never read where terminated, so they may be NaN there.
+        terminated: true where the successor is terminal.
+        gamma: discount, a number in [0, 1] or a tensor that broadcasts.
+
+    Returns:
+        Targets without a gradient.
+
+    Raises:
+        ValueError: if shapes differ, or a numeric `gamma` lies outside [0, 1].
+    """
+    _check_shapes(reward.shape, "reward", next_q=next_q, terminated=terminated)
+    if not isinstance(gamma, Tensor) and not 0.0 <= gamma <= 1.0:
+        raise ValueError(f"gamma is {gamma}, expected a number in [0, 1]")
+    return (reward + gamma * next_q.masked_fill(terminated, 0.0)).detach()
+
+
+def double_q(next_q_online: Float[Tensor, "*B A"], next_q_target: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
+    r"""Double Q-learning: the online network chooses the action, the target network values it.
+
+    `Q_target(s', argmax_a Q_online(s', a))` (van Hasselt et al. 2016, arXiv 1509.06461, equation 4): noise that
+    makes an action look best no longer makes it look valuable.
+
+    Args:
+        next_q_online: `[..., A]` action values of the online network at s'.
+        next_q_target: `[..., A]` those of the target network.
+
+    Returns:
+        `[...]` values.
+    """
+    return next_q_target.gather(-1, next_q_online.argmax(-1, keepdim=True)).squeeze(-1)
+
+
+def clipped_double_q(q: Float[Tensor, " K *B"]) -> Float[Tensor, "*B"]:
+    r"""The smallest of K critics, `min_k Q_k` (Fujimoto et al. 2018, arXiv 1802.09477, equation 10).
+
+    Args:
+        q: `[K, ...]` values of the critics, stacked; the papers have K = 2.
+
+    Returns:
+        `[...]` values; the gradient reaches the smallest critic.
+    """
+    return q.amin(0)
+
+
+def soft_q(
+    next_q: Float[Tensor, "*B"], next_log_prob: Float[Tensor, "*B"], *, alpha: float | Float[Tensor, "..."]
+) -> Float[Tensor, "*B"]:
+    r"""The soft value of one sampled action, `Q(s', a') - α log π(a'|s')`.
+
+    Haarnoja et al. (2018, arXiv 1801.01290, equation 3); a' is drawn from the current policy at s'.
+
+    Args:
+        next_q: values of the sampled actions.
+        next_log_prob: their log-probabilities.
+        alpha: temperature, in units of reward a nat; a number or a tensor that broadcasts (`[S, 1]` one a seed).
+
+    Returns:
+        Values, for `q_target`.
+
+    Raises:
+        ValueError: if shapes differ.
+    """
+    _check_shapes(next_q.shape, "next_q", next_log_prob=next_log_prob)
+    return next_q - alpha * next_log_prob
+
+
+def dueling(value: Float[Tensor, "*B 1"], advantage: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
+    r"""Action values of a dueling network, `V(s) + A(s, a) - mean_a' A(s, a')`.
+
+    Without the mean, V and A could trade any constant (Wang et al. 2016, arXiv 1511.06581, equation 9).
+
+    Args:
+        value: `[..., 1]` output of the value stream.
+        advantage: `[..., A]` output of the advantage stream.
+
+    Returns:
+        `[..., A]` action values, whose mean over actions is the value.
+
+    Raises:
+        ValueError: if the value has another shape.
+    """
+    _check_shapes(torch.Size((*advantage.shape[:-1], 1)), "advantage less its last dimension", value=value)
+    return value + advantage - advantage.mean(-1, keepdim=True)
+
+
+def value_loss(
+    values: Float[Tensor, "*B"],
+    targets: Float[Tensor, "*B"],
+    *,
+    old_values: Float[Tensor, "*B"] | None = None,
+    clip: float | None = None,
+) -> Float[Tensor, "*B"]:
+    r"""Half the squared error to a fixed target, `½ (V - target)²`, per element.
+
+    Targets are detached: a target computed from the values being trained, such as `Â + V`, is no longer one.
+
+    With `clip`, the pessimistic form of OpenAI's PPO code: the larger of the losses of V and of
+    `V_old + clip(V - V_old, -clip, clip)`, so that an update gains nothing from moving the value further than
+    `clip` from the rollout's. Engstrom et al. (2020, arXiv 2005.12729) and Andrychowicz et al. (2021, arXiv
+    2006.05990) found no benefit.
+
+    Args:
+        values: predictions.
+        targets: what they should be.
+        old_values: predictions at the time of the rollout; needed by `clip`.
+        clip: largest useful move, in units of return; None for none.
+
+    Returns:
+        Losses.
+
+    Raises:
+        ValueError: if shapes differ, `clip` is not positive, or one of `old_values` and `clip` is missing.
+    """
+    _check_shapes(values.shape, "values", targets=targets)
+    targets = targets.detach()
+    losses = 0.5 * mse_loss(values, targets, reduction="none")
+    if clip is None and old_values is None:
+        return losses
+    if clip is None or old_values is None or not clip > 0.0:
+        given = "given" if old_values is not None else "missing"
+        raise ValueError(f"clip is {clip} and old_values is {given}, expected a positive clip with old_values, or none")
+    _check_shapes(values.shape, "values", old_values=old_values)
+    old_values = old_values.detach()
+    clipped = old_values + (values - old_values).clamp(-clip, clip)
+    return torch.maximum(losses, 0.5 * mse_loss(clipped, targets, reduction="none"))
+
+
+def _check_shapes(expected: torch.Size, owner: str, **tensors: Tensor) -> None:
+    for name, tensor in tensors.items():
+        if tensor.shape != expected:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected)} as {owner}: "
+                "reshape it, since broadcasting would pair the wrong elements"
+            )

@@ -1,0 +1,115 @@
+r"""How per-token losses of sequences of different lengths become one number.
+
+The three aggregations differ in the weight of one token of sequence b, with `|o_b|` live tokens:
+
+* token_mean, `1 / Σ_i |o_i|`: every token of the batch alike (DAPO, Yu et al. 2025, arXiv 2503.14476, equation 8).
+* sequence_mean, `1 / (B |o_b|)`: every sequence alike, so the tokens of a long one count less (GRPO, Shao et al. 2024,
+  arXiv 2402.03300, equation 3).
+* constant, `1 / (B constant)`: every token alike, whatever the lengths (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783).
+
+A loss is `(weights * per_element).sum()`. When one update is split over micro-batches or ranks, `total` is the
+count over all of them, and the *sum* of the parts is the loss of the whole; where a framework averages gradients over
+ranks, multiply by their number.
+"""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Aggregation = Literal["token_mean", "sequence_mean", "constant"]
+
+
+def token_weights(
+    lengths: Int[Tensor, " B"],
+    *,
+    how: Aggregation,
+    total: int | Int[Tensor, ""] | Float[Tensor, ""] | None = None,
+    constant: int | None = None,
+) -> Float[Tensor, " B"]:
+    r"""The weight of each token of each sequence.
+
+    For packed tokens `[n]`, spread it: `weights.repeat_interleave(lengths)`.
+
+    Args:
+        lengths: `[B]` live tokens of each sequence.
+        how: token_mean, sequence_mean or constant.
+        total: count over all micro-batches and ranks of the update: of live tokens for token_mean, of sequences
+            otherwise. None counts this batch alone, where an empty sequence (one dropped whole by a filter) does not
+            count.
+        constant: tokens to divide by for `how="constant"`, such as the longest completion allowed.
+
+    Returns:
+        `[B]` weights, float32; 0 for an empty sequence.
+
+    Raises:
+        ValueError: if `how` is unknown, `constant` is missing, not positive or given for another `how`, or a
+            numeric `total` is negative.
+    """
+    return _weights(lengths, torch.float32, how, total, constant)
+
+
+def aggregate(
+    per_token: Float[Tensor, "B L"],
+    mask: Bool[Tensor, "B L"],
+    how: Aggregation,
+    *,
+    total: int | Int[Tensor, ""] | Float[Tensor, ""] | None = None,
+    constant: int | None = None,
+) -> Float[Tensor, ""]:
+    r"""The weighted sum of a padded batch of per-token losses.
+
+    Slots outside the mask are selected away, not multiplied by 0: a NaN in them reaches neither the result nor the
+    gradient of `per_token`. A NaN *behind* `per_token` (the derivative of an overflowing `exp`) still would,
+    hence losses are better computed from live tokens alone. A batch without live tokens gives 0 with a graph, so that
+    every rank can call `backward`.
+
+    Args:
+        per_token: `[B, L]` losses.
+        mask: `[B, L]` true where a token counts.
+        how: token_mean, sequence_mean or constant.
+        total: as in `token_weights`.
+        constant: as in `token_weights`.
+
+    Returns:
+        The loss, a scalar; float32 or wider.
+
+    Raises:
+        ValueError: as `token_weights`, and if the shapes differ.
+        TypeError: if the mask is not a bool tensor.
+    """
+    if mask.shape != per_token.shape:
+        raise ValueError(f"mask has shape {tuple(mask.shape)}, expected {tuple(per_token.shape)} as per_token")
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask has dtype {mask.dtype}, expected torch.bool: pass mask.bool()")
+    dtype = torch.promote_types(per_token.dtype, torch.float32)
+    weights = _weights(mask.sum(-1), dtype, how, total, constant)
+    sums = per_token.masked_fill(~mask, 0.0).sum(-1, dtype=dtype)
+    return (weights * sums).sum()
+
+
+def _weights(lengths: Tensor, dtype: torch.dtype, how: str, total: int | Tensor | None, constant: int | None) -> Tensor:
+    share = _share(lengths, how, constant)
+    live = lengths > 0
+    if total is None:
+        total = lengths.sum() if how == "token_mean" else live.sum()
+    elif not isinstance(total, Tensor) and total < 0:
+        raise ValueError(f"total is {total}, expected the number of tokens or sequences of the whole update")
+    denominators = torch.as_tensor(total, dtype=dtype, device=lengths.device) * share
+    return torch.where(live, denominators, torch.inf).reciprocal()
+
+
+def _share(lengths: Tensor, how: str, constant: int | None) -> int | Tensor:
+    """What divides the weight of a token besides the total."""
+    if how == "constant":
+        if constant is None or constant <= 0:
+            raise ValueError(f"constant is {constant}, expected a positive number of tokens with how='constant'")
+        return constant
+    if constant is not None:
+        raise ValueError(f"constant is {constant} with how={how!r}, expected None: only how='constant' divides by it")
+    if how == "sequence_mean":
+        return lengths
+    if how == "token_mean":
+        return 1
+    raise ValueError(f"how is {how!r}, expected 'token_mean', 'sequence_mean' or 'constant'")

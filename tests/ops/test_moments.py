@@ -1,0 +1,131 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operant.ops import explained_variance, standardise, weighted_mean
+
+SIZES = st.tuples(st.sampled_from([(), (1,), (3,), (2, 3)]), st.integers(1, 12), st.integers(0, 2**31 - 1))
+
+
+def batch(size):
+    """Return values ``[..., M]`` in float64, and 0-1 weights with at least one 1 in each row."""
+    leading, samples, seed = size
+    generator = torch.Generator().manual_seed(seed)
+    values = 5 * torch.randn(*leading, samples, dtype=torch.float64, generator=generator) + 3
+    weights = torch.randint(0, 2, values.shape, generator=generator).double()
+    weights[..., 0] = 1
+    return values, weights
+
+
+def rows(values, weights):
+    """Yield the live values of each row as a list."""
+    flat = zip(values.reshape(-1, values.shape[-1]), weights.reshape(-1, weights.shape[-1]), strict=True)
+    return [[value.item() for value, weight in zip(*row, strict=True) if weight] for row in flat]
+
+
+def mean(numbers):
+    return math.fsum(numbers) / len(numbers)
+
+
+def variance(numbers):
+    return mean([(number - mean(numbers)) ** 2 for number in numbers])
+
+
+def test_weighted_mean_by_hand():
+    values = torch.tensor([[1.0, 2.0, 6.0], [4.0, 4.0, 10.0]])
+    assert weighted_mean(values).tolist() == [3, 6]
+    assert weighted_mean(values, torch.tensor([[1.0, 1.0, 0.0], [0.5, 0.0, 0.5]])).tolist() == [1.5, 7]
+
+
+def test_weighted_mean_of_no_weight_is_zero():
+    assert weighted_mean(torch.ones(2, 3), torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]])).tolist() == [0, 1]
+
+
+@settings(deadline=None, max_examples=50)
+@given(SIZES)
+def test_moments_of_the_live_samples_match_a_loop(size):
+    values, weights = batch(size)
+    live = rows(values, weights)
+    assert weighted_mean(values, weights).reshape(-1).tolist() == pytest.approx([mean(row) for row in live])
+    result = standardise(values, weights)
+    for row, expected in zip(rows(result, weights), live, strict=True):
+        spread = math.sqrt(variance(expected)) + 1e-8
+        assert row == pytest.approx([(number - mean(expected)) / spread for number in expected], abs=1e-6)
+
+
+@settings(deadline=None, max_examples=50)
+@given(SIZES)
+def test_no_weights_are_equal_weights(size):
+    values, _ = batch(size)
+    predictions = values.flip(-1) + 1
+    for weights in (torch.ones_like(values), torch.full_like(values, 0.25)):
+        torch.testing.assert_close(weighted_mean(values, weights), weighted_mean(values))
+        torch.testing.assert_close(standardise(values, weights), standardise(values))
+        torch.testing.assert_close(
+            explained_variance(predictions, values, weights), explained_variance(predictions, values), equal_nan=True
+        )
+
+
+@settings(deadline=None, max_examples=50)
+@given(SIZES)
+def test_dead_samples_change_nothing(size):
+    values, weights = batch(size)
+    predictions = values * 0.5
+    junk = torch.where(weights == 0, 1e6, values)
+    torch.testing.assert_close(weighted_mean(junk, weights), weighted_mean(values, weights))
+    torch.testing.assert_close(
+        standardise(junk, weights) * weights, standardise(values, weights) * weights, rtol=1e-6, atol=1e-6
+    )
+    torch.testing.assert_close(
+        explained_variance(predictions, junk, weights), explained_variance(predictions, values, weights), equal_nan=True
+    )
+
+
+def test_standardised_values_have_mean_zero_and_deviation_one_in_every_row():
+    values, _ = batch(((4,), 1000, 0))
+    result = standardise(values * torch.tensor([[1.0], [1e-3], [1e3], [7.0]]))
+    torch.testing.assert_close(result.mean(1), torch.zeros(4, dtype=torch.float64), atol=1e-9, rtol=0)
+    torch.testing.assert_close(result.std(1, correction=0), torch.ones(4, dtype=torch.float64), atol=1e-5, rtol=0)
+
+
+def test_standardising_a_single_sample_or_equal_samples_gives_zero():
+    assert standardise(torch.tensor([[5.0]])).tolist() == [[0]]
+    assert standardise(torch.tensor([2.0, 2.0, 2.0])).tolist() == [0, 0, 0]
+    assert standardise(torch.full((2048,), -7.3)).count_nonzero() == 0, "rounding errors of the mean are not blown up"
+    assert standardise(torch.tensor([2.0, 9.0]), torch.tensor([1.0, 0.0]))[0] == 0
+
+
+def test_standardise_adds_eps_to_the_deviation():
+    assert standardise(torch.tensor([-1.0, 1.0]), eps=1.0).tolist() == [-0.5, 0.5]
+
+
+def test_explained_variance_by_hand():
+    targets = torch.tensor([0.0, 2.0, 4.0])  # variance 8/3
+    assert explained_variance(targets, targets) == 1
+    assert explained_variance(targets + 5, targets) == 1, "a constant error is not seen"
+    assert explained_variance(torch.zeros(3), targets) == 0
+    assert explained_variance(-targets, targets) == -3
+    assert explained_variance(targets / 2, targets) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -7.3, 1e4, 1e-4])
+@pytest.mark.parametrize("samples", [1, 3, 2048])
+def test_explained_variance_of_equal_targets_is_not_a_number(value, samples):
+    predictions = torch.randn(samples, generator=torch.Generator().manual_seed(0))
+    assert explained_variance(predictions, torch.full((samples,), value)).isnan()
+
+
+def test_explained_variance_sees_small_differences_of_large_targets():
+    targets = 1000 + torch.tensor([0.0, 0.1, 0.2, 0.3])
+    assert explained_variance(targets, targets) == 1
+    assert explained_variance(torch.zeros(4), targets) == pytest.approx(0, abs=1e-3)
+
+
+def test_moments_are_differentiable():
+    values, weights = batch(((2,), 5, 1))
+    values.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: weighted_mean(x, weights), values)
+    assert torch.autograd.gradcheck(lambda x: standardise(x, weights), values)

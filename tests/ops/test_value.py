@@ -1,0 +1,172 @@
+import inspect
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from operant.ops.returns import n_step_returns
+from operant.ops.value import clipped_double_q, double_q, dueling, q_target, soft_q, value_loss
+
+FAST = settings(max_examples=30, deadline=None)
+SEEDS = st.integers(0, 2**31)
+
+
+def randn(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_q_target_worked_by_hand():
+    reward, next_q = torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0], requires_grad=True)
+    target = q_target(reward, next_q, terminated=torch.tensor([False, True]), gamma=0.5)
+    assert target.tolist() == [6.0, 2.0]
+    assert not target.requires_grad
+
+
+def test_q_target_never_reads_the_value_of_a_terminal_state():
+    target = q_target(
+        torch.tensor([1.0]), torch.tensor([torch.nan]), terminated=torch.tensor([True]), gamma=torch.tensor(0.9)
+    )
+    assert target.tolist() == [1.0]
+
+
+@FAST
+@given(SEEDS, st.integers(1, 4), st.integers(0, 7))
+def test_q_target_of_n_steps_equals_the_n_step_return(seed: int, n: int, ends: int):
+    steps, gamma = 6, 0.9
+    rewards, next_values = randn(seed, 2, steps)
+    terminated = torch.arange(steps) == ends
+    returns = n_step_returns(
+        rewards, next_values, terminated=terminated, truncated=torch.zeros_like(terminated), gamma=gamma, n=n
+    )
+    last = [min(t + n - 1, ends if ends >= t else steps - 1, steps - 1) for t in range(steps)]
+    sums = torch.stack([sum(gamma ** (k - t) * rewards[k] for k in range(t, last[t] + 1)) for t in range(steps)])
+    discounts = torch.tensor([gamma ** (last[t] + 1 - t) for t in range(steps)], dtype=torch.float64)
+    target = q_target(sums, next_values[last], terminated=terminated[last], gamma=discounts)
+    torch.testing.assert_close(target, returns)
+
+
+@FAST
+@given(SEEDS)
+def test_double_q_chooses_online_and_values_by_the_target(seed: int):
+    online, target = randn(seed, 2, 3, 4, 5)
+    actual = double_q(online, target)
+    for i in range(3):
+        for j in range(4):
+            row = online[i, j].tolist()
+            assert actual[i, j] == target[i, j, row.index(max(row))]
+    assert torch.equal(double_q(target, target), target.amax(-1))
+    assert (actual <= target.amax(-1)).all()
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(double_q(online[..., order], target[..., order]), actual)
+
+
+def test_clipped_double_q_takes_the_smallest_critic_and_sends_it_the_gradient():
+    q = torch.tensor([[1.0, 5.0], [2.0, 4.0], [3.0, 6.0]], requires_grad=True)
+    smallest = clipped_double_q(q)
+    assert smallest.tolist() == [1.0, 4.0]
+    smallest.sum().backward()
+    assert q.grad is not None
+    assert q.grad.tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+
+
+def test_soft_q_subtracts_the_weighted_log_probability():
+    next_q, log_prob = torch.tensor([[1.0], [1.0]]), torch.tensor([[-2.0], [-2.0]])
+    assert soft_q(next_q, log_prob, alpha=0.5).tolist() == [[2.0], [2.0]]
+    assert soft_q(next_q, log_prob, alpha=torch.tensor([[0.0], [1.0]])).tolist() == [[1.0], [3.0]]
+
+
+@FAST
+@given(SEEDS)
+def test_expected_soft_q_of_the_boltzmann_policy_is_the_log_sum_exp(seed: int):
+    alpha, q = 0.3, randn(seed, 5)
+    log_probs = (q / alpha).log_softmax(-1)
+    expected = alpha * (q / alpha).logsumexp(-1)
+    torch.testing.assert_close((log_probs.exp() * soft_q(q, log_probs, alpha=alpha)).sum(), expected)
+
+
+def test_dueling_worked_by_hand():
+    q = dueling(torch.tensor([[10.0]]), torch.tensor([[1.0, 2.0, 6.0]]))
+    assert q.tolist() == [[8.0, 9.0, 13.0]]
+
+
+@FAST
+@given(SEEDS, st.floats(-10.0, 10.0))
+def test_dueling_identifies_the_value_and_ignores_shifts_of_the_advantage(seed: int, shift: float):
+    value, advantage = randn(seed, 2, 3, 1), randn(seed + 1, 2, 3, 4)
+    q = dueling(value, advantage)
+    torch.testing.assert_close(q.mean(-1, keepdim=True), value)
+    torch.testing.assert_close(dueling(value, advantage + shift), q)
+    assert torch.equal(dueling(value[0, 0], advantage[0, 0]), q[0, 0])
+
+
+def test_value_loss_worked_by_hand():
+    values, targets = torch.tensor([1.0, 3.0]), torch.tensor([2.0, 0.0])
+    assert value_loss(values, targets).tolist() == [0.5, 4.5]
+    old = torch.tensor([0.0, 3.5])
+    assert value_loss(values, targets, old_values=old, clip=0.5).tolist() == [1.125, 4.5]
+
+
+@FAST
+@given(SEEDS, st.floats(0.05, 3.0))
+def test_value_clipping_equals_the_scalar_formula_and_is_pessimistic(seed: int, clip: float):
+    values, targets, old = randn(seed, 3, 12)
+    values.requires_grad_()
+    losses = value_loss(values, targets, old_values=old, clip=clip)
+    plain = value_loss(values, targets)
+    expected: list[float] = []
+    stopped: list[bool] = []
+    for v, y, o in zip(values.tolist(), targets.tolist(), old.tolist(), strict=True):
+        clipped = o + min(max(v - o, -clip), clip)
+        expected.append(max(0.5 * (v - y) ** 2, 0.5 * (clipped - y) ** 2))
+        stopped.append(clipped != pytest.approx(v) and (clipped - y) ** 2 > (v - y) ** 2)
+    torch.testing.assert_close(losses, torch.tensor(expected, dtype=torch.float64))
+    assert (losses >= plain).all()
+    (gradient,) = torch.autograd.grad(losses.sum(), values)
+    torch.testing.assert_close(gradient, torch.where(torch.tensor(stopped), 0.0, values - targets))
+    torch.testing.assert_close(value_loss(values, targets, old_values=values.detach(), clip=clip), plain)
+
+
+def test_a_target_made_of_the_values_is_held_fixed():
+    values, advantages = randn(0, 5).requires_grad_(), randn(1, 5)
+    (gradient,) = torch.autograd.grad(value_loss(values, advantages + values).sum(), values)
+    torch.testing.assert_close(gradient, -advantages)
+
+
+def test_single_precision_is_kept():
+    values, targets, old = randn(2, 3, 4)
+    double = value_loss(values, targets, old_values=old, clip=0.2)
+    single = value_loss(values.float(), targets.float(), old_values=old.float(), clip=0.2)
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single, double.float(), rtol=1e-5, atol=1e-5)
+
+
+def test_gradients():
+    value, advantage = randn(3, 2, 1).requires_grad_(), randn(4, 2, 3).requires_grad_()
+    assert torch.autograd.gradcheck(dueling, (value, advantage))
+    q = randn(5, 2, 4).requires_grad_()
+    assert torch.autograd.gradcheck(clipped_double_q, (q,))
+    assert torch.autograd.gradcheck(lambda x: soft_q(x[0], x[1], alpha=0.3), (q,))
+    targets, old = randn(6, 2, 8)
+    assert torch.autograd.gradcheck(
+        lambda v: value_loss(v, targets, old_values=old, clip=0.4), (randn(7, 8).requires_grad_(),)
+    )
+
+
+def test_bad_input_is_named():
+    four, live = torch.zeros(4), torch.zeros(4, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"gamma is 1\.1, expected a number in \[0, 1\]"):
+        q_target(four, four, terminated=live, gamma=1.1)
+    with pytest.raises(ValueError, match=r"clip is 0\.2 and old_values is missing"):
+        value_loss(four, four, clip=0.2)
+    with pytest.raises(ValueError, match="clip is None and old_values is given"):
+        value_loss(four, four, old_values=four)
+    with pytest.raises(ValueError, match=r"clip is -0\.2"):
+        value_loss(four, four, old_values=four, clip=-0.2)
+    with pytest.raises(ValueError, match=r"targets has shape \(4, 1\), expected \(4,\) as values"):
+        inspect.unwrap(value_loss)(four, four[:, None])
+    with pytest.raises(ValueError, match=r"next_q has shape \(4, 1\), expected \(4,\) as reward"):
+        inspect.unwrap(q_target)(four, four[:, None], terminated=live, gamma=0.9)
+    with pytest.raises(ValueError, match=r"value has shape \(3,\), expected \(3, 1\)"):
+        inspect.unwrap(dueling)(torch.zeros(3), torch.zeros(3, 4))
