@@ -1,0 +1,323 @@
+"""Any `gymnasium.vector.VectorEnv` as a `operant.envs.base.BatchEnv`, whatever its autoreset mode."""
+
+import multiprocessing.connection
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.utils import concatenate, create_empty_array
+from torch import Tensor
+
+from operant import streams
+from operant.envs.base import Step, Tree
+from operant.envs.spaces import ActionFormat, ObservationFormat, reader
+from operant.state import State, clone
+
+_Ends = tuple[Tree, Tree, Tensor]
+"""What follows from the ends of episodes: `(obs, final_obs, valid)`."""
+
+
+class GymnasiumEnv:
+    """The rows of a Gymnasium vector environment.
+
+    The three autoreset modes differ in where the final observation is and in who resets:
+
+    - DISABLED: this adapter resets, in the same step, and seeds every episode with
+      `operant.streams.episode_seed`. The actions of the current episodes are kept, so that the state can be
+      saved: it is restored by playing them again. The environment must be deterministic given the seed of its reset.
+    - SAME_STEP: the environment resets itself in the same step, and hands over the final observations in `info`.
+    - NEXT_STEP: the environment resets itself when it is stepped next; it ignores that action, and the transition is
+      marked as not valid.
+
+    In the last two the environment draws its resets from a stream that cannot be saved. Sync and async vector
+    environments get one seed a row; others, which have one stream for all rows, a single one made of all.
+
+    Attributes:
+        task: the Gymnasium id, or the name of the class where the environment is not registered.
+        rows: B.
+        observation_space: the space of one row's observation, as tensors.
+        action_space: the space of one row's action; discrete ones start at 0.
+        device: where observations live and actions are expected.
+        always_valid: false in the mode NEXT_STEP.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        seeds: Sequence[int],
+        *,
+        task: str | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        """Wrap `env`, which from now on belongs to the adapter.
+
+        Args:
+            env: the vector environment.
+            seeds: one non-negative integer a row.
+            task: the Gymnasium id; default: that of the environment's registration.
+            device: where observations go.
+
+        Raises:
+            ValueError: the autoreset mode is unknown, or there is not one seed a row.
+            TypeError: an observation or action space has no tensor form.
+        """
+        self._env = env
+        self._mode = _autoreset_mode(env)
+        self._ends: Callable[[Tree, np.ndarray, dict[str, Any]], _Ends] = {
+            AutoresetMode.DISABLED: self._ends_by_us,
+            AutoresetMode.SAME_STEP: self._ends_in_same_step,
+            AutoresetMode.NEXT_STEP: self._ends_in_next_step,
+        }[self._mode]
+        self.task = task or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+        self.rows, self.device = env.num_envs, torch.device(device)
+        self.always_valid = self._mode is not AutoresetMode.NEXT_STEP
+        self._observations = ObservationFormat.of(env.single_observation_space, self.device)
+        self.observation_space = self._observations.space
+        self.action_space, self._first_action = _from_zero(env.single_action_space)
+        self._actions = ActionFormat.of(self.action_space, self.rows)
+        self._action_dtype = env.single_action_space.dtype
+        self._reward, self._flags = reader(self.device, np.float32), reader(self.device, np.bool_)
+        self._seeds = self._checked_seeds(seeds)
+        self._episode, self._age = np.zeros(self.rows, np.int64), np.zeros(self.rows, np.int64)
+        self._log: deque[np.ndarray] = deque()
+        self._resetting = np.zeros(self.rows, np.bool_)
+        self._valid = torch.ones(self.rows, dtype=torch.bool, device=self.device)
+        self._obs: Tree | None = None
+        self._closed = False
+
+    def _checked_seeds(self, seeds: Sequence[int]) -> list[int]:
+        if len(seeds) != self.rows or not all(seed >= 0 for seed in seeds):
+            raise ValueError(f"{self.rows} non-negative seeds are needed, one a row; got {list(seeds)}")
+        return [int(seed) for seed in seeds]
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Tree:
+        """Start episode 0 of every row and return the observations `[B, ...]`.
+
+        Args:
+            seeds: one non-negative integer a row; default: those in use.
+
+        Raises:
+            ValueError: there is not one seed a row, or one is negative.
+        """
+        if seeds is not None:
+            self._seeds = self._checked_seeds(seeds)
+        self._episode[:], self._age[:], self._resetting[:] = 0, 0, False
+        self._log.clear()
+        obs, _ = self._ask(self._env.reset, seed=self._reset_seeds())
+        self._obs = self._observations.read(obs)
+        return self._obs
+
+    def _reset_seeds(self) -> Any:
+        if self._mode is AutoresetMode.DISABLED:
+            return self._episode_seeds(np.ones(self.rows, np.bool_))
+        if isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+            return self._seeds
+        return streams.integer(self._seeds[0], "vector environment", *self._seeds[1:])
+
+    def _episode_seeds(self, rows: np.ndarray) -> list[int | None]:
+        """Return the seeds of the current episodes of the rows that the mask chooses, and None for the others."""
+        seeds: list[int | None] = [None] * self.rows
+        for row in np.flatnonzero(rows):
+            seeds[row] = streams.episode_seed(self._seeds[row], int(self._episode[row]))
+        return seeds
+
+    def step(self, actions: Tensor) -> Step:
+        """Apply one action a row: int64 `[B, ...]` for discrete spaces, floating `[B, ...]` for boxes.
+
+        Raises:
+            ValueError: the shape of the actions is wrong, or they carry gradients.
+            TypeError: their dtype is wrong.
+            RuntimeError: `reset` was never called, or a worker process died.
+        """
+        if self._obs is None:
+            raise RuntimeError("reset() must be called once before step()")
+        self._actions.check(actions)
+        chosen = actions.cpu().numpy().astype(self._action_dtype)
+        if self._first_action is not None:
+            chosen += self._first_action
+        observed, rewards, terminations, truncations, info = self._ask(self._env.step, chosen)
+        if self._mode is AutoresetMode.DISABLED:
+            self._log.append(chosen)
+            self._age += 1
+        ended = terminations | truncations
+        reward, terminated, truncated = self._reward(rewards), self._flags(terminations), self._flags(truncations)
+        self._obs, final_obs, valid = self._ends(self._observations.read(observed), ended, info)
+        return Step(self._obs, reward, terminated, truncated, final_obs, valid, reward)
+
+    def _ends_by_us(self, obs: Tree, ended: np.ndarray, _: dict[str, Any]) -> _Ends:
+        if not ended.any():
+            return obs, obs, self._valid
+        self._episode[ended] += 1
+        self._age[ended] = 0
+        while len(self._log) > self._age.max():
+            self._log.popleft()
+        return self._observations.read(self._restart(ended)), obs, self._valid
+
+    def _restart(self, rows: np.ndarray) -> Any:
+        """Begin the current episodes of the rows that the mask chooses and return the observations of all."""
+        obs, _ = self._ask(self._env.reset, seed=self._episode_seeds(rows), options={"reset_mask": rows.copy()})
+        return obs
+
+    def _ends_in_same_step(self, obs: Tree, ended: np.ndarray, info: dict[str, Any]) -> _Ends:
+        if not ended.any():
+            return obs, obs, self._valid
+        if "final_obs" not in info:
+            raise RuntimeError(
+                f"{self.task} announces SAME_STEP autoreset, but step() ended episodes without info['final_obs']"
+            )
+        rows = np.flatnonzero(ended)
+        final = self._observations.read(_rows_of(self._env.single_observation_space, info["final_obs"], rows))
+        return obs, _with_rows(obs, torch.from_numpy(rows).to(self.device), final), self._valid
+
+    def _ends_in_next_step(self, obs: Tree, ended: np.ndarray, _: dict[str, Any]) -> _Ends:
+        valid = self._flags(~self._resetting) if self._resetting.any() else self._valid
+        self._resetting = ended
+        return obs, obs, valid
+
+    def state_dict(self) -> State:
+        """Return the seeds, the numbers of the current episodes and the actions taken in them.
+
+        Raises:
+            RuntimeError: the environment resets itself (SAME_STEP, NEXT_STEP), or was never reset.
+        """
+        self._require_replay()
+        if self._obs is None:
+            raise RuntimeError("reset() must be called once before state_dict()")
+        actions = np.stack(self._log) if self._log else np.zeros((0, *self._actions.shape), self._action_dtype)
+        return {
+            "task": self.task,
+            "seeds": list(self._seeds),
+            "episode": torch.from_numpy(self._episode.copy()),
+            "age": torch.from_numpy(self._age.copy()),
+            "actions": torch.from_numpy(actions),
+            "obs": clone(self._obs),
+        }
+
+    def load_state_dict(self, state: State) -> Tree:
+        """Play the saved episodes again up to where they were, and return the observations `[B, ...]`.
+
+        All rows play at the same time and finish together; a row whose episode is short waits for its turn by playing
+        actions of earlier episodes.
+
+        Raises:
+            ValueError: the state is of another task or another number of rows.
+            RuntimeError: a row arrived elsewhere than it was, so that the environment is not deterministic; or the
+                environment resets itself (SAME_STEP, NEXT_STEP).
+        """
+        self._require_replay()
+        if state["task"] != self.task:
+            raise ValueError(f"the state is of {state['task']!r}, but this environment is {self.task!r}")
+        self._seeds = self._checked_seeds(state["seeds"])
+        self._episode, self._age = state["episode"].numpy().copy(), state["age"].numpy().copy()
+        self._log = deque(state["actions"].numpy().copy())
+        obs = self._observations.read(self._replay())
+        wrong = _differing_rows(obs, state["obs"])
+        if wrong:
+            self._not_deterministic(wrong, "arrived at another observation than the saved one")
+        self._obs = obs
+        return obs
+
+    def _replay(self) -> Any:
+        """Play the logged actions, right-aligned in time, and return the last observations."""
+        self._obs = None
+        obs, _ = self._ask(self._env.reset, seed=self._reset_seeds())
+        for step, actions in enumerate(self._log):
+            left = len(self._log) - step
+            obs, _, terminations, truncations, _ = self._ask(self._env.step, actions)
+            ended, waiting = terminations | truncations, self._age < left
+            if (ended & ~waiting).any():
+                self._not_deterministic(np.flatnonzero(ended & ~waiting).tolist(), "ended the episode too early")
+            restarting = (ended & waiting) | (self._age == left - 1)
+            if restarting.any():
+                obs = self._restart(restarting)
+        return obs
+
+    def _not_deterministic(self, rows: list[int], what: str) -> NoReturn:
+        raise RuntimeError(
+            f"{self.task} cannot be restored: rows {rows}, played again from the same seeds with the same actions, "
+            f"{what}. The environment is not deterministic given the seed of its reset, or its version has changed"
+        )
+
+    def _require_replay(self) -> None:
+        if self._mode is not AutoresetMode.DISABLED:
+            raise RuntimeError(
+                f"the state of {self.task} cannot be saved or restored: with {self._mode.name} autoreset it resets "
+                "itself from random numbers that are out of reach. Make the vector environment with "
+                "autoreset_mode=AutoresetMode.DISABLED, as operant.envs.make does"
+            )
+
+    def _ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the vector environment, and say which worker died if one did."""
+        try:
+            return function(*args, **kwargs)
+        except (EOFError, ConnectionError) as error:
+            processes = getattr(self._env.unwrapped, "processes", [])
+            multiprocessing.connection.wait([process.sentinel for process in processes], timeout=1.0)
+            dead = [f"{row} (exit code {p.exitcode})" for row, p in enumerate(processes) if p.exitcode is not None]
+            raise RuntimeError(
+                f"{self.task} lost the worker processes of rows {', '.join(dead) or 'unknown'}: {error!r}. A negative "
+                "exit code is the signal that killed the worker; -9 often means that the machine ran out of memory"
+            ) from error
+
+    def close(self) -> None:
+        """Close the vector environment, by force where a worker process is dead. Calling it twice does no harm."""
+        if self._closed:
+            return
+        self._closed = True
+        workers = self._env.unwrapped
+        if isinstance(workers, AsyncVectorEnv) and any(process.exitcode is not None for process in workers.processes):
+            workers._state = AsyncState.DEFAULT  # else Gymnasium waits for the answer of the dead worker
+            self._env.close(terminate=True)
+        else:
+            self._env.close()
+
+
+def _autoreset_mode(env: VectorEnv) -> AutoresetMode:
+    mode = env.metadata.get("autoreset_mode")
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        raise ValueError(
+            f"{env} has metadata['autoreset_mode'] = {mode!r}, but the final observations of its episodes can only be "
+            f"found if it is one of {', '.join(str(known) for known in AutoresetMode)}"
+        ) from None
+
+
+def _from_zero(space: gymnasium.Space[Any]) -> tuple[gymnasium.Space[Any], np.ndarray | None]:
+    """Return the space with its discrete actions counted from 0, and what to add to them if that is another space."""
+    if isinstance(space, spaces.Discrete) and space.start != 0:
+        return spaces.Discrete(int(space.n)), np.asarray(space.start)
+    if isinstance(space, spaces.MultiDiscrete) and space.start.any():
+        return spaces.MultiDiscrete(space.nvec), space.start
+    return space, None
+
+
+def _rows_of(space: gymnasium.Space[Any], batch: Any, rows: np.ndarray) -> Any:
+    """Return some rows of a batch: an array of objects, one a row, or batched arrays."""
+    if isinstance(batch, np.ndarray) and batch.dtype == object:
+        items = [batch[row] for row in rows]
+        return concatenate(space, items, create_empty_array(space, len(items)))
+    if isinstance(batch, Mapping):
+        return {key: _rows_of(space, part, rows) for key, part in batch.items()}
+    return np.asarray(batch)[rows]
+
+
+def _with_rows(tree: Tree, rows: Tensor, new: Any) -> Tree:
+    """Return a copy of `tree` whose `rows` are those of `new`."""
+    if isinstance(tree, Tensor):
+        return tree.index_copy(0, rows, new)
+    return {key: _with_rows(part, rows, new[key]) for key, part in tree.items()}
+
+
+def _differing_rows(left: Tree, right: Any) -> list[int]:
+    """Return the rows in which two trees differ; not-a-number equals itself."""
+    if not isinstance(left, Tensor):
+        return sorted({row for key, part in left.items() for row in _differing_rows(part, right[key])})
+    equal = torch.isclose(left.cpu().double(), right.cpu().double(), rtol=0.0, atol=0.0, equal_nan=True)
+    return (~equal).reshape(len(left), -1).any(1).nonzero().view(-1).tolist()

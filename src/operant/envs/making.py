@@ -1,0 +1,171 @@
+"""Making environments by name, and checking that an algorithm can act in them."""
+
+import difflib
+import importlib
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import gymnasium
+import torch
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from operant import catalog, streams
+from operant.envs.adapter import GymnasiumEnv
+from operant.envs.base import BatchEnv
+from operant.envs.tensor import TENSOR_ENVS
+
+Backend = Literal["auto", "tensor", "gymnasium"]
+Vectorization = Literal["sync", "async"]
+
+_VECTORIZERS = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
+_EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari"}
+"""Extra of operant that installs what an environment needs, by a part of its entry point."""
+
+
+def make(
+    task: str,
+    rows: int,
+    seeds: Sequence[int],
+    *,
+    backend: Backend = "auto",
+    purpose: str = "environment",
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    vectorization: Vectorization = "sync",
+) -> BatchEnv:
+    """Return `len(seeds) * rows` copies of a task, ordered as `[S, N]` flattened.
+
+    A row's random numbers depend only on its seed, the purpose and its place among the seed's rows.
+
+    Args:
+        task: a Gymnasium id such as `"CartPole-v1"`, `"ALE/Pong-v5"` or `"module:Name-v0"`.
+        rows: N, environments a seed.
+        seeds: the seeds of the runs, non-negative.
+        backend: "tensor" computes on tensors, for tasks of `operant.envs.tensor.TENSOR_ENVS`; "gymnasium" runs
+            Gymnasium's environment in a vector environment; "auto" chooses the first where there is one.
+        purpose: of the random numbers; give evaluation another one than training.
+        device: where observations live and actions are expected.
+        dtype: of observations; Gymnasium's have float32.
+        vectorization: of the backend "gymnasium": "sync" runs in this process, "async" in one process a row.
+
+    Raises:
+        ValueError: an argument is out of its range, or the task is unknown, out of date or has no tensor environment.
+        ModuleNotFoundError: the task needs a package that is not installed.
+    """
+    if rows < 1 or not seeds:
+        raise ValueError(f"at least one row and one seed are needed, got rows={rows} and seeds={list(seeds)}")
+    if backend not in ("auto", "tensor", "gymnasium"):
+        raise ValueError(f"backend must be 'auto', 'tensor' or 'gymnasium', got {backend!r}")
+    if vectorization not in _VECTORIZERS:
+        raise ValueError(f"vectorization must be 'sync' or 'async', got {vectorization!r}")
+    row_seeds = streams.row_seeds(seeds, rows, purpose)
+    if backend == "tensor" and task not in TENSOR_ENVS:
+        raise ValueError(f"{task!r} has no tensor environment; the tasks that have one: {', '.join(TENSOR_ENVS)}")
+    if backend != "gymnasium" and task in TENSOR_ENVS:
+        return TENSOR_ENVS[task](row_seeds, device=device, dtype=dtype)
+    if dtype is not torch.float32:
+        raise ValueError(f"Gymnasium environments have observations of torch.float32, got dtype={dtype}")
+    return _gymnasium_env(task, row_seeds, device, vectorization)
+
+
+def _gymnasium_env(
+    task: str, row_seeds: Sequence[int], device: str | torch.device, vectorization: Vectorization
+) -> GymnasiumEnv:
+    spec = _spec(task)
+    copies = [partial(gymnasium.make, spec, disable_env_checker=True)] * len(row_seeds)
+    try:
+        env = _VECTORIZERS[vectorization](copies, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise ModuleNotFoundError(f"{task} needs a package that is not installed: {error}{_hint(spec)}") from error
+    return GymnasiumEnv(env, row_seeds, task=spec.id, device=device)
+
+
+def _hint(spec: EnvSpec) -> str:
+    extras = [extra for part, extra in _EXTRAS.items() if part in str(spec.entry_point)]
+    return "".join(f'. Try: pip install "operant[{extra}]"' for extra in extras)
+
+
+def _spec(task: str) -> EnvSpec:
+    """Return what Gymnasium knows of `task`, after the import of the module that registers it."""
+    module, _, name = task.rpartition(":")
+    if not module and name.startswith("ALE/"):
+        module = "ale_py"
+    if module:
+        _import(module, task)
+    known = gymnasium.registry
+    if name not in known:
+        raise ValueError(_unknown(name, list(known)))
+    namespace, stem, version = parse_env_id(name)
+    newest = find_highest_version(namespace, stem)
+    if version is not None and newest is not None and version < newest:
+        raise ValueError(
+            f"{name!r} is out of date: use {get_env_id(namespace, stem, newest)!r}. If you want the old one, hand its "
+            "vector environment to operant.envs.GymnasiumEnv"
+        )
+    return known[name]
+
+
+def _import(module: str, task: str) -> None:
+    try:
+        gymnasium.register_envs(importlib.import_module(module))
+    except ModuleNotFoundError as error:
+        hint = f': pip install "operant[{_EXTRAS[module]}]"' if module in _EXTRAS else ""
+        raise ModuleNotFoundError(f"{task!r} needs the module {module!r}, which is not installed{hint}") from error
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    """Say that `name` is unknown and what may have been meant."""
+    stems = {_stem(task).lower(): _stem(task) for task in known}
+    near = [stems[match] for match in difflib.get_close_matches(_stem(name).lower(), stems, n=3)]
+    newest = [get_env_id(*parse_env_id(stem)[:2], find_highest_version(*parse_env_id(stem)[:2])) for stem in near]
+    meant = f"did you mean {' or '.join(newest)}? " if near else ""
+    return (
+        f"{name!r} is not a registered environment; {meant}An environment of another package is found by "
+        "'module:Name-v0', where importing the module registers it; those of Atari are named like 'ALE/Pong-v5'"
+    )
+
+
+def _stem(task: str) -> str:
+    """Return a Gymnasium id without its version."""
+    return re.sub(r"-v\d+$", "", task)
+
+
+def require_space(
+    env: BatchEnv,
+    *,
+    algorithm: str,
+    actions: tuple[type[gymnasium.Space[Any]], ...] = (spaces.Discrete, spaces.Box),
+    observations: tuple[type[gymnasium.Space[Any]], ...] = (spaces.Box,),
+) -> None:
+    """Refuse an environment whose spaces `algorithm` does not support.
+
+    Args:
+        env: the environment.
+        algorithm: its name, for the message.
+        actions: the supported kinds of action space.
+        observations: the supported kinds of observation space.
+
+    Raises:
+        ValueError: a space is of another kind; the message names the algorithms that support the actions.
+    """
+    if not isinstance(env.action_space, actions):
+        kinds: dict[type, catalog.ActionKind] = {spaces.Discrete: "discrete", spaces.Box: "continuous"}
+        kind = kinds.get(type(env.action_space))
+        others = catalog.supporting(kind) if kind else []
+        support = f"these support it: {', '.join(others)}" if others else "no algorithm supports it"
+        raise ValueError(
+            f"{algorithm} needs actions of {_names(actions)}, but those of {env.task} are {env.action_space}; {support}"
+        )
+    if not isinstance(env.observation_space, observations):
+        raise ValueError(
+            f"{algorithm} needs observations of {_names(observations)}, but those of {env.task} are "
+            f"{env.observation_space}; convert them with a wrapper of Gymnasium, such as FlattenObservation"
+        )
+
+
+def _names(kinds: tuple[type[gymnasium.Space[Any]], ...]) -> str:
+    return " or ".join(kind.__name__ for kind in kinds)

@@ -1,0 +1,110 @@
+"""What the spaces of an environment mean in tensors."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from operant.envs.base import Tree
+
+
+class ActionFormat(NamedTuple):
+    """Shape and kind of the actions that `rows` copies of a space expect.
+
+    Attributes:
+        shape: of the whole batch, `[B, *space.shape]`.
+        floating: whether actions are floating point numbers; int64 otherwise.
+    """
+
+    shape: tuple[int, ...]
+    floating: bool
+
+    @classmethod
+    def of(cls, space: gymnasium.Space[Any], rows: int) -> "ActionFormat":
+        """Return the format of `rows` actions of `space`.
+
+        Raises:
+            TypeError: `space` is composite or holds no numbers.
+        """
+        if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+            raise TypeError(
+                f"actions of {space} have no single tensor; give the environment a wrapper whose action space is "
+                "a Box, Discrete, MultiDiscrete or MultiBinary"
+            )
+        shape = space.shape or ()
+        return cls((rows, *shape), isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating))
+
+    def check(self, actions: Tensor) -> None:
+        """Refuse actions of another shape or kind. Their values are not looked at.
+
+        Raises:
+            ValueError: the shape differs, or the actions carry gradients.
+            TypeError: the dtype differs.
+        """
+        if actions.shape != self.shape:
+            raise ValueError(f"actions have shape {list(actions.shape)}, but {list(self.shape)} is needed: one a row")
+        if not (actions.is_floating_point() if self.floating else actions.dtype is torch.int64):
+            kind = "a floating point dtype" if self.floating else "torch.int64"
+            raise TypeError(f"actions have dtype {actions.dtype}, but the action space needs {kind}")
+        if actions.requires_grad:
+            raise ValueError("actions carry gradients, but an environment is not differentiated: use actions.detach()")
+
+
+class ObservationFormat(NamedTuple):
+    """How batched NumPy observations become tensors.
+
+    Attributes:
+        space: the space of one row's observation as a tensor.
+        read: copies a batch `[B, ...]` to the device: floating point numbers become float32, members of discrete
+            spaces int64, and dictionaries become mappings.
+    """
+
+    space: gymnasium.Space[Any]
+    read: Callable[[Any], Tree]
+
+    @classmethod
+    def of(cls, space: gymnasium.Space[Any], device: torch.device) -> "ObservationFormat":
+        """Return the format of observations of `space`.
+
+        Raises:
+            TypeError: `space` holds a space whose members are no arrays of fixed shape.
+        """
+        if isinstance(space, spaces.Dict):
+            return cls._of_dict(space, device)
+        if isinstance(space, spaces.Box):
+            floating = np.issubdtype(space.dtype, np.floating)
+            return cls(_float32(space), reader(device, np.float32)) if floating else cls(space, reader(device))
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            return cls(space, reader(device, np.int64))
+        if isinstance(space, spaces.MultiBinary):
+            return cls(space, reader(device))
+        raise TypeError(
+            f"observations of {space} have no tensor form; give the environment a wrapper whose observation space is "
+            "a Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these"
+        )
+
+    @classmethod
+    def _of_dict(cls, space: spaces.Dict, device: torch.device) -> "ObservationFormat":
+        formats = {key: cls.of(part, device) for key, part in space.spaces.items()}
+
+        def read(obs: Any) -> Tree:
+            return {key: part.read(obs[key]) for key, part in formats.items()}
+
+        return cls(spaces.Dict({key: part.space for key, part in formats.items()}), read)
+
+
+def reader(device: torch.device, dtype: Any = None) -> Callable[[np.ndarray], Tensor]:
+    """Return what copies arrays to tensors on `device`, with a NumPy `dtype` or their own."""
+    if device.type == "cpu":
+        return lambda array: torch.from_numpy(np.array(array, dtype))
+    return lambda array: torch.from_numpy(np.array(array, dtype)).to(device)
+
+
+def _float32(box: spaces.Box) -> spaces.Box:
+    if box.dtype == np.float32:
+        return box
+    return spaces.Box(box.low.astype(np.float32), box.high.astype(np.float32), dtype=np.float32)

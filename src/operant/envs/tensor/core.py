@@ -1,0 +1,310 @@
+"""What all batched tensor environments share: episodes, starts, parameters and saved states."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from operant.envs.base import Step
+from operant.envs.spaces import ActionFormat
+from operant.envs.tensor.starts import BITS, random_bits, stream_keys
+from operant.state import State, copy_into
+
+Parameter = float | Tensor
+"""A physical quantity: one number for all rows, or a tensor `[B]`."""
+
+Array = Any
+"""A NumPy array on the CPU, a tensor on other devices."""
+
+
+class Library:
+    """The array library that does the physics on a device.
+
+    Small batches pay for each operation rather than for its size, and NumPy's cost a third of PyTorch's. So on the CPU
+    the physics runs in NumPy, on the memory of the tensors. What is written with operators and with the functions that
+    both libraries have serves both.
+
+    Attributes:
+        on_host: whether it is NumPy.
+        xp: `numpy` or `torch`.
+        array: gives the array that shares the memory of a tensor.
+        actions: gives the array `[B]` of a tensor of actions, with the environment's dtype.
+        tensor: gives the tensor that shares the memory of an array.
+        empty: makes an array of a shape, with the environment's dtype.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.on_host = device.type == "cpu"
+        self.xp: Any = np if self.on_host else torch
+        self.array: Callable[[Tensor], Array]
+        self.actions: Callable[[Tensor], Array]
+        self.tensor: Callable[[Array], Tensor]
+        self.empty: Callable[[tuple[int, ...]], Array]
+        if self.on_host:
+            kind = np.float64 if dtype is torch.float64 else np.float32
+            self.array, self.tensor = Tensor.numpy, torch.from_numpy
+            self.actions = lambda tensor: tensor.numpy().ravel().astype(kind)
+            self.empty = partial(np.empty, dtype=kind)
+        else:
+            self.array = self.tensor = lambda tensor: tensor
+            self.actions = lambda tensor: tensor.reshape(-1).to(dtype)
+            self.empty = partial(torch.empty, dtype=dtype, device=device)
+
+
+class TensorEnv(ABC):
+    """`B` rows of one task whose physics is a handful of array operations on a state `[D, B]`.
+
+    A row whose episode ends restarts in the same step. Fields of a `operant.envs.base.Step` may share memory
+    with each other and, where they are constant, with those of other steps: read them, do not write to them. On the CPU
+    restarting touches only the rows that ended; on other devices every step runs the same operations on the same
+    memory, without a look at their results, so that a CUDA graph can capture it.
+
+    Actions out of range are the caller's mistake and are not looked for in the hot path; continuous ones are clipped
+    where Gymnasium clips them.
+
+    Attributes:
+        task: the Gymnasium id.
+        rows: B.
+        observation_space: the space of one row's observation.
+        action_space: the space of one row's action.
+        device: where all tensors live.
+        dtype: of states, observations and rewards.
+        max_episode_steps: steps after which an episode is truncated.
+        always_valid: true.
+        parameters: the physical quantities, 0-dim or `[B]`, read only; see `set_parameters`.
+    """
+
+    task: str
+    always_valid = True
+    DEFAULTS: ClassVar[Mapping[str, float]]
+    """The physical quantities, with Gymnasium's names and values."""
+    SIGNED: ClassVar[frozenset[str]] = frozenset()
+    """The parameters that may be zero or negative."""
+    STARTS: ClassVar[tuple[tuple[float, float], ...]]
+    """Bounds (low, high) of the uniform distribution of each of the D components of the first state."""
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        max_episode_steps: int | None = None,
+        **parameters: Parameter,
+    ) -> None:
+        """Start episode 0 of every row.
+
+        Args:
+            seeds: one non-negative integer below 2⁶³ a row.
+            device: where to compute.
+            dtype: torch.float32 or torch.float64.
+            max_episode_steps: positive; default: that of Gymnasium's registry.
+            **parameters: overrides of `DEFAULTS`.
+
+        Raises:
+            ValueError: an argument is out of its range, or a parameter is unknown.
+        """
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+        if max_episode_steps is None:
+            max_episode_steps = gymnasium.spec(self.task).max_episode_steps
+        if max_episode_steps is None or max_episode_steps < 1:
+            raise ValueError(f"max_episode_steps must be at least 1, got {max_episode_steps}")
+        self.rows, self.device, self.dtype = len(seeds), torch.device(device), dtype
+        self.max_episode_steps = max_episode_steps
+        self._check_seeds(seeds)
+        self._allocate()
+        self.parameters: Mapping[str, Tensor] = MappingProxyType({})
+        self.set_parameters(**{**self.DEFAULTS, **parameters})
+        box, self.action_space = self._spaces()
+        self.observation_space: gymnasium.Space[Any] = box
+        self._features = box.shape[0]
+        self._format = ActionFormat.of(self.action_space, self.rows)
+        self.reset(seeds)
+
+    def _check_seeds(self, seeds: Sequence[int]) -> None:
+        if not seeds or len(seeds) != self.rows:
+            raise ValueError(f"one seed a row is needed, got {len(seeds)} for {self.rows or 'at least 1'} rows")
+        if not all(0 <= seed < 2**63 for seed in seeds):
+            raise ValueError(f"seeds must be non-negative integers below 2**63, got {list(seeds)}")
+
+    def _allocate(self) -> None:
+        """Make the tensors that hold everything that changes, and the arrays that share their memory."""
+        self._library = library = Library(self.device, self.dtype)
+        self._xp, self._empty = library.xp, library.empty
+        components = len(self.STARTS)
+        integers = partial(torch.zeros, dtype=torch.int64, device=self.device)
+        self._memory = {
+            "seeds": integers(self.rows),
+            "episode": integers(self.rows),
+            "elapsed": integers(self.rows),
+            "state": torch.zeros(components, self.rows, dtype=self.dtype, device=self.device),
+        }
+        self._seeds, self._episode, self._elapsed, self._state = map(library.array, self._memory.values())
+        self._columns = tuple(self._state)
+        self._keys = library.array(integers(components, self.rows))
+        self._component = library.array(torch.arange(1, components + 1, device=self.device).unsqueeze(1))
+        bounds = torch.tensor(self.STARTS, dtype=torch.float64, device=self.device)
+        self._start_low = library.array(bounds[:, :1].contiguous())
+        self._start_unit = library.array((bounds[:, 1:] - bounds[:, :1]) * 2.0**-BITS)
+        self._valid = torch.ones(self.rows, dtype=torch.bool, device=self.device)
+
+    def set_parameters(self, **parameters: Parameter) -> None:
+        """Change physical quantities from the next step on.
+
+        The values are copied. A CUDA graph captured before is void: capture it again.
+
+        Args:
+            **parameters: numbers or tensors, 0-dim or `[B]`; what is not named stays.
+
+        Raises:
+            ValueError: a name is unknown, a shape is wrong, or a value is not finite or must be positive and is not.
+        """
+        checked = {name: self._checked(name, value) for name, value in parameters.items()}
+        self.parameters = MappingProxyType({**self.parameters, **checked})
+        self._derive({name: self._library.array(value.view(-1)) for name, value in self.parameters.items()})
+
+    def _checked(self, name: str, value: Parameter) -> Tensor:
+        if name not in self.DEFAULTS:
+            raise ValueError(f"{self.task} has no parameter {name!r}; it has {', '.join(sorted(self.DEFAULTS))}")
+        tensor = torch.as_tensor(value, dtype=self.dtype, device=self.device).detach().clone()
+        if tensor.shape not in ((), (self.rows,)):
+            raise ValueError(f"parameter {name!r} must have shape [] or [{self.rows}], got {[*tensor.shape]}")
+        if not tensor.isfinite().all() or (name not in self.SIGNED and not (tensor > 0).all()):
+            kind = "finite" if name in self.SIGNED else "finite and positive"
+            raise ValueError(f"parameter {name!r} must be {kind}, got {value}")
+        return tensor
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Tensor:
+        """Start episode 0 of every row and return the observations `[B, O]`.
+
+        Args:
+            seeds: one non-negative integer a row; default: those in use.
+
+        Raises:
+            ValueError: there is not one seed a row, or one is negative.
+        """
+        if seeds is not None:
+            self._check_seeds(seeds)
+            self._seed(torch.tensor(seeds))
+        self._episode[:] = 0
+        self._elapsed[:] = 0
+        self._state[:] = self._start(self._keys, self._episode)
+        return self._library.tensor(self._observation(self._state))
+
+    def _seed(self, seeds: Tensor) -> None:
+        copy_into(self._memory["seeds"], seeds, "seeds")
+        self._keys[:] = stream_keys(self._seeds, self._component)
+
+    def step(self, actions: Tensor) -> Step:
+        """Apply one action a row; int64 `[B]` or floating `[B, 1]`."""
+        self._format.check(actions)
+        library = self._library
+        rewards, terminations = self._advance(library.actions(actions))
+        self._elapsed += 1
+        truncations = self._elapsed >= self.max_episode_steps
+        final = self._observation(self._state)
+        restart = self._restart_rows if library.on_host else self._restart_all
+        first = restart(terminations | truncations, final)
+        final_obs, reward = library.tensor(final), library.tensor(rewards)
+        obs = final_obs if first is final else library.tensor(first)
+        terminated, truncated = library.tensor(terminations), library.tensor(truncations)
+        return Step(obs, reward, terminated, truncated, final_obs, self._valid, reward)
+
+    def _restart_rows(self, ended: Array, final_obs: Array) -> Array:
+        """Restart the rows that ended, at a cost in their number."""
+        rows = ended.nonzero()[0]
+        if not len(rows):
+            return final_obs
+        self._episode[rows] += 1
+        start = self._start(self._keys.take(rows, 1), self._episode[rows])
+        self._elapsed[rows] = 0
+        self._state[:, rows] = start
+        obs = final_obs.copy()
+        obs[rows] = self._observation(start)
+        return obs
+
+    def _restart_all(self, ended: Array, final_obs: Array) -> Array:
+        """Compute a start for every row and take those of the rows that ended."""
+        self._episode += ended
+        start = self._start(self._keys, self._episode)
+        self._elapsed *= ~ended
+        self._state[:] = self._xp.where(ended, start, self._state)
+        return self._xp.where(ended[:, None], self._observation(start), final_obs)
+
+    def _start(self, keys: Array, episodes: Array) -> Array:
+        """Return the first states `[D, n]` of `episodes [n]`."""
+        start = self._empty(keys.shape)
+        start[:] = self._start_low + random_bits(keys, episodes) * self._start_unit
+        return start
+
+    def _observation(self, state: Array) -> Array:
+        """Return the observations `[n, O]` of `state [D, n]`, in memory of their own."""
+        obs = self._empty((state.shape[1], self._features))
+        self._observe(state, obs)
+        return obs
+
+    def state_dict(self) -> State:
+        """Return the physics, the positions within the episodes and the seeds of all rows."""
+        memory = {name: tensor.clone() for name, tensor in self._memory.items()}
+        parameters = {name: value.clone() for name, value in self.parameters.items()}
+        return {"task": self.task, **memory, "parameters": parameters}
+
+    def load_state_dict(self, state: State) -> Tensor:
+        """Go on from a state of `state_dict`, exactly, and return the observations `[B, O]`.
+
+        A CUDA graph captured before is void, since the parameters are part of the state: capture it again.
+
+        Raises:
+            ValueError: the state is of another task or another number of rows.
+        """
+        if state["task"] != self.task:
+            raise ValueError(f"the state is of {state['task']!r}, but this environment is {self.task!r}")
+        for name, tensor in self._memory.items():
+            copy_into(tensor, state[name], name)
+        self._seed(state["seeds"])
+        self.set_parameters(**state["parameters"])
+        return self._library.tensor(self._observation(self._state))
+
+    def close(self) -> None:  # noqa: B027
+        """Do nothing: there is nothing to release."""
+
+    def _constant(self, value: float) -> Array:
+        """Return an array `[B]` that a reward can be for ever."""
+        constant = self._empty((self.rows,))
+        constant[:] = value
+        return constant
+
+    def _box(self, high: Sequence[float | Tensor], low: Sequence[float | Tensor] | None = None) -> spaces.Box:
+        """Return the box that holds all rows, whose bounds are numbers or parameters; `low` defaults to `-high`."""
+        upper = np.array([float(torch.as_tensor(bound).max()) for bound in high])
+        lower = -upper if low is None else np.array([float(torch.as_tensor(bound).min()) for bound in low])
+        dtype = np.float64 if self.dtype is torch.float64 else np.float32
+        return spaces.Box(lower.astype(dtype), upper.astype(dtype), dtype=dtype)
+
+    @abstractmethod
+    def _derive(self, p: Mapping[str, Array]) -> None:
+        """Compute what the physics needs of the parameters `p`, arrays `[1]` or `[B]`."""
+
+    @abstractmethod
+    def _spaces(self) -> tuple[spaces.Box, gymnasium.Space[Any]]:
+        """Return the spaces of one row's observation and action."""
+
+    @abstractmethod
+    def _advance(self, actions: Array) -> tuple[Array, Array]:
+        """Advance the columns of the state in place by one step and return `(reward [B], terminated [B])`.
+
+        Args:
+            actions: `[B]`, in the dtype of the state.
+        """
+
+    @abstractmethod
+    def _observe(self, state: Array, obs: Array) -> None:
+        """Write the observations of `state [D, n]` into `obs [n, O]`."""

@@ -1,0 +1,137 @@
+import importlib.util
+import sys
+
+import gymnasium
+import pytest
+import torch
+from gymnasium import spaces
+
+from operant import catalog
+from operant.envs import CartPole, GymnasiumEnv, TensorEnv, make, require_space
+from operant.streams import row_seeds
+
+
+def test_auto_takes_the_tensor_environment_where_there_is_one():
+    env = make("CartPole-v1", 4, [0, 1])
+    assert isinstance(env, CartPole)
+    assert env.rows == 8
+    assert torch.equal(env.reset(), CartPole(row_seeds([0, 1], 4, "environment")).reset())
+    assert make("Pendulum-v1", 1, [0], dtype=torch.float64).reset().dtype == torch.float64
+
+
+@pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
+def test_a_row_depends_only_on_its_seed_its_place_and_the_purpose(backend):
+    def first(rows, seeds, **kwargs):
+        return make("CartPole-v1", rows, seeds, backend=backend, **kwargs).reset()
+
+    obs = first(3, [7, 8])
+    assert torch.equal(first(2, [8]), obs[3:5])
+    assert len(obs[:, 0].unique()) == 6
+    assert not torch.isin(first(3, [7, 8], purpose="evaluation"), obs).any()
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_gymnasium_backend_can_be_saved_and_restored(vectorization):
+    env = make("Acrobot-v1", 2, [3], backend="gymnasium", vectorization=vectorization)
+    assert isinstance(env, GymnasiumEnv)
+    assert env.task == "Acrobot-v1"
+    assert env.always_valid
+    env.reset()
+    for _ in range(5):
+        obs = env.step(torch.tensor([0, 2])).obs
+    other = make("Acrobot-v1", 2, [3], backend="gymnasium", vectorization=vectorization)
+    assert torch.equal(other.load_state_dict(env.state_dict()), obs)
+    env.close()
+    other.close()
+
+
+def test_auto_falls_back_to_gymnasium_and_observations_may_be_discrete():
+    env = make("FrozenLake-v1", 2, [0])
+    assert isinstance(env, GymnasiumEnv)
+    assert env.reset().tolist() == [0, 0]
+    assert env.reset().dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("CartPol-v1", "did you mean .*CartPole-v1"),
+        ("cartpole-v1", "did you mean CartPole-v1"),
+        ("CartPole", "did you mean CartPole-v1"),
+        ("CartPole-v9", "did you mean CartPole-v1"),
+        ("CartPole-v0", "out of date: use 'CartPole-v1'"),
+        ("LunarLander-v2", "did you mean LunarLander-v3"),
+        ("HalfCheetah-v4", "out of date: use 'HalfCheetah-v5'"),
+        ("Pong-v5", "named like 'ALE/Pong-v5'"),
+        ("zzzzzz", "'zzzzzz' is not a registered environment; An environment"),
+    ],
+)
+def test_unknown_and_old_names_suggest_others(task, message):
+    with pytest.raises(ValueError, match=message):
+        make(task, 1, [0])
+
+
+@pytest.mark.parametrize(
+    ("task", "module", "extra"),
+    [
+        ("LunarLander-v3", "Box2D", "box2d"),
+        ("HalfCheetah-v5", "mujoco", "mujoco"),
+        ("ALE/Pong-v5", "ale_py", "atari"),
+    ],
+)
+def test_missing_packages_name_the_extra(task, module, extra):
+    if importlib.util.find_spec(module):
+        pytest.skip(f"{module} is installed")
+    with pytest.raises(ModuleNotFoundError, match=rf'pip install "operant\[{extra}\]"'):
+        make(task, 1, [0])
+
+
+def test_a_module_is_imported_for_the_environments_it_registers(tmp_path, monkeypatch):
+    (tmp_path / "shop_of_envs.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('shop/Lake-v0', 'gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv', max_episode_steps=9)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    env = make("shop_of_envs:shop/Lake-v0", 1, [0])
+    assert env.task == "shop/Lake-v0"
+    del sys.modules["shop_of_envs"], gymnasium.registry["shop/Lake-v0"]
+    with pytest.raises(ModuleNotFoundError, match="needs the module 'no_such_shop'"):
+        make("no_such_shop:Lake-v0", 1, [0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rows": 0}, "rows=0"),
+        ({"seeds": []}, r"seeds=\[\]"),
+        ({"seeds": [-1]}, "non-negative"),
+        ({"backend": "jax"}, "'jax'"),
+        ({"vectorization": "threads"}, "'threads'"),
+        ({"task": "FrozenLake-v1", "backend": "tensor"}, r"no tensor environment; .*Acrobot-v1, CartPole-v1"),
+        ({"backend": "gymnasium", "dtype": torch.float64}, "float64"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make(**{"task": "CartPole-v1", "rows": 1, "seeds": [0], **arguments})
+
+
+def test_require_space_lets_supported_spaces_pass():
+    require_space(make("CartPole-v1", 1, [0]), algorithm="ppo")
+    require_space(make("Pendulum-v1", 1, [0]), algorithm="sac", actions=(spaces.Box,))
+
+
+def test_require_space_names_the_space_and_who_supports_it():
+    with pytest.raises(
+        ValueError, match=r"sac needs actions of Box, but those of CartPole-v1 are Discrete\(2\)"
+    ) as info:
+        require_space(make("CartPole-v1", 1, [0]), algorithm="sac", actions=(spaces.Box,))
+    assert all(name in str(info.value) for name in catalog.supporting("discrete"))
+    with pytest.raises(
+        ValueError, match=r"ppo needs observations of Box, but those of FrozenLake-v1 are Discrete\(16\)"
+    ):
+        require_space(make("FrozenLake-v1", 1, [0]), algorithm="ppo")
+    odd: TensorEnv = make("CartPole-v1", 1, [0])
+    odd.action_space = spaces.MultiBinary(3)
+    with pytest.raises(ValueError, match=r"MultiBinary\(3\); no algorithm supports it"):
+        require_space(odd, algorithm="ppo")

@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from operant.envs.spaces import ActionFormat, ObservationFormat
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (spaces.Discrete(3), ((2,), False)),
+        (spaces.MultiDiscrete([2, 3]), ((2, 2), False)),
+        (spaces.MultiBinary(4), ((2, 4), False)),
+        (spaces.Box(-1, 1, (3, 2)), ((2, 3, 2), True)),
+        (spaces.Box(0, 255, (3,), np.uint8), ((2, 3), False)),
+    ],
+)
+def test_action_format(space, expected):
+    assert ActionFormat.of(space, 2) == expected
+
+
+@pytest.mark.parametrize(
+    ("space", "dtype"),
+    [
+        (spaces.Box(-1, 1, (2,), np.float64), torch.float32),
+        (spaces.Box(-1, 1, (2,), np.float32), torch.float32),
+        (spaces.Box(0, 255, (4, 4, 3), np.uint8), torch.uint8),
+        (spaces.Discrete(5), torch.int64),
+        (spaces.MultiDiscrete([2, 3]), torch.int64),
+        (spaces.MultiBinary(3), torch.int8),
+    ],
+)
+def test_observations_are_copied_with_their_values(space, dtype):
+    space.seed(0)
+    form = ObservationFormat.of(space, CPU)
+    batch = np.stack([np.asarray(space.sample()) for _ in range(4)])
+    tensor = form.read(batch)
+    assert tensor.dtype == dtype
+    np.testing.assert_allclose(tensor.numpy(), batch, rtol=1e-6)
+    assert all(row.numpy().astype(form.space.dtype) in form.space for row in tensor.reshape(4, *space.shape))
+    before = tensor.clone()
+    batch += 1
+    assert torch.equal(tensor, before)
+
+
+@pytest.mark.parametrize("space", [spaces.Text(4), spaces.Tuple([spaces.Discrete(2)])])
+def test_spaces_without_a_tensor_form_are_refused(space):
+    with pytest.raises(TypeError, match="wrapper"):
+        ObservationFormat.of(space, CPU)
+    with pytest.raises(TypeError, match="wrapper"):
+        ObservationFormat.of(spaces.Dict({"inside": space}), CPU)
+    with pytest.raises(TypeError, match="wrapper"):
+        ActionFormat.of(space, 2)
