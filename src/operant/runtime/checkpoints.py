@@ -1,0 +1,285 @@
+"""Checkpoints that a crash, a full disk or a damaged file cannot take away.
+
+A checkpoint is a folder `step_<consumed>` with `state.safetensors` (the tensors), `state.json` (everything else)
+and `manifest.json` (size and SHA-256 of both). It is written under a temporary name in the same folder, made durable
+and renamed, so that it exists whole or not at all. Equal states give equal bytes: nothing in it depends on time or
+place. Tensors that share memory are stored one by one. Nothing is pickled, so loading runs no code.
+
+A state with a tensor that is not finite goes to `quarantine/` and never displaces a good checkpoint. What may
+rightly be infinite or NaN (a best score so far, a mean over no episodes) belongs under a key named `statistics`,
+which is not examined; plain floats are not examined either.
+"""
+
+import errno
+import hashlib
+import json
+import logging
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
+from torch import Tensor
+
+from operant.runtime.encoding import flatten, unflatten
+from operant.runtime.files import sha256, sync_file, sync_folder, write_durably
+from operant.state import State
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = 1
+"""Version of the format. Later versions keep the manifest's `schema_version` and `digest`."""
+
+_NAME = re.compile(r"step_(\d{12,})")
+_FILES = ("state.safetensors", "state.json")
+_MARGIN = 1 << 20
+
+
+class CheckpointError(Exception):
+    """A checkpoint is damaged, comes from a later version of operant, or there is none to go on from."""
+
+
+class NonFiniteError(Exception):
+    """Training has produced numbers that are not finite, and going on would make nothing better."""
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Attributes:
+        folder: where they lie.
+        keep: how many good ones are kept.
+    """
+
+    keep = 2
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.quarantine = folder / "quarantine"
+        self._verified: set[Path] = set()
+
+    def save(self, state: State, consumed: int) -> Path:
+        """Write a checkpoint, check it by reading it back, and remove those that are no longer needed.
+
+        If a good checkpoint of the same `consumed` exists, it is kept and nothing is written.
+
+        Returns:
+            The folder of the checkpoint.
+
+        Raises:
+            OSError: it could not be written; the earlier ones are as they were.
+            CheckpointError: the disk gave back other bytes than were written; the earlier ones are as they were.
+            NonFiniteError: a tensor is not finite; the state is in `quarantine/`, the earlier ones are as they were.
+            TypeError: the state holds something that a checkpoint cannot.
+        """
+        structure, tensors = flatten(state)
+        fault = _non_finite(tensors)
+        parent = self.folder if fault is None else self.quarantine
+        target = parent / f"step_{consumed:012d}"
+        if fault is None and self._is_good(target):
+            return target
+        parent.mkdir(parents=True, exist_ok=True)
+        self._write(target, structure, tensors, consumed)
+        verify(target)
+        if fault is not None:
+            for path in _steps(self.quarantine)[: -self.keep]:
+                _remove(path)
+            raise NonFiniteError(f"{fault}; the state was put aside in {target}, earlier checkpoints are untouched")
+        self._verified.add(target)
+        self._retire(target)
+        return target
+
+    def latest(self) -> tuple[Path, int] | None:
+        """Return the newest checkpoint that is undamaged, with its consumed budget; None if there never was one.
+
+        Damaged ones are passed over with a warning that names the damaged file.
+
+        Raises:
+            CheckpointError: there are checkpoints but none can be used, or one comes from a later version of operant.
+        """
+        faults: list[str] = []
+        for path in reversed(self.paths()):
+            try:
+                consumed = verify(path)
+            except DamagedError as error:
+                faults.append(str(error))
+                logger.warning("%s; falling back to the checkpoint before it", error)
+                continue
+            self._verified.add(path)
+            return path, consumed
+        faults += [f"{path} was put aside" for path in _steps(self.quarantine)]
+        if faults:
+            raise CheckpointError(
+                f"no checkpoint in {self.folder} can be used ({'; '.join(faults)}); "
+                "restore one from a backup, or start another run"
+            )
+        return None
+
+    def paths(self) -> list[Path]:
+        """Return the folders of all checkpoints outside quarantine, oldest first, damaged or not."""
+        return _steps(self.folder)
+
+    def clean(self) -> None:
+        """Remove what an interrupted write or removal left behind. Only for who holds the lock of the run."""
+        for path in [*self.folder.glob(".step_*"), *self.quarantine.glob(".step_*")]:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _write(self, target: Path, structure: Any, tensors: dict[str, Tensor], consumed: int) -> None:
+        partial = target.with_name(f".{target.name}.partial")
+        text = json.dumps(structure, allow_nan=False).encode()
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            _require_space(target.parent, len(text) + sum(tensor.nbytes for tensor in tensors.values()))
+            partial.mkdir()
+            _save_tensors(tensors, partial / "state.safetensors")
+            write_durably(partial / "state.json", text)
+            write_durably(partial / "manifest.json", _manifest(partial, consumed))
+            sync_folder(partial)
+            if target.exists():
+                _remove(target)
+            partial.rename(target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        sync_folder(target.parent)
+
+    def _is_good(self, path: Path) -> bool:
+        try:
+            verify(path)
+        except CheckpointError:
+            return False
+        self._verified.add(path)
+        return True
+
+    def _retire(self, newest: Path) -> None:
+        """Keep `newest` and the good ones before it; put aside what is later than training now is."""
+        kept = [newest]
+        for path in reversed(self.paths()):
+            if path.name > newest.name:
+                self.quarantine.mkdir(exist_ok=True)
+                aside = self.quarantine / path.name
+                if aside.exists():
+                    _remove(aside)
+                path.rename(aside)
+            elif path.name < newest.name and len(kept) < self.keep and (path in self._verified or self._is_good(path)):
+                kept.append(path)
+        for path in self.paths():
+            if path not in kept:
+                _remove(path)
+        self._verified &= set(kept)
+
+
+class DamagedError(CheckpointError):
+    """A file of a checkpoint is missing or is not what was written."""
+
+
+def verify(path: Path) -> int:
+    """Check every file of a checkpoint against its manifest, and return its consumed budget.
+
+    Raises:
+        DamagedError: a file is missing, or its size or hash differs. The message names the file.
+        CheckpointError: the checkpoint was written by a later version of operant.
+    """
+    manifest = _read_manifest(path / "manifest.json")
+    if manifest["schema_version"] > SCHEMA:
+        raise CheckpointError(
+            f"{path} has format {manifest['schema_version']}, this operant reads formats up to {SCHEMA}; "
+            "resume with the version of operant that wrote it, or a later one"
+        )
+    for name in _FILES:
+        file, expected = path / name, manifest["files"][name]
+        try:
+            size = file.stat().st_size
+            if size != expected["size"]:
+                raise DamagedError(f"{file} is damaged: it has {size} bytes, not {expected['size']}")
+            if sha256(file) != expected["sha256"]:
+                raise DamagedError(f"{file} is damaged: its contents are not what was written")
+        except OSError as error:
+            raise DamagedError(f"{file} cannot be read: {error.strerror}") from error
+    return manifest["consumed"]
+
+
+def load(path: Path) -> State:
+    """Return the state in a checkpoint that `verify` accepts; its tensors lie on the CPU.
+
+    Raises:
+        DamagedError: a file cannot be read.
+    """
+    try:
+        structure = json.loads((path / "state.json").read_bytes())
+        return unflatten(structure, load_file(path / "state.safetensors"))
+    except (OSError, ValueError, KeyError, RecursionError, SafetensorError) as error:
+        raise DamagedError(f"{path} cannot be read: {error}") from error
+
+
+def _steps(folder: Path) -> list[Path]:
+    """Return the checkpoint folders in `folder`, oldest first."""
+    found = [(int(match[1]), path) for path in folder.glob("step_*") if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def _remove(path: Path) -> None:
+    """Delete a checkpoint so that no half of it is ever taken for a whole."""
+    doomed = path.with_name(f".{path.name}.removed")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _non_finite(tensors: dict[str, Tensor]) -> str | None:
+    """Describe the first tensor outside `statistics` that is not finite."""
+    for path, tensor in tensors.items():
+        if "statistics" in path.split("/") or not (tensor.is_floating_point() or tensor.is_complex()):
+            continue
+        values = tensor.detach()
+        finite = torch.isfinite(values if values.element_size() > 1 else values.float())
+        if not bool(finite.all()):
+            return f"{int((~finite).sum())} of {tensor.numel()} numbers of state entry {path} are not finite"
+    return None
+
+
+def _require_space(folder: Path, size: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < size + _MARGIN:
+        raise OSError(errno.ENOSPC, f"a checkpoint needs {size + _MARGIN} bytes, {free} are free", str(folder))
+
+
+def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    dense: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        copy = tensor.detach().cpu().contiguous()
+        storage = copy.untyped_storage().data_ptr()
+        dense[name] = copy.clone() if storage in storages else copy
+        storages.add(storage)
+    try:
+        save_file(dense, path)
+    except SafetensorError as error:
+        raise OSError(errno.EIO, str(error), str(path)) from error
+    sync_file(path)
+
+
+def _manifest(folder: Path, consumed: int) -> bytes:
+    files = {name: {"size": (folder / name).stat().st_size, "sha256": sha256(folder / name)} for name in _FILES}
+    manifest = {"schema_version": SCHEMA, "consumed": consumed, "files": files}
+    return json.dumps(manifest | {"digest": _digest(manifest)}, indent=1).encode()
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _read_manifest(file: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads(file.read_bytes())
+        digest = manifest.pop("digest")
+        if digest == _digest(manifest):
+            return manifest
+    except OSError as error:
+        raise DamagedError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        pass
+    raise DamagedError(f"{file} is damaged: its contents are not what was written")

@@ -1,0 +1,86 @@
+"""A state (`operant.state`) as JSON plus named tensors, and back, exactly.
+
+In the JSON, `{"$tensor": path}` stands for a tensor, `{"$float": "nan"}` for a float that JSON does not know and
+`{"$int": "0x..."}` for an integer of more than 64 bits; a key of the state that begins with `$` gets a second one.
+Other floats are written with the shortest decimal that reads back to the same bits. Tensors are named by where they
+stand, as JSON pointers (RFC 6901).
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from operant.state import State
+
+
+def flatten(state: State) -> tuple[Any, dict[str, Tensor]]:
+    """Return what JSON can hold of `state`, and its tensors by path. Tuples become lists.
+
+    Raises:
+        TypeError: a leaf is no tensor, int, float, str, bool or None, or a key is no string; the message has its path.
+    """
+    tensors: dict[str, Tensor] = {}
+    return _encode(state, "", tensors), tensors
+
+
+def unflatten(structure: Any, tensors: Mapping[str, Tensor]) -> State:
+    """Return the state that `flatten` took apart.
+
+    Raises:
+        KeyError: a tensor is missing.
+    """
+    return _decode(structure, tensors)
+
+
+def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        if value.layout is not torch.strided or value.is_meta or value.is_quantized or value.dtype is torch.complex128:
+            kind = f"a {value.layout} tensor of {value.dtype} on {value.device}"
+            raise TypeError(
+                f"state entry {path} is {kind}, which a checkpoint cannot hold; hand over dense, real tensors"
+            )
+        tensors[path] = value
+        return {"$tensor": path}
+    if isinstance(value, Mapping):
+        entries = cast(Mapping[Any, Any], value)
+        return {_key(key, path): _encode(item, f"{path}/{_pointer(key)}", tensors) for key, item in entries.items()}
+    if isinstance(value, list | tuple):
+        return [_encode(item, f"{path}/{i}", tensors) for i, item in enumerate(cast(list[Any], value))]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if type(value) is int:
+        return value if value.bit_length() <= 64 else {"$int": hex(value)}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+    raise TypeError(
+        f"state entry {path or '/'} is a {type(value).__name__}, which a checkpoint cannot hold; "
+        "use tensors, ints, floats, strings, booleans, None, and dicts and lists of them"
+    )
+
+
+def _key(key: Any, path: str) -> str:
+    if type(key) is not str:
+        raise TypeError(f"state entry {path or '/'} has the key {key!r}; keys must be strings")
+    return f"${key}" if key.startswith("$") else key
+
+
+def _pointer(key: Any) -> str:
+    return str(key).replace("~", "~0").replace("/", "~1")
+
+
+def _decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(node, list):
+        return [_decode(item, tensors) for item in cast(list[Any], node)]
+    if not isinstance(node, dict):
+        return node
+    entries = cast(dict[str, Any], node)
+    if "$tensor" in entries:
+        return tensors[entries["$tensor"]]
+    if "$float" in entries:
+        return float(entries["$float"])
+    if "$int" in entries:
+        return int(entries["$int"], 16)
+    return {key[1:] if key.startswith("$") else key: _decode(item, tensors) for key, item in entries.items()}

@@ -1,0 +1,54 @@
+"""The one protocol of everything that learns from data, and of what it learns."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+from operant.envs.base import Tree
+from operant.state import State
+
+Metrics = Mapping[str, Tensor | float]
+"""Named numbers of one iteration: scalars, or tensors `[S]` with one number a seed, which nobody writes to later.
+
+Not a number says that there is nothing to report, except under `losses/`, where it says that training is going wrong.
+"""
+
+
+class Learner(Protocol):
+    """Collects, judges and improves.
+
+    Attributes:
+        consumed: budget used so far, per seed, in the learner's own unit (environment steps, prompts, examples).
+    """
+
+    consumed: int
+
+    def iterate(self) -> Metrics:
+        """Run one collect-judge-improve cycle and return what happened in it."""
+        ...
+
+    def state_dict(self) -> State:
+        """Return everything that an exact resume needs."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of `state_dict`, exactly."""
+        ...
+
+
+class Policy(Protocol):
+    """Chooses actions for `S` seeds and `N` rows each."""
+
+    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+        """Return one action a row, and the memory to hand over with the next observation.
+
+        Args:
+            obs: `[S, N, ...]`, as the environment gives it.
+            memory: `[S, N, ...]` from the previous call; None at first, and always None for feed-forward policies.
+            noise: what the action distribution needs to sample (`ops.distributions`); None chooses greedily.
+
+        Returns:
+            Actions `[S, N]` (discrete) or `[S, N, A]` (continuous), within the action space, and the memory.
+        """
+        ...

@@ -1,0 +1,144 @@
+"""One line that says how far training is."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as Bar
+
+ProgressMode = Literal["auto", "plain", "silent"]
+"""`auto`: one live line on a terminal, else `plain`: a line every 10 seconds. `silent`: nothing."""
+
+
+class _Console(Console):
+    """A console whose broken pipe does not end the program."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the line shows.
+
+    Attributes:
+        consumed: budget used, per seed.
+        rate: budget units a second, all seeds together.
+        seconds_left: of training, estimated; NaN if unknown.
+        episode_return: mean over the seeds, and its standard deviation; None before the first episode.
+        evaluation: the latest score.
+    """
+
+    consumed: int
+    rate: float = math.nan
+    seconds_left: float = math.nan
+    episode_return: tuple[float, float] | None = None
+    evaluation: float | None = None
+
+    def text(self) -> str:
+        """Return it in words."""
+        parts = [f"{si(self.rate)}/s"] if math.isfinite(self.rate) else []
+        if self.episode_return is not None:
+            mean, spread = self.episode_return
+            parts.append(f"return {mean:.4g}" + (f" ± {spread:.2g}" if spread > 0 else ""))
+        if self.evaluation is not None:
+            parts.append(f"eval {self.evaluation:.4g}")
+        if math.isfinite(self.seconds_left):
+            parts.append(f"{clock(self.seconds_left)} left")
+        return "  ".join(parts)
+
+
+class Progress:
+    """Shows reports on standard error while its `with` block runs. If that fails, it goes silent."""
+
+    def __init__(
+        self,
+        mode: ProgressMode,
+        *,
+        title: str,
+        budget: int,
+        every: float = 10.0,
+        console: Console | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        """Prepare the line.
+
+        Args:
+            mode: see `ProgressMode`.
+            title: what is trained.
+            budget: of one seed.
+            every: seconds between two plain lines.
+            console: where to write. Default: standard error.
+            now: the clock, in seconds.
+
+        Raises:
+            ValueError: an unknown mode.
+        """
+        if mode not in ("auto", "plain", "silent"):
+            raise ValueError(f"progress must be auto, plain or silent, got {mode!r}")
+        self._console = console or _Console(stderr=True)
+        self._title, self._budget, self._every, self._now = title, budget, every, now
+        self._silent = mode == "silent"
+        self._next_line = -math.inf
+        self._bar: Bar | None = None
+        self._task = TaskID(0)
+        if mode == "auto" and self._console.is_terminal:
+            self._bar = Bar(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(20),
+                TextColumn("{task.percentage:>3.0f} %  {task.fields[text]}", markup=False),
+                console=self._console,
+                auto_refresh=False,
+            )
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._task = self._bar.add_task(self._title, total=self._budget, text="")
+            self._attempt(self._bar.start)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._attempt(self._bar.stop)
+
+    def show(self, report: Report, *, last: bool = False) -> None:
+        """Show a report; a plain line only if enough time has passed or it is the `last`."""
+        if self._silent:
+            return
+        bar, text = self._bar, report.text()
+        if bar is not None:
+            completed = min(report.consumed, self._budget)
+            self._attempt(lambda: bar.update(self._task, completed=completed, text=text, refresh=True))
+        elif last or self._now() >= self._next_line:
+            self._next_line = self._now() + self._every
+            line = f"{self._title}  {100 * report.consumed / self._budget:.0f} %  {text}"
+            self._attempt(lambda: self._console.print(line, markup=False, highlight=False, soft_wrap=True))
+
+    def _attempt(self, write: Callable[[], object]) -> None:
+        if not self._silent:
+            try:
+                write()
+            except (OSError, ValueError):
+                self._silent = True
+
+
+def si(number: float) -> str:
+    """Return a number with three digits and a unit prefix: 1234567 is `1.23 M`."""
+    for factor, prefix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(number) >= factor:
+            return f"{number / factor:.3g}{prefix}"
+    return f"{number:.3g}"
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as `h:mm:ss`, or `m:ss` below an hour."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

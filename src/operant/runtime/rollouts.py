@@ -1,0 +1,147 @@
+"""Collecting fixed-length stretches of experience from a `operant.envs.BatchEnv`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from operant.envs import BatchEnv, Step
+from operant.state import State, copy_into
+
+Act = Callable[[Tensor, int], tuple[tuple[Tensor, ...], Tensor]]
+"""`act(obs [S, N, D], t) -> (what to keep of this step, actions for the environment [S, N, ...])`."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """`T` steps of `S` seeds with `N` environments each.
+
+    Attributes:
+        obs: `[T, S, N, D]` what the policy saw.
+        last_obs: `[S, N, D]` what it sees next.
+        kept: what `act` asked to keep, each `[T, S, N, ...]`.
+        rewards: `[T, S, N]`.
+        terminated: `[T, S, N]` bool.
+        truncated: `[T, S, N]` bool.
+        final_obs: `[T, S, N, D]` the true successor of every step.
+        valid: `[T, S, N]` bool, or None when every step is real.
+        metrics: mean return and length `[S]` of the episodes that ended here, and their number `[S]`.
+    """
+
+    obs: Tensor
+    last_obs: Tensor
+    kept: tuple[Tensor, ...]
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    final_obs: Tensor
+    valid: Tensor | None
+    metrics: dict[str, Tensor]
+
+    def successor_values(self, value: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the values of every state and of its true successor, both `[T, S, N]`.
+
+        The successor of a step is the next observation, but at a truncation it is the final one; only there is
+        `value` called a second time. Where an episode terminated the entry means nothing.
+
+        Args:
+            value: maps observations `[S, M, D]` to values `[S, M]`.
+        """
+        steps, seeds, rows = self.rewards.shape
+        obs = torch.cat((self.obs, self.last_obs.unsqueeze(0)))
+        values = value(by_seed(obs)).view(seeds, steps + 1, rows).movedim(1, 0)
+        successors = values[1:]
+        bootstrapped = by_seed(self.truncated & ~self.terminated)
+        most = int(bootstrapped.sum(1).max())
+        if most:
+            # The cut steps of each seed, padded with other steps to the largest count of any seed.
+            flagged, index = bootstrapped.to(torch.uint8).topk(most, dim=1)
+            final = by_seed(self.final_obs).take_along_dim(index.unsqueeze(-1), dim=1)
+            patched = by_seed(successors).clone()
+            kept = patched.take_along_dim(index, dim=1)
+            patched.scatter_(1, index, torch.where(flagged.bool(), value(final), kept))
+            successors = patched.view(seeds, steps, rows).movedim(1, 0)
+        return values[:-1], successors
+
+
+def by_seed(tensor: Tensor) -> Tensor:
+    """Turn `[T, S, N, ...]` into `[S, T * N, ...]`: all the samples of each seed."""
+    steps, seeds, rows, *rest = tensor.shape
+    return tensor.movedim(1, 0).reshape(seeds, steps * rows, *rest)
+
+
+class Collector:
+    """Steps an environment with a policy and keeps count of the episodes.
+
+    Args:
+        env: rows are `[S, N]`, flat; observations are one tensor, flattened to `[S, N, D]`.
+        seeds: S.
+    """
+
+    def __init__(self, env: BatchEnv, *, seeds: int) -> None:
+        if env.rows % seeds:
+            raise ValueError(f"{env.rows} environments cannot be shared equally by {seeds} seeds")
+        self.env, self.seeds, self.rows = env, seeds, env.rows // seeds
+        self.obs = self._shape(env.reset())
+        # Return and length so far of the episode that each row is in; float64 so that long sums stay exact.
+        self.carried = torch.zeros(2, env.rows, dtype=torch.float64, device=env.device)
+
+    def collect(self, steps: int, act: Act) -> Rollout:
+        """Take `steps` steps in every environment."""
+        obs = self.obs
+        seen: list[Tensor] = []
+        kept: list[tuple[Tensor, ...]] = []
+        results: list[Step] = []
+        for t in range(steps):
+            keep, actions = act(obs, t)
+            result = self.env.step(actions.flatten(0, 1))
+            seen.append(obs)
+            kept.append(keep)
+            results.append(result)
+            obs = self._shape(result.obs)
+        self.obs = obs
+        shape = (steps, self.seeds, self.rows)
+        rewards = torch.stack([result.reward for result in results])
+        terminated = torch.stack([result.terminated for result in results])
+        truncated = torch.stack([result.truncated for result in results])
+        scores = torch.stack([result.score for result in results])
+        valid = None if self.env.always_valid else torch.stack([result.valid for result in results])
+        return Rollout(
+            obs=torch.stack(seen),
+            last_obs=obs,
+            kept=tuple(torch.stack(column) for column in zip(*kept, strict=True)),
+            rewards=rewards.view(shape),
+            terminated=terminated.view(shape),
+            truncated=truncated.view(shape),
+            final_obs=torch.stack([self._shape(result.final_obs) for result in results]),
+            valid=None if valid is None else valid.view(shape),
+            metrics=self._episodes(scores, terminated | truncated, valid),
+        )
+
+    def _shape(self, obs: object) -> Tensor:
+        if not isinstance(obs, Tensor):
+            raise TypeError(f"this learner needs observations that are one tensor, got {type(obs).__name__}")
+        return obs.reshape(self.seeds, self.rows, -1)
+
+    def _episodes(self, scores: Tensor, ended: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
+        """Return the means over the episodes that ended, not a number for a seed without one."""
+        counts = torch.ones_like(scores)
+        if valid is not None:
+            scores, counts, ended = scores.masked_fill(~valid, 0.0), valid.to(scores.dtype), ended & valid
+        steps = torch.stack((scores, counts)).double()
+        unfinished = ended.flip(0).cumsum(0).flip(0) == 0
+        finished = steps.masked_fill(unfinished, 0.0).sum(1) + self.carried.masked_fill(unfinished[0], 0.0)
+        self.carried = steps.masked_fill(~unfinished, 0.0).sum(1) + self.carried.masked_fill(~unfinished[0], 0.0)
+        count = ended.sum(0).view(self.seeds, self.rows).sum(1)
+        returns, lengths = finished.view(2, self.seeds, self.rows).sum(2) / count
+        return {"rollout/episode_return": returns, "rollout/episode_length": lengths, "rollout/episodes": count}
+
+    def state_dict(self) -> State:
+        """Return the environment's state and the unfinished episodes, whose returns need not be finite."""
+        return {"env": self.env.state_dict(), "statistics": self.carried.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue in the middle of the episodes of a saved state."""
+        self.obs = self._shape(self.env.load_state_dict(state["env"]))
+        copy_into(self.carried, state["statistics"], "collector.statistics")

@@ -1,0 +1,307 @@
+"""A run is a folder.
+
+    runs/<name>/
+      config.toml     what was asked for: [settings] and [config], all defaults written out
+      run.json        seeds, what operant decided by itself, and one entry a session: versions, command, host, commit
+      metrics.jsonl   one record a line
+      checkpoints/    see operant.runtime.checkpoints
+      eval/           evaluations.jsonl
+      media/          pictures and films
+      lock            held by the process that trains
+
+Everything in it can be read while another process trains.
+"""
+
+import contextlib
+import errno
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Generator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomli_w
+
+from operant.runtime.checkpoints import Checkpoints
+from operant.runtime.files import replace_durably, sync_folder, write_durably
+from operant.runtime.settings import Settings
+from operant.runtime.tables import from_table, to_table
+
+C = TypeVar("C")
+
+SCHEMA = 1
+"""Version of `config.toml` and `run.json`."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_PACKAGES = ("operant", "torch", "numpy", "gymnasium")
+
+
+class RunError(Exception):
+    """A run cannot be made, opened or trained; the message says why and what to do."""
+
+
+class Run:
+    """One run on disk; made by `create` or `open`.
+
+    Attributes:
+        path: the folder.
+        settings: what was asked for, common to all algorithms; the algorithm's own part is read by `config`.
+        checkpoints: its checkpoints.
+        metrics_path: the records of training.
+        evaluations_path: the records of evaluation.
+        media_path: where pictures and films belong.
+    """
+
+    def __init__(self, path: Path, settings: Settings, config: Mapping[str, Any]):
+        self.path = path
+        self.settings = settings
+        self.checkpoints = Checkpoints(path / "checkpoints")
+        self.metrics_path = path / "metrics.jsonl"
+        self.evaluations_path = path / "eval" / "evaluations.jsonl"
+        self.media_path = path / "media"
+        self._config = config
+        self._holds = 0
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        settings: Settings,
+        config: Any,
+        *,
+        command: Sequence[str] = (),
+        resolved: Mapping[str, str | int | float | bool] | None = None,
+    ) -> "Run":
+        """Make the folder of a new run; it appears whole or not at all.
+
+        Args:
+            path: where; the last part is the name of the run.
+            settings: what is common to all algorithms.
+            config: the algorithm's own configuration, a dataclass instance.
+            command: the command line, to be written down.
+            resolved: what operant decided by itself (threads, device, precision, ...), for `resolved`.
+
+        Raises:
+            RunError: the name is not allowed, the folder exists and is not empty, or it cannot be made.
+            TypeError: a configuration holds something that a file cannot.
+            ValueError: a configuration holds a value that a file cannot tell from another.
+        """
+        path = _absolute(path)
+        _check_name(path)
+        own = to_table(config)
+        tables = {"schema_version": SCHEMA, "settings": to_table(settings), "config": own}
+        facts = {
+            "schema_version": SCHEMA,
+            "seeds": list(settings.seeds),
+            "resolved": dict(resolved or {}),
+            "sessions": [_session(command)],
+        }
+        try:
+            _make_folder(path, {"config.toml": tomli_w.dumps(tables).encode(), "run.json": _json(facts)})
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and path.is_dir():
+                raise RunError(
+                    f"{path} exists already and is not empty; go on with `operant resume {path}`, "
+                    "or name another folder with --run"
+                ) from error
+            raise RunError(
+                f"cannot make the run folder {path}: {error.strerror}; name another folder with --run"
+            ) from error
+        return cls(path, settings, own)
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Run":
+        """Open the run in the folder `path`.
+
+        Raises:
+            RunError: it holds no run, or one that this version of operant cannot read.
+        """
+        path = _absolute(path)
+        file = path / "config.toml"
+        try:
+            tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise RunError(f"{path} is not the folder of a run: config.toml: {error.strerror}") from error
+        except ValueError as error:
+            raise RunError(f"{file} cannot be read: {error}") from error
+        version = tables.pop("schema_version", None)
+        if type(version) is not int or version > SCHEMA:
+            raise RunError(f"{file} has schema_version {version}; this operant reads versions up to {SCHEMA}")
+        unknown = sorted(tables.keys() - {"settings", "config"})
+        if unknown or not all(isinstance(tables.get(name), dict) for name in ("settings", "config")):
+            raise RunError(f"{file} must hold the tables [settings] and [config] and no others, got {sorted(tables)}")
+        try:
+            settings = from_table(Settings, tables["settings"], where="settings")
+        except ValueError as error:
+            raise RunError(f"{file}: {error}") from error
+        return cls(path, settings, tables["config"])
+
+    def config(self, kind: type[C]) -> C:
+        """Return the algorithm's own configuration.
+
+        Args:
+            kind: its dataclass.
+
+        Raises:
+            RunError: the file does not fit `kind`.
+        """
+        try:
+            return from_table(kind, self._config)
+        except ValueError as error:
+            raise RunError(f"{self.path / 'config.toml'}: {error}") from error
+
+    def facts(self) -> dict[str, Any]:
+        """Return what `run.json` says.
+
+        Raises:
+            RunError: it cannot be read.
+        """
+        file = self.path / "run.json"
+        try:
+            return json.loads(file.read_bytes())
+        except OSError as error:
+            raise RunError(f"{file} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise RunError(f"{file} cannot be read: {error}") from error
+
+    def resolved(self) -> dict[str, Any]:
+        """Return what operant decided by itself when the run was made, to be used again when it is resumed."""
+        return self.facts()["resolved"]
+
+    def add_session(self, command: Sequence[str]) -> None:
+        """Write down that the run is resumed by `command`, with the versions and the host of today."""
+        facts = self.facts()
+        facts["sessions"].append(_session(command))
+        try:
+            replace_durably(self.path / "run.json", _json(facts))
+        except OSError as error:
+            raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def lock(self) -> Generator[None]:
+        """Hold the run for this process; a lock left by a dead process does not count. May be nested.
+
+        Raises:
+            RunError: another process holds it, or the folder cannot be written.
+        """
+        if self._holds:
+            self._holds += 1
+            try:
+                yield
+            finally:
+                self._holds -= 1
+            return
+        file = self.path / "lock"
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
+        try:
+            self._take(descriptor)
+            self._holds = 1
+            yield
+        finally:
+            self._holds = 0
+            os.close(descriptor)
+
+    def _take(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 1024, 0).decode(errors="replace").strip() or "another process"
+            raise RunError(
+                f"{self.path} is being trained by {holder}; wait for it to end, stop it, "
+                "or name another folder with --run"
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+
+def default_run_path(algorithm: str, task: str, root: str | Path = "runs") -> Path:
+    """Return `<root>/<algorithm>-<task>-<n>` with the first `n` from 1 that is free."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{algorithm}-{task}").strip("-.")[:100]
+    n = 1
+    while (path := Path(root) / f"{stem}-{n}").exists():
+        n += 1
+    return path
+
+
+def _absolute(path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser().resolve()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise RunError(f"{str(path)!r} is not a path: {error}") from error
+
+
+def _check_name(path: Path) -> None:
+    if not _NAME.fullmatch(path.name):
+        raise RunError(
+            f"{path.name!r} is not a name for a run: use 1 to 128 letters, digits, '.', '_' and '-', "
+            "and begin with a letter, a digit or '_'"
+        )
+
+
+def _make_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Make the run's folder in a temporary place and rename it; an empty folder at `path` is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "there is a file of that name", str(path))
+    temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=path.parent))
+    try:
+        for folder in ("checkpoints", "eval", "media"):
+            (temporary / folder).mkdir()
+        for name, data in files.items():
+            write_durably(temporary / name, data)
+        sync_folder(temporary)
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=1).encode() + b"\n"
+
+
+def _session(command: Sequence[str]) -> dict[str, Any]:
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": list(command),
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "platform": platform.platform(),
+        "git_commit": _git_commit(),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """Return the commit of the working folder, or None outside a repository."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    try:
+        answer = subprocess.run(  # noqa: S603  the arguments are constants
+            [git, "rev-parse", "--verify", "--quiet", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,60 @@
+"""What every run is told, whatever it trains: `Settings`."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?|xpu(:\d+)?")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The choices common to all algorithms. Those of one algorithm stand in its own configuration.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    algorithm: str
+    """Name of the algorithm, as `operant list` prints it."""
+
+    task: str
+    """What to train on: a Gymnasium id such as CartPole-v1, or the name of a data set."""
+
+    seeds: tuple[int, ...] = (0,)
+    """Seeds of the run, trained side by side; different integers from 0. One seed is no result: take 5 or more."""
+
+    budget: int = 100_000
+    """How much to train, for each seed, in the algorithm's own unit: environment steps, prompts or examples."""
+
+    env_backend: Literal["auto", "tensor", "gymnasium"] = "auto"
+    """Where environments come from: operant's batched ones (tensor), Gymnasium's, or the faster that exists (auto)."""
+
+    device: str = "auto"
+    """Where to compute: cpu, cuda, cuda:1, mps, xpu, or auto, which chooses by the size of the networks."""
+
+    threads: int = 0
+    """Threads for arithmetic on the CPU; 0 lets operant choose (1 for small networks, where more only cost time)."""
+
+    evaluate_every: int = 0
+    """Budget units of one seed between two evaluations; 0 means a twentieth of the budget. The last is at the end."""
+
+    evaluate_episodes: int = 20
+    """Episodes of each seed in one evaluation."""
+
+    checkpoint_seconds: float = 60.0
+    """Seconds of wall-clock time between two checkpoints; what a crash can cost at most. 0 saves after every update."""
+
+    def __post_init__(self) -> None:
+        for name in ("algorithm", "task"):
+            if not getattr(self, name).strip():
+                raise ValueError(f"{name} must be named, got {getattr(self, name)!r}")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise ValueError(f"seeds must be one or more different non-negative integers, got {self.seeds}")
+        for name, least in (("budget", 1), ("evaluate_episodes", 1), ("threads", 0), ("evaluate_every", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if not 0 <= self.checkpoint_seconds < float("inf"):
+            raise ValueError(f"checkpoint_seconds must be finite and not negative, got {self.checkpoint_seconds}")
+        if not _DEVICE.fullmatch(self.device):
+            raise ValueError(f"device must be auto, cpu, cuda, cuda:<n>, mps or xpu, got {self.device!r}")

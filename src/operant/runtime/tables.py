@@ -1,0 +1,171 @@
+"""Frozen dataclasses as TOML tables, and back, with nothing lost and nothing guessed.
+
+TOML has no null: None is written as the string `"none"` and read back where the field's type admits None. Enums are
+written by name, nested dataclasses as tables, tuples and lists as arrays. Missing keys take the field's default.
+"""
+
+import dataclasses
+import difflib
+import enum
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeGuard, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+C = TypeVar("C")
+
+NONE = "none"
+
+
+def to_table(config: Any) -> dict[str, Any]:
+    """Return a dataclass instance as nested dicts of what TOML can hold.
+
+    Raises:
+        TypeError: `config` is no dataclass instance, or a field holds what a file cannot.
+        ValueError: a value would be read back as another one (the string "none" in a field that admits None, a nan).
+    """
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        raise TypeError(f"a configuration must be an instance of a dataclass, got {config!r}")
+    table = _encode(config, type(config).__name__)
+    hints = get_type_hints(type(config))
+    for name, value in table.items():
+        where = f"{type(config).__name__}.{name}"
+        again = _decode(hints[name], value, where)
+        if again != getattr(config, name):
+            raise ValueError(
+                f"{where} = {getattr(config, name)!r} would be read back as {again!r}; "
+                "choose a value that a file can tell from it"
+            )
+    return table
+
+
+def from_table(kind: type[C], table: Mapping[str, Any], *, base: C | None = None, where: str = "config") -> C:
+    """Return a `kind` made of a TOML table.
+
+    Args:
+        kind: a dataclass.
+        table: its fields by name, as `to_table` gives them; it may leave fields out.
+        base: where fields that the table leaves out come from. Default: the defaults of `kind`.
+        where: what the table is called in error messages.
+
+    Raises:
+        ValueError: an unknown key, a missing value without default, or a value of the wrong type.
+    """
+    fields = {field.name: field for field in _fields(kind)}
+    for key in table:
+        if key not in fields:
+            raise ValueError(f"{where}.{key}: there is no such key{did_you_mean(key, fields)}")
+    values: dict[str, Any] = {} if base is None else {name: getattr(base, name) for name in fields}
+    hints = get_type_hints(kind)
+    for name, value in table.items():
+        inner = values.get(name)
+        if dataclasses.is_dataclass(inner) and not isinstance(inner, type) and _is_table(value):
+            values[name] = from_table(type(inner), value, base=inner, where=f"{where}.{name}")
+        else:
+            values[name] = _decode(hints[name], value, f"{where}.{name}")
+    needed = [name for name, field in fields.items() if _required(field) and name not in values]
+    if needed:
+        raise ValueError(f"{where}: {', '.join(needed)} must be given")
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return what to append to an error about an unknown `word`: the nearest known one, or all of them."""
+    known = list(known)
+    nearest = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else f"; known are: {', '.join(sorted(known))}"
+
+
+def _fields(kind: type) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(kind) if field.init]
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _is_table(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)
+
+
+def _encode(value: Any, where: str) -> Any:
+    if value is None:
+        return NONE
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return [_encode(item, f"{where}[{i}]") for i, item in enumerate(cast(list[Any], value))]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _encode(getattr(value, f.name), f"{where}.{f.name}") for f in _fields(type(value))}
+    raise TypeError(
+        f"{where} holds {value!r}, which a configuration file cannot; "
+        "use numbers, strings, booleans, None, enums, tuples, lists and dataclasses of them"
+    )
+
+
+def _decode(hint: Any, value: Any, where: str) -> Any:
+    origin = get_origin(hint)
+    if origin is Union or origin is types.UnionType:
+        return _decode_union(get_args(hint), value, where)
+    if origin is Literal:
+        return _decode_literal(get_args(hint), value, where)
+    if origin in (tuple, list):
+        return _decode_array(origin, get_args(hint), value, where)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return from_table(hint, value, where=where) if _is_table(value) else _refuse(where, value, "a table")
+    if isinstance(hint, type):
+        return _decode_scalar(hint, value, where)
+    raise TypeError(f"{where} is annotated as {hint!r}, which a configuration file cannot hold")
+
+
+def _decode_scalar(hint: type[Any], value: Any, where: str) -> Any:
+    if issubclass(hint, enum.Enum):
+        names = hint.__members__
+        return names[value] if value in names else _refuse(where, value, f"one of {', '.join(names)}")
+    if hint is types.NoneType:
+        return None if value == NONE else _refuse(where, value, NONE)
+    if hint is float and type(value) is int:
+        return float(value)
+    if hint in (bool, int, float, str) and type(value) is hint:
+        return value
+    return _refuse(where, value, f"a value of type {hint.__name__}")
+
+
+def _decode_literal(choices: tuple[Any, ...], value: Any, where: str) -> Any:
+    if any(choice == value and type(choice) is type(value) for choice in choices):
+        return value
+    return _refuse(where, value, f"one of {', '.join(map(repr, choices))}")
+
+
+def _decode_union(members: tuple[Any, ...], value: Any, where: str) -> Any:
+    if types.NoneType in members and value == NONE:
+        return None
+    exact = [member for member in members if member is type(value)]
+    reasons: list[str] = []
+    for member in exact + [member for member in members if member not in exact]:
+        try:
+            return _decode(member, value, where)
+        except ValueError as error:
+            reasons.append(str(error).removeprefix(f"{where}: "))
+    raise ValueError(f"{where}: {'; or '.join(reasons)}")
+
+
+def _decode_array(origin: Any, items: tuple[Any, ...], value: Any, where: str) -> Any:
+    if not isinstance(value, list | tuple):
+        return _refuse(where, value, "an array")
+    elements = cast(list[Any], value)
+    repeated = origin is list or (len(items) == 2 and items[1] is Ellipsis)
+    hints = [items[0]] * len(elements) if repeated else list(items)
+    if len(hints) != len(elements):
+        return _refuse(where, elements, f"an array of {len(hints)} elements")
+    pairs = enumerate(zip(hints, elements, strict=True))
+    decoded = [_decode(hint, element, f"{where}[{i}]") for i, (hint, element) in pairs]
+    return tuple(decoded) if origin is tuple else decoded
+
+
+def _refuse(where: str, value: Any, expected: str) -> Any:
+    raise ValueError(f"{where}: {value!r} is not {expected}")

@@ -1,0 +1,338 @@
+"""The one loop that all learners are trained by: `train`."""
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from operant.runtime.checkpoints import CheckpointError, load
+from operant.runtime.encoding import flatten
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.learner import Learner
+from operant.runtime.metrics import RecordWriter, read_records, rewind
+from operant.runtime.progress import Progress, ProgressMode, Report
+from operant.runtime.run import Run, RunError
+from operant.runtime.signals import EXIT_REQUEUE
+from operant.runtime.window import Guard, Window, summarise
+
+logger = logging.getLogger(__name__)
+
+L = TypeVar("L", bound=Learner)
+
+RECORD_SECONDS = 0.5
+"""Least time between two records of metrics."""
+
+EPISODE_RETURN = "rollout/episode_return"
+
+_SAVE_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended.
+
+    Attributes:
+        consumed: budget used, per seed.
+        interrupted: whether it was asked to stop before the end.
+        evaluation: the latest one of this session, if there was one.
+        checkpoint: the latest one, if the run is on disk.
+        seconds: of training in this session, without evaluations and checkpoints.
+        steps_per_second: budget units a second in this session, all seeds together; NaN if nothing was trained.
+        lost_records: metrics and evaluations that could not be written.
+        missed_checkpoints: checkpoints that could not be written.
+    """
+
+    consumed: int
+    interrupted: bool
+    evaluation: Evaluation | None
+    checkpoint: Path | None
+    seconds: float
+    steps_per_second: float
+    lost_records: int
+    missed_checkpoints: int
+
+    @property
+    def exit_code(self) -> int:
+        """What a process should exit with: 0, or 75 (run it again to go on) after an interruption."""
+        return EXIT_REQUEUE if self.interrupted else 0
+
+
+def train(
+    learner: L,
+    run: Run | None = None,
+    *,
+    budget: int,
+    evaluate: Callable[[L], Evaluation] | None = None,
+    evaluate_every: int = 0,
+    checkpoint_seconds: float = 60.0,
+    seeds: int | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+    progress: ProgressMode = "auto",
+) -> Outcome:
+    """Iterate `learner` until its budget is used.
+
+    Metrics are gathered and written at most twice a second, each record an average since the one before
+    (`operant.runtime.window.summarise`). A run that is killed at any moment and resumed ends in the same state,
+    bit for bit, as one that is not, if its learner's `state_dict` is complete.
+
+    Args:
+        learner: what is trained.
+        run: where metrics, evaluations and checkpoints go; None writes nothing. It is locked while training. To resume,
+            call `resume_from` first, both within `with run.lock():`.
+        budget: in the learner's unit, per seed; training ends after the first iteration that reaches it.
+        evaluate: scores the learner, which it must not change.
+        evaluate_every: `evaluate` is called after the first iteration that reaches a multiple of this, and at the
+            end. 0 means a twentieth of the budget.
+        checkpoint_seconds: time between two checkpoints; there is always one at the end and at an interruption.
+        seeds: S, for the aggregate speed. Default: as many as the settings of `run` name, without a run 1.
+        interrupted: asked once an iteration; after true, the state is saved and training ends. An
+            `operant.runtime.signals.Interruption` is made for this.
+        progress: what is shown on standard error.
+
+    Raises:
+        ValueError: a parameter is out of range.
+        TypeError: the learner's state holds something that a checkpoint cannot.
+        RunError: another process trains the run, it cannot be written, or it holds a checkpoint later than `learner`.
+        NonFiniteError: a loss was not finite, or updates were skipped, in 10 iterations in a row, or the state to be
+            saved is not finite; the latest good checkpoint is still there.
+        CheckpointError: three checkpoints in a row could not be written, or the last one of the session.
+    """
+    every = evaluate_every or max(1, budget // 20)
+    settings = run.settings if run else None
+    if seeds is None:
+        seeds = len(settings.seeds) if settings else 1
+    for name, value in (("budget", budget), ("evaluate_every", every), ("seeds", seeds)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if not checkpoint_seconds >= 0:
+        raise ValueError(f"checkpoint_seconds must not be negative, got {checkpoint_seconds}")
+    title = f"{settings.algorithm} {settings.task}" if settings else type(learner).__name__
+    with contextlib.ExitStack() as stack:
+        if run is not None:
+            stack.enter_context(run.lock())
+            _refuse_restart(run, learner)
+            flatten(learner.state_dict())  # what cannot be saved shall fail now, not after hours
+        files = stack.enter_context(contextlib.closing(_Files(run, learner.consumed)))
+        shown = stack.enter_context(Progress(progress, title=title, budget=budget))
+        session = _Session(learner, files, shown, budget, seeds, evaluate, every, interrupted)
+        return session.run(checkpoint_seconds)
+
+
+def resume_from(run: Run, learner: Learner) -> bool:
+    """Load the latest good checkpoint into `learner` and move later records aside (`rewound.jsonl`).
+
+    Returns:
+        False if the run has no checkpoint yet: `learner` starts from the beginning.
+
+    Raises:
+        RunError: another process trains the run.
+        CheckpointError: there are checkpoints but none can be used.
+        ValueError: the checkpoint belongs to another configuration.
+    """
+    with run.lock():
+        run.checkpoints.clean()
+        found = run.checkpoints.latest()
+        if found is not None:
+            path, consumed = found
+            learner.load_state_dict(load(path))
+            if learner.consumed != consumed:
+                raise CheckpointError(f"{path} holds a state of {learner.consumed} consumed units, not {consumed}")
+        for records in (run.metrics_path, run.evaluations_path):
+            rewind(records, learner.consumed)
+    return found is not None
+
+
+def _refuse_restart(run: Run, learner: Learner) -> None:
+    found = run.checkpoints.latest()
+    if found is not None and found[1] > learner.consumed:
+        raise RunError(
+            f"{run.path} has a checkpoint at {found[1]} but the learner stands at {learner.consumed}; "
+            f"go on with `operant resume {run.path}` (in Python: resume_from), or make another run"
+        )
+
+
+class _Files:
+    """The run's files, or nothing at all where there is no run."""
+
+    def __init__(self, run: Run | None, consumed: int):
+        self.checkpoint: Path | None = None
+        self.missed = 0
+        self.evaluated = consumed
+        self.seconds_before = 0.0
+        self._run = run
+        self._failures = 0
+        self._records: RecordWriter | None = None
+        self._evaluations: RecordWriter | None = None
+        if run is None:
+            return
+        run.checkpoints.clean()
+        self.evaluated = max((r.get("consumed", 0) for r in read_records(run.evaluations_path)), default=0)
+        self.seconds_before = max((r.get("time/seconds", 0.0) for r in read_records(run.metrics_path)), default=0.0)
+        try:
+            self._records = RecordWriter(run.metrics_path)
+            self._evaluations = RecordWriter(run.evaluations_path)
+        except OSError as error:
+            self.close()
+            raise RunError(f"cannot write in {run.path}: {error.strerror}") from error
+
+    @property
+    def lost(self) -> int:
+        return sum(writer.lost for writer in (self._records, self._evaluations) if writer)
+
+    def record(self, record: dict[str, Any]) -> None:
+        if self._records:
+            self._records.write(record)
+
+    def evaluation(self, record: dict[str, Any]) -> None:
+        self.evaluated = record["consumed"]
+        if self._evaluations:
+            self._evaluations.write(record)
+            self._evaluations.sync()
+
+    def save(self, learner: Learner, *, last: bool = False) -> None:
+        if self._run is None or self._records is None:
+            return
+        self._records.sync()
+        try:
+            self.checkpoint = self._run.checkpoints.save(learner.state_dict(), learner.consumed)
+            self._failures = 0
+        except (OSError, CheckpointError) as error:
+            self.missed += 1
+            self._failures += 1
+            if last or self._failures >= _SAVE_ATTEMPTS:
+                raise CheckpointError(
+                    f"the state at {learner.consumed} could not be saved ({error}); the latest good checkpoint is "
+                    f"{self.checkpoint or 'an earlier one, if any'}: make room on the disk and resume from it"
+                ) from error
+            logger.warning("no checkpoint at %d (%s); training goes on with the earlier ones", learner.consumed, error)
+
+    def close(self) -> None:
+        for writer in (self._records, self._evaluations):
+            if writer:
+                writer.close()
+
+
+@dataclass
+class _Session(Generic[L]):
+    """One call of `train`."""
+
+    learner: L
+    files: _Files
+    shown: Progress
+    budget: int
+    seeds: int
+    evaluate: Callable[[L], Evaluation] | None
+    every: int
+    interrupted: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self._window, self._guard = Window(), Guard()
+        self._start = self.learner.consumed
+        self._seconds = 0.0
+        self._recorded = (self._start, 0.0)
+        self._return: tuple[float, float] | None = None
+        self._evaluation: Evaluation | None = None
+
+    def run(self, checkpoint_seconds: float) -> Outcome:
+        learner = self.learner
+        next_record = -math.inf
+        next_save = time.monotonic() + checkpoint_seconds
+        self._evaluate_if_due()
+        while learner.consumed < self.budget and not self.interrupted():
+            self._iterate()
+            now = time.monotonic()
+            save = now >= next_save
+            if save or now >= next_record:
+                self._record()
+                next_record = now + RECORD_SECONDS
+            if save:
+                self.files.save(learner)
+                next_save = time.monotonic() + checkpoint_seconds
+            self._evaluate_if_due()
+        self._record()
+        self.files.save(learner, last=True)
+        interrupted = not self._finish()
+        self.shown.show(self._report(), last=True)
+        return Outcome(
+            consumed=learner.consumed,
+            interrupted=interrupted,
+            evaluation=self._evaluation,
+            checkpoint=self.files.checkpoint,
+            seconds=self._seconds,
+            steps_per_second=self._rate(self._start, 0.0),
+            lost_records=self.files.lost,
+            missed_checkpoints=self.files.missed,
+        )
+
+    def _iterate(self) -> None:
+        begin = time.perf_counter()
+        self._window.add(self.learner.iterate())
+        self._seconds += time.perf_counter() - begin
+
+    def _record(self) -> None:
+        """Write and show what was reported since the last record; fail if it stays bad."""
+        reports = self._window.take()
+        if not reports:
+            return
+        metrics = summarise(reports)
+        consumed, seconds = self.learner.consumed, self._seconds
+        own = {
+            "consumed": consumed,
+            "time/seconds": self.files.seconds_before + seconds,
+            "time/steps_per_second": self._rate(*self._recorded),
+        }
+        self._recorded = (consumed, seconds)
+        self.files.record(own | {name: value for name, value in metrics.items() if name not in own})
+        returns = np.atleast_1d(metrics.get(EPISODE_RETURN, math.nan))
+        returns = returns[np.isfinite(returns)]
+        if returns.size:
+            self._return = float(returns.mean()), float(returns.std())
+        self.shown.show(self._report())
+        self._guard.check(reports)
+
+    def _rate(self, consumed: int, seconds: float) -> float:
+        """Return the budget units a second, all seeds together, since a moment of this session."""
+        passed = self._seconds - seconds
+        return self.seeds * (self.learner.consumed - consumed) / passed if passed > 0 else math.nan
+
+    def _report(self) -> Report:
+        rate = self._rate(self._start, 0.0)
+        left = self.seeds * max(0, self.budget - self.learner.consumed)
+        return Report(
+            consumed=self.learner.consumed,
+            rate=rate,
+            seconds_left=left / rate if rate > 0 else math.nan,
+            episode_return=self._return,
+            evaluation=self._evaluation.iqm if self._evaluation else None,
+        )
+
+    def _evaluate_if_due(self) -> None:
+        """Evaluate if a multiple was passed since the last evaluation; one lost to an interruption is made up for."""
+        due = self.files.evaluated // self.every < self.learner.consumed // self.every
+        if due and not self.interrupted():
+            self._evaluate()
+
+    def _finish(self) -> bool:
+        """Make the last evaluation; return false if training or that was cut short."""
+        if self.learner.consumed < self.budget:
+            return False
+        if self.evaluate is None or self.files.evaluated >= self.learner.consumed:
+            return True
+        if self.interrupted():
+            return False
+        self._evaluate()
+        return True
+
+    def _evaluate(self) -> None:
+        if self.evaluate is None:
+            return
+        self._evaluation = self.evaluate(self.learner)
+        seconds = self.files.seconds_before + self._seconds
+        stamp = {"consumed": self.learner.consumed, "time/seconds": seconds}
+        self.files.evaluation(stamp | self._evaluation.record())

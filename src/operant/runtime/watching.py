@@ -1,0 +1,129 @@
+"""Showing what a policy does: episodes in Gymnasium's own environment, frame by frame."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
+from torch import Tensor
+
+from operant import streams
+from operant.envs import GymnasiumEnv, Tree
+from operant.runtime.learner import Policy
+
+Frame = NDArray[np.uint8]
+"""A picture `[height, width, 3]`."""
+
+
+class Stage:
+    """One environment that is rendered, and the seed's policy that acts in it.
+
+    The first episode is the one that an evaluation in Gymnasium's environment begins with.
+
+    Args:
+        policy: acts for S seeds.
+        task: a Gymnasium id.
+        seeds: all S of them, as the policy knows them.
+        index: which of them acts.
+        noise: draws the noise `[S, 1, ...]` that the policy samples with. Default: it acts greedily.
+        live: whether to open a window, which shows every step at its own pace, instead of making frames.
+        device: where the policy lives.
+
+    Attributes:
+        frames_per_second: at which speed frames look natural.
+
+    Raises:
+        ValueError: there is no such seed, or the environment cannot be rendered so.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        task: str,
+        *,
+        seeds: tuple[int, ...],
+        index: int = 0,
+        noise: Callable[[], Tensor] | None = None,
+        live: bool = False,
+        device: str | torch.device = "cpu",
+    ):
+        if not 0 <= index < len(seeds):
+            raise ValueError(
+                f"index must lie between 0 and {len(seeds) - 1}, as there are {len(seeds)} seeds; got {index}"
+            )
+        mode = "human" if live else "rgb_array"
+        self.frames_per_second = _check_rendering(task, mode)
+        self._policy, self._count, self._index, self._noise, self._live = policy, len(seeds), index, noise, live
+        make = partial(gymnasium.make, task, render_mode=mode)
+        # Only in this mode is the end of an episode there to be seen: the reset comes one step later.
+        self._shown = SyncVectorEnv([make], copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+        (row,) = streams.row_seeds([seeds[index]], 1, "evaluation")
+        self._env = GymnasiumEnv(self._shown, [streams.episode_seed(row, 0)], task=task, device=device)
+
+    def play(self, episodes: int, show: Callable[[Frame], object] = lambda frame: None) -> list[float]:
+        """Play whole episodes.
+
+        Args:
+            episodes: how many.
+            show: gets every frame; not called for a live stage.
+
+        Returns:
+            The undiscounted sum of rewards of each episode.
+        """
+        obs, memory = self._env.reset(), None
+        self._render(show)
+        scores, score = list[float](), 0.0
+        while True:
+            with torch.no_grad():
+                noise = self._noise() if self._noise else None
+                actions, memory = self._policy.act(self._for_all(obs), memory, noise)
+            step = self._env.step(actions[self._index])
+            obs = step.obs
+            if not bool(step.valid):
+                memory = None
+            self._render(show)
+            score += float(step.score) * bool(step.valid)
+            if bool(step.terminated | step.truncated):
+                scores.append(score)
+                score = 0.0
+                if len(scores) == episodes:
+                    return scores
+
+    def close(self) -> None:
+        """Close the window and the environment."""
+        self._env.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _for_all(self, obs: Tree) -> Tree:
+        """View an observation `[1, ...]` as `[S, 1, ...]`, the same for every seed."""
+        if isinstance(obs, Mapping):
+            return {key: self._for_all(part) for key, part in obs.items()}
+        return obs.expand(self._count, *obs.shape)
+
+    def _render(self, show: Callable[[Frame], object]) -> None:
+        if not self._live:
+            pictures: Any = self._shown.render()
+            show(np.ascontiguousarray(pictures[0], dtype=np.uint8))
+
+
+def _check_rendering(task: str, mode: str) -> float:
+    """Return the frames a second of a task, or refuse to render it."""
+    env = gymnasium.make(task)
+    metadata = env.metadata
+    env.close()
+    known = metadata.get("render_modes", [])
+    if mode not in known:
+        raise ValueError(f"{task} cannot be rendered as {mode!r}; it knows {known}")
+    return float(metadata.get("render_fps", 30))

@@ -1,0 +1,115 @@
+"""What a learner reports between two records, reduced to one, and the watch over it."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from operant.runtime.checkpoints import NonFiniteError
+from operant.runtime.learner import Metrics
+
+LOSSES = "losses/"
+HEALTH = "health/"
+SKIPPED = "health/skipped_updates"
+
+
+class Window:
+    """Gathers metrics without looking at them, so that an accelerator never waits.
+
+    The tensors themselves are kept until `reduce`: a learner must report new ones in every iteration.
+    """
+
+    def __init__(self) -> None:
+        self._values: defaultdict[str, list[Tensor | float]] = defaultdict(list)
+
+    def add(self, metrics: Metrics) -> None:
+        """Take what one iteration reports."""
+        for name, value in metrics.items():
+            self._values[name].append(value)
+
+    def take(self) -> dict[str, NDArray[np.float64]]:
+        """Return the reports by name, `[K]` or `[K, S]` over the K iterations that made one, and forget them.
+
+        Raises:
+            ValueError: a metric changed its shape. The message names it.
+        """
+        stacked = {name: _stack(name, values) for name, values in self._values.items()}
+        self._values.clear()
+        return stacked
+
+
+class Guard:
+    """Stops training whose numbers stay bad.
+
+    One bad batch is survived: learners skip updates that are not finite, and count them under
+    `health/skipped_updates`. A metric is bad for a seed while a loss (`losses/...`) is not finite or an update was
+    skipped; bad in `patience` reports in a row, and training has failed.
+    """
+
+    def __init__(self, patience: int = 10):
+        self._patience = patience
+        self._streaks: dict[str, NDArray[np.int64]] = {}
+
+    def check(self, reports: Mapping[str, NDArray[np.float64]]) -> None:
+        """Look at the reports of `Window.take`.
+
+        Raises:
+            NonFiniteError: a metric was bad too often in a row. The message names it and the seed's position.
+        """
+        for name, values in reports.items():
+            if name.startswith(LOSSES):
+                bad = ~np.isfinite(values)
+            elif name == SKIPPED:
+                bad = ~(values <= 0)
+            else:
+                continue
+            self._count(name, bad)
+
+    def _count(self, name: str, bad: NDArray[np.bool_]) -> None:
+        streak = self._streaks.get(name, np.zeros(bad.shape[1:], dtype=np.int64))
+        if not bad.any():
+            self._streaks[name] = np.zeros_like(streak)
+            return
+        for row in bad:
+            streak = (streak + 1) * row
+            if streak.max() >= self._patience:
+                seed = f" of seed {int(streak.argmax())} (counted from 0)" if streak.ndim else ""
+                what = "updates were skipped" if name == SKIPPED else "was not finite"
+                raise NonFiniteError(
+                    f"{name}{seed}: {what} in {self._patience} iterations in a row; "
+                    "lower the learning rate, or look for rewards or observations that are not finite"
+                )
+        self._streaks[name] = streak
+
+
+def summarise(reports: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+    """Return one number, or one a seed, for each metric.
+
+    Counts (`health/...`) are added up, losses averaged, and others averaged over the iterations that had something to
+    report; a loss that is not a number in one iteration is not a number in the average.
+    """
+    return {name: _reduce(name, values) for name, values in reports.items()}
+
+
+def _reduce(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if name.startswith(HEALTH):
+            return np.sum(values, axis=0)
+        if name.startswith(LOSSES):
+            return np.mean(values, axis=0)
+        return np.nansum(values, axis=0) / np.sum(~np.isnan(values), axis=0)
+
+
+def _stack(name: str, values: list[Tensor | float]) -> NDArray[np.float64]:
+    try:
+        if any(isinstance(value, Tensor) for value in values):
+            tensors = [torch.as_tensor(value) for value in values]
+            return torch.stack(tensors).detach().to("cpu", torch.float64).numpy()
+        return np.asarray(values, dtype=np.float64)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"metric {name!r} must be a number, or one a seed, of the same shape each time: {error}"
+        ) from error

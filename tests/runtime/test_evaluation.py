@@ -1,0 +1,103 @@
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from operant.runtime.evaluation import Evaluation, evaluate_policy
+from runtime.tiny import Corridor
+
+
+class Constant:
+    """Plays 1, so that the return of an episode is its length; checks what it is given."""
+
+    def act(self, obs, memory, noise):
+        assert noise is None
+        assert memory is None
+        assert not torch.is_grad_enabled()
+        obs = obs["time"] if isinstance(obs, dict) else obs
+        return torch.ones(obs.shape[:2], dtype=torch.int64), None
+
+
+class Recurrent:
+    """Remembers how many steps of the episode it has seen, and plays that number."""
+
+    def act(self, obs, memory, noise):
+        count = torch.zeros(*obs.shape[:2], 2) if memory is None else memory["count"]
+        return count[..., 0].long(), {"count": count + 1}
+
+
+@pytest.mark.parametrize("next_step", [False, True])
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_returns_are_exact(next_step, dictionary):
+    env = Corridor([3, 5, 8, 2], next_step=next_step, dictionary=dictionary)
+    result = evaluate_policy(Constant(), env, seeds=2, episodes=4)
+    assert result.scores == (4.0, 5.0)
+    assert result.lengths == (4.0, 5.0)
+    assert result.episode_scores == ((3.0, 3.0, 5.0, 5.0), (8.0, 8.0, 2.0, 2.0))
+    assert result.episodes == 4
+    assert result.mean == result.iqm == 4.5
+
+
+def test_short_episodes_count_no_more_than_long_ones():
+    result = evaluate_policy(Constant(), Corridor([1, 99]), seeds=1, episodes=2)
+    assert result.scores == (50.0,)
+
+
+@pytest.mark.parametrize("next_step", [False, True])
+def test_rows_that_are_through_before_others_add_nothing(next_step):
+    env = Corridor([1, 20], next_step=next_step, growth=1)
+    result = evaluate_policy(Constant(), env, seeds=1, episodes=4)
+    assert result.episode_scores == ((1.0, 2.0, 20.0, 21.0),)
+
+
+def test_it_stops_as_soon_as_the_slowest_row_is_through():
+    env = Corridor([2, 7])
+    evaluate_policy(Constant(), env, seeds=1, episodes=6)
+    assert env.steps == 21
+
+
+@pytest.mark.parametrize("next_step", [False, True])
+def test_memory_is_zeroed_where_an_episode_starts(next_step):
+    env = Corridor([3, 5], next_step=next_step)
+    result = evaluate_policy(Recurrent(), env, seeds=1, episodes=6)
+    assert result.episode_scores == ((3.0, 3.0, 3.0, 10.0, 10.0, 10.0),)  # 0 + 1 + 2 and 0 + ... + 4
+
+
+def test_one_seed_has_no_interval_but_the_point():
+    result = evaluate_policy(Constant(), Corridor([4]), seeds=1, episodes=3)
+    assert result.interval == (4.0, 4.0)
+
+
+def test_several_seeds_have_one():
+    result = evaluate_policy(Constant(), Corridor([1, 2, 3, 4, 50]), seeds=5, episodes=1)
+    assert result.iqm == 3.0
+    assert result.interval[0] < result.iqm < result.interval[1]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "episodes", "message"),
+    [(3, 4, "4 rows cannot be divided among 3 seeds"), (2, 5, "take 4 episodes"), (2, 0, "take 2 episodes")],
+)
+def test_counts_that_do_not_divide(seeds, episodes, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate_policy(Constant(), Corridor([1, 1, 1, 1]), seeds=seeds, episodes=episodes)
+
+
+def test_an_episode_without_end_is_an_error():
+    with pytest.raises(RuntimeError, match="row 1 of Corridor has ended 0 of 2 episodes in 50 steps"):
+        evaluate_policy(Constant(), Corridor([2, 1000]), seeds=1, episodes=4, max_steps=50)
+
+
+def test_a_record_is_json_and_complete():
+    result = Evaluation.of([[1.0, 3.0], [5.0, 5.0]])
+    record = json.loads(json.dumps(result.record()))
+    assert record.keys() == {field.name for field in dataclasses.fields(Evaluation)}
+    assert record["scores"] == [2.0, 5.0]
+    assert record["lengths"] == []
+
+
+@pytest.mark.parametrize("bad", [[], [[]], [1.0, 2.0]])
+def test_scores_must_be_a_table(bad):
+    with pytest.raises(ValueError, match="seeds, episodes"):
+        Evaluation.of(bad)

@@ -1,0 +1,32 @@
+import os
+
+import pytest
+
+from operant.runtime.files import replace_durably, sha256
+
+
+def test_replace_leaves_nothing_else(tmp_path):
+    file = tmp_path / "a"
+    replace_durably(file, b"one")
+    replace_durably(file, b"two")
+    assert file.read_bytes() == b"two"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_failed_replacement_keeps_the_old_bytes(tmp_path, monkeypatch):
+    file = tmp_path / "a"
+    file.write_bytes(b"old")
+
+    def fail(descriptor):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        replace_durably(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_sha256_by_the_standard_test_vector(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    assert sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

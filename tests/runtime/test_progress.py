@@ -1,0 +1,73 @@
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from operant.runtime.progress import Progress, Report, clock, si
+
+
+class Broken(io.StringIO):
+    def write(self, text):
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def shown(mode, *, terminal=False, reports=(), stream=None, now=lambda: 0.0):
+    stream = io.StringIO() if stream is None else stream
+    console = Console(file=stream, force_terminal=terminal, width=120, color_system=None)
+    with Progress(mode, title="ppo [x]", budget=200, console=console, now=now) as progress:
+        for n, report in enumerate(reports):
+            progress.show(report, last=n == len(reports) - 1)
+    return stream.getvalue()
+
+
+FULL = Report(100, rate=1234567.0, seconds_left=75.0, episode_return=(312.4, 20.0), evaluation=345.0)
+
+
+def test_a_report_in_words():
+    assert FULL.text() == "1.23 M/s  return 312.4 ± 20  eval 345  1:15 left"
+    assert Report(0).text() == ""
+    assert Report(0, episode_return=(5.0, 0.0)).text() == "return 5"
+
+
+@pytest.mark.parametrize("mode", ["auto", "plain"])
+def test_without_a_terminal_there_are_plain_lines(mode):
+    assert shown(mode, reports=[FULL, FULL]) == f"ppo [x]  50 %  {FULL.text()}\n" * 2
+
+
+def test_plain_lines_keep_their_distance():
+    clock = iter(range(100))
+    text = shown("plain", reports=[Report(n) for n in range(0, 80, 2)], now=lambda: float(next(clock)))
+    assert 5 <= len(text.splitlines()) <= 8
+
+
+def test_a_terminal_shows_one_live_line():
+    text = shown("auto", terminal=True, reports=[FULL])
+    assert "ppo [x]" in text
+    assert "50 %" in text
+    assert "1:15 left" in text
+
+
+def test_silence():
+    assert shown("silent", terminal=True, reports=[FULL]) == ""
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_broken_pipe_ends_the_showing_alone(terminal):
+    from operant.runtime.progress import _Console
+
+    console = _Console(file=Broken(), force_terminal=terminal)
+    with Progress("auto", title="x", budget=1, console=console) as progress:
+        for _ in range(3):
+            progress.show(Report(0), last=True)
+
+
+def test_an_unknown_mode():
+    with pytest.raises(ValueError, match="auto, plain or silent, got 'loud'"):
+        Progress("loud", title="x", budget=1)  # type: ignore[arg-type]
+
+
+def test_numbers():
+    assert [si(x) for x in (0.5, 999, 1000, 2.5e6, 3e9)] == ["0.5", "999", "1 k", "2.5 M", "3 G"]
+    assert [clock(x) for x in (0, 59.6, 3600, 90061)] == ["0:00", "1:00", "1:00:00", "25:01:01"]
+    assert math.isnan(Report(0).rate)

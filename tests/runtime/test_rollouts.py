@@ -1,0 +1,312 @@
+from collections.abc import Sequence
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from operant.envs.base import Step
+from operant.runtime.rollouts import Collector, by_seed
+from operant.state import clone
+
+FEATURES = 3
+
+
+class Scripted:
+    """Ends episodes by a script; observations are ``(row, episode, step)``, and rewards and scores follow from these.
+
+    With ``next_step`` a row whose episode has ended takes an invalid step, at which nothing of the script happens.
+    """
+
+    task = "Scripted-v0"
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (FEATURES,))
+    action_space = gymnasium.spaces.Discrete(1000)
+    device = torch.device("cpu")
+
+    def __init__(self, terminated: Tensor, truncated: Tensor, *, next_step: bool = False):
+        self.terminated, self.truncated = terminated, truncated
+        self.rows = terminated.shape[1]
+        self.always_valid = not next_step
+        self.row = torch.arange(self.rows)
+        self.closed = False
+
+    def _obs(self) -> Tensor:
+        return torch.stack((self.row, self.episode, self.step_), dim=-1).float()
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Tensor:
+        self.time = 0
+        self.episode, self.step_ = torch.zeros(2, self.rows, dtype=torch.int64)
+        self.over = torch.zeros(self.rows, dtype=torch.bool)
+        return self._obs()
+
+    def step(self, actions: Tensor) -> Step:
+        assert torch.equal(actions, self.row), "actions must arrive in the order of the rows"
+        valid = ~self.over
+        self.episode = self.episode + self.over
+        self.step_ = torch.where(valid, self.step_ + 1, 0)
+        terminated, truncated = self.terminated[self.time] & valid, self.truncated[self.time] & valid
+        ended = terminated | truncated
+        self.time += 1
+        final = self._obs()
+        reward = reward_of(self.row, self.episode, self.step_).masked_fill(~valid, 0.0)
+        if self.always_valid:
+            self.episode, self.step_ = self.episode + ended, torch.where(ended, 0, self.step_)
+        else:
+            self.over = ended
+        score = score_of(reward).masked_fill(~valid, torch.nan)
+        return Step(self._obs(), reward, terminated, truncated, final, valid, score)
+
+    def state_dict(self):
+        return clone({"time": self.time, "episode": self.episode, "step": self.step_, "over": self.over})
+
+    def load_state_dict(self, state):
+        state = clone(state)
+        self.time, self.episode, self.step_, self.over = (state[n] for n in ("time", "episode", "step", "over"))
+        return self._obs()
+
+    def close(self):
+        self.closed = True
+
+
+def reward_of(row, episode, step):
+    return (100 * row + 10 * episode + step).float()
+
+
+def score_of(reward):
+    return 2 * reward + 1
+
+
+def play(env, steps):
+    """Tell by loops what a rollout of ``steps`` steps must hold: lists ``[B][steps]`` of dicts."""
+    story = []
+    for row in range(env.rows):
+        episode = step = 0
+        over = False
+        lines = []
+        for t in range(steps):
+            line = {"obs": (row, episode, step), "valid": not over}
+            if over:
+                episode, step, over = episode + 1, 0, False
+                line |= {"reward": 0.0, "terminated": False, "truncated": False, "final": (row, episode, 0)}
+            else:
+                step += 1
+                line["reward"] = 100.0 * row + 10 * episode + step
+                line["terminated"], line["truncated"] = bool(env.terminated[t, row]), bool(env.truncated[t, row])
+                line["final"] = (row, episode, step)
+                if line["terminated"] or line["truncated"]:
+                    if env.always_valid:
+                        episode, step = episode + 1, 0
+                    else:
+                        over = True
+            line["next"] = (row, episode, step)
+            lines.append(line)
+        story.append(lines)
+    return story
+
+
+def told(story, name, seeds, span):
+    """Return one column of a story as a tensor ``[T, S, N, ...]``."""
+    table = torch.tensor([[line[name] for line in row[span]] for row in story])
+    return table.movedim(0, 1).view(table.shape[1], seeds, -1, *table.shape[2:])
+
+
+def act(obs, t):
+    """Keep something of each step, and hand every row's number to the environment."""
+    return (obs.sum(-1), torch.full(obs.shape[:2], t)), obs[..., 0].long()
+
+
+def value(obs):
+    """Return a number that tells every observation of every seed from all others."""
+    seed = torch.arange(1.0, len(obs) + 1).view(-1, 1)
+    return seed * (1 + 10_000 * obs[..., 0] + 100 * obs[..., 1] + obs[..., 2])
+
+
+@st.composite
+def cases(draw):
+    seeds, rows, steps = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 7))
+    stretches = draw(st.integers(1, 4))
+    flags = draw(st.lists(st.integers(0, 7), min_size=(n := seeds * rows * steps * stretches), max_size=n))
+    table = torch.tensor(flags).view(-1, seeds * rows)
+    # 0 to 4 go on, 5 terminates, 6 truncates, 7 does both
+    terminated, truncated = (table == 5) | (table == 7), table >= 6
+    return seeds, steps, stretches, Scripted(terminated, truncated, next_step=draw(st.booleans()))
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases())
+def test_rollouts_tell_what_happened_in_order(case):
+    seeds, steps, stretches, env = case
+    story = play(env, steps * stretches)
+    collector = Collector(env, seeds=seeds)
+    for stretch in range(stretches):
+        rollout = collector.collect(steps, act)
+        span = slice(stretch * steps, (stretch + 1) * steps)
+        for name, got in (
+            ("obs", rollout.obs.long()),
+            ("final", rollout.final_obs.long()),
+            ("reward", rollout.rewards),
+            ("terminated", rollout.terminated),
+            ("truncated", rollout.truncated),
+        ):
+            assert torch.equal(got, told(story, name, seeds, span)), name
+        last = slice(span.stop - 1, span.stop)
+        assert torch.equal(rollout.last_obs.long(), told(story, "next", seeds, last)[0])
+        assert torch.equal(rollout.kept[0], rollout.obs.sum(-1))
+        assert torch.equal(rollout.kept[1], torch.arange(steps).view(-1, 1, 1).expand_as(rollout.rewards))
+        if env.always_valid:
+            assert rollout.valid is None
+        else:
+            assert torch.equal(rollout.valid, told(story, "valid", seeds, span))
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases())
+def test_successor_values_are_those_of_the_true_successors(case):
+    seeds, steps, stretches, env = case
+    story = play(env, steps * stretches)
+    collector = Collector(env, seeds=seeds)
+    weight = torch.arange(1, seeds + 1).view(1, -1, 1)
+    code = torch.tensor([10_000, 100, 1])
+    for stretch in range(stretches):
+        calls = []
+        rollout = collector.collect(steps, act)
+        values, successors = rollout.successor_values(lambda obs: calls.append(1) or value(obs))  # noqa: B023
+        span = slice(stretch * steps, (stretch + 1) * steps)
+        obs, final = (told(story, name, seeds, span) for name in ("obs", "final"))
+        assert torch.equal(values.long(), weight * (1 + (obs * code).sum(-1)))
+        expected = weight * (1 + (final * code).sum(-1))
+        matters = ~rollout.terminated
+        assert torch.equal(successors.long()[matters], expected[matters])
+        assert len(calls) == (2 if (rollout.truncated & ~rollout.terminated).any() else 1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases())
+def test_episodes_are_counted_across_rollouts(case):
+    seeds, steps, stretches, env = case
+    story = play(env, steps * stretches)
+    collector = Collector(env, seeds=seeds)
+    rows = env.rows // seeds
+    running = [(0.0, 0)] * env.rows
+    for stretch in range(stretches):
+        ended = [[] for _ in range(seeds)]
+        for row, lines in enumerate(story):
+            total, length = running[row]
+            for line in lines[stretch * steps : (stretch + 1) * steps]:
+                if line["valid"]:
+                    total, length = total + 2 * line["reward"] + 1, length + 1
+                if line["terminated"] or line["truncated"]:
+                    ended[row // rows].append((total, length))
+                    total, length = 0.0, 0
+            running[row] = total, length
+        metrics = collector.collect(steps, act).metrics
+        assert metrics["rollout/episodes"].tolist() == [len(episodes) for episodes in ended]
+        for name, column in (("rollout/episode_return", 0), ("rollout/episode_length", 1)):
+            means = [np.mean([e[column] for e in episodes]) if episodes else np.nan for episodes in ended]
+            assert metrics[name].tolist() == pytest.approx(means, nan_ok=True), name
+
+
+def no_ends(steps, rows):
+    return torch.zeros(steps, rows, dtype=torch.bool)
+
+
+def test_a_seed_without_an_ended_episode_has_no_return():
+    terminated = no_ends(3, 4)
+    terminated[1, 3] = True
+    metrics = Collector(Scripted(terminated, no_ends(3, 4)), seeds=2).collect(3, act).metrics
+    assert metrics["rollout/episodes"].tolist() == [0, 1]
+    assert metrics["rollout/episode_return"].isnan().tolist() == [True, False]
+    assert metrics["rollout/episode_length"].isnan().tolist() == [True, False]
+
+
+def test_the_return_is_the_environments_score_not_the_reward_learned_from():
+    terminated = no_ends(2, 1)
+    terminated[1] = True
+    metrics = Collector(Scripted(terminated, no_ends(2, 1)), seeds=1).collect(2, act).metrics
+    assert metrics["rollout/episode_return"].tolist() == [2 * (1 + 2) + 2]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_bad_score_is_forgotten_with_its_episode(bad):
+    class Spoilt(Scripted):
+        def step(self, actions):
+            time = self.time
+            step = super().step(actions)
+            return step._replace(score=step.score.masked_fill((self.row == 0) & (time == 1), bad))
+
+    terminated = no_ends(12, 2)
+    terminated[2::3] = True
+    collector = Collector(Spoilt(terminated, no_ends(12, 2)), seeds=2)
+    returns = [collector.collect(2, act).metrics["rollout/episode_return"] for _ in range(6)]
+    assert not returns[1].isfinite()[0]
+    assert returns[1].isfinite()[1]
+    assert all(later.isfinite().all() for later in returns[2:] if not later.isnan().all())
+    assert returns[2:][-1].tolist() == [2 * (30 * 3 + 6) + 3, 2 * (130 * 3 + 6) + 3]
+
+
+@settings(deadline=None, max_examples=30)
+@given(cases())
+def test_a_state_goes_on_in_the_middle_of_episodes(case):
+    seeds, steps, stretches, env = case
+    whole = Collector(env, seeds=seeds)
+    for _ in range(stretches - 1):
+        whole.collect(steps, act)
+    state = clone(whole.state_dict())
+    again = Collector(Scripted(env.terminated, env.truncated, next_step=not env.always_valid), seeds=seeds)
+    again.load_state_dict(state)
+    expected, got = whole.collect(steps, act), again.collect(steps, act)
+    for name in ("obs", "last_obs", "rewards", "terminated", "truncated", "final_obs"):
+        assert torch.equal(getattr(got, name), getattr(expected, name)), name
+    for name, metric in expected.metrics.items():
+        assert torch.equal(got.metrics[name].nan_to_num(-1), metric.nan_to_num(-1)), name
+
+
+def test_a_state_does_not_change_while_the_collector_goes_on():
+    collector = Collector(Scripted(no_ends(9, 2), no_ends(9, 2)), seeds=2)
+    collector.collect(3, act)
+    state = collector.state_dict()
+    before = clone(state)
+    collector.collect(3, act)
+    assert torch.equal(state["statistics"], before["statistics"])
+
+
+def test_a_state_of_another_number_of_rows_is_refused():
+    state = Collector(Scripted(no_ends(1, 4), no_ends(1, 4)), seeds=2).state_dict()
+    with pytest.raises(ValueError, match=r"'collector\.statistics' has shape \(2, 4\) but \(2, 2\) is needed"):
+        Collector(Scripted(no_ends(1, 2), no_ends(1, 2)), seeds=2).load_state_dict(state)
+
+
+def test_rows_that_cannot_be_shared_equally_are_refused():
+    with pytest.raises(ValueError, match="5 environments cannot be shared equally by 2 seeds"):
+        Collector(Scripted(no_ends(1, 5), no_ends(1, 5)), seeds=2)
+
+
+def test_observations_that_are_no_tensor_are_refused():
+    class Tree(Scripted):
+        def reset(self, seeds=None):
+            return {"a": super().reset(seeds)}
+
+    with pytest.raises(TypeError, match="observations that are one tensor, got dict"):
+        Collector(Tree(no_ends(1, 2), no_ends(1, 2)), seeds=1)
+
+
+def test_observations_of_any_shape_are_flattened():
+    class Picture(Scripted):
+        def _obs(self):
+            return super()._obs().view(-1, 1, 3).expand(-1, 2, 3).contiguous()
+
+    rollout = Collector(Picture(no_ends(2, 4), no_ends(2, 4)), seeds=2).collect(2, act)
+    assert rollout.obs.shape == (2, 2, 2, 6)
+    assert rollout.final_obs.shape == (2, 2, 2, 6)
+    assert rollout.last_obs.shape == (2, 2, 6)
+
+
+def test_by_seed_gathers_all_samples_of_each_seed():
+    tensor = torch.arange(2 * 3 * 4 * 5).view(2, 3, 4, 5)
+    flat = by_seed(tensor)
+    assert flat.shape == (3, 8, 5)
+    for t, s, n in torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(4)).tolist():
+        assert torch.equal(flat[s, 4 * t + n], tensor[t, s, n])

@@ -1,0 +1,213 @@
+import json
+import os
+import shutil
+import subprocess
+import tomllib
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from operant.runtime.run import Run, RunError, default_run_path
+from operant.runtime.settings import Settings
+
+
+@dataclass(frozen=True)
+class Config:
+    rate: float = 0.1
+    target: float | None = None
+
+
+SETTINGS = Settings("ppo", "CartPole-v1", seeds=(3, 4))
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run.create(
+        tmp_path / "runs" / "one", SETTINGS, Config(0.5), command=["operant", "train"], resolved={"threads": 1}
+    )
+
+
+def test_what_was_made_can_be_opened(run):
+    again = Run.open(run.path)
+    assert again.settings == SETTINGS
+    assert again.config(Config) == run.config(Config) == Config(0.5)
+    assert again.resolved() == {"threads": 1}
+    assert again.checkpoints.latest() is None
+
+
+def test_the_folder_holds_what_it_should(run):
+    assert sorted(p.name for p in run.path.iterdir()) == ["checkpoints", "config.toml", "eval", "media", "run.json"]
+    assert list(run.path.parent.iterdir()) == [run.path]
+    tables = tomllib.loads((run.path / "config.toml").read_text())
+    assert tables["schema_version"] == 1
+    assert tables["settings"]["seeds"] == [3, 4]
+    assert tables["config"] == {"rate": 0.5, "target": "none"}
+
+
+def test_facts_say_where_it_comes_from(run):
+    facts = json.loads((run.path / "run.json").read_text())
+    assert facts["seeds"] == [3, 4]
+    (session,) = facts["sessions"]
+    assert session["command"] == ["operant", "train"]
+    assert session["versions"]["torch"] == version("torch")
+    assert session["host"]
+    assert session["started"].endswith("+00:00")
+
+
+def test_sessions_are_added(run):
+    Run.open(run.path).add_session(["operant", "resume"])
+    facts = Run.open(run.path).facts()
+    assert [s["command"][1] for s in facts["sessions"]] == ["train", "resume"]
+    assert facts["resolved"] == {"threads": 1}
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_commit_is_that_of_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert Run.create("outside", SETTINGS, Config()).facts()["sessions"][0]["git_commit"] is None
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    subprocess.run(["git", "init", "-q"], check=True)
+    subprocess.run(["git", *identity, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert Run.create("inside", SETTINGS, Config()).facts()["sessions"][0]["git_commit"] == commit
+
+
+def test_an_existing_run_is_refused_with_advice(run):
+    before = {p: p.stat().st_mtime_ns for p in run.path.rglob("*")}
+    with pytest.raises(RunError, match=r"exists already .*operant resume .*/one.*--run"):
+        Run.create(run.path, SETTINGS, Config())
+    assert before == {p: p.stat().st_mtime_ns for p in run.path.rglob("*")}
+    assert list(run.path.parent.iterdir()) == [run.path]
+
+
+def test_an_empty_folder_is_as_good_as_none(tmp_path):
+    (tmp_path / "x").mkdir()
+    Run.create(tmp_path / "x", SETTINGS, Config())
+    assert Run.open(tmp_path / "x").settings == SETTINGS
+
+
+@pytest.mark.parametrize("name", ["a b", "ä", "a\nb", "-x", ".x", "x" * 129, "a:b", "a\0b", "\\"])
+def test_names_that_make_trouble_are_refused(tmp_path, name):
+    with pytest.raises(RunError, match=r"is not a (name|path)"):
+        Run.create(str(tmp_path / "runs") + "/" + name, SETTINGS, Config())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_folders_above_may_have_any_name(tmp_path):
+    path = tmp_path / "ä b\n" / "run"
+    Run.create(path, SETTINGS, Config())
+    assert Run.open(path).settings == SETTINGS
+
+
+def test_paths_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "x", tmp_path / Path(*["y" * 200] * 30) / "x", Path("/proc/x")):
+        with pytest.raises(RunError, match=r"cannot make the run folder .*--run"):
+            Run.create(path, SETTINGS, Config())
+    assert (tmp_path / "file").read_text() == "x"
+
+
+@pytest.fixture
+def unprivileged():
+    """Let the test run as a user whom file permissions bind."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_missing_permission(tmp_path, request):
+    run = Run.create(tmp_path / "one", SETTINGS, Config())
+    for folder in (tmp_path, run.path):
+        folder.chmod(0o555)
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o755)
+    (run.path / "config.toml").chmod(0o444)
+    request.getfixturevalue("unprivileged")
+    with pytest.raises(RunError, match="Permission denied"):
+        Run.create(tmp_path / "two", SETTINGS, Config())
+    again = Run.open(run.path)
+    with pytest.raises(RunError, match=r"cannot write in .*Permission denied"), again.lock():
+        pass
+    with pytest.raises(RunError, match=r"Permission denied"):
+        again.add_session([])
+
+
+def test_a_configuration_that_a_file_cannot_hold_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="rate"):
+        Run.create(tmp_path / "x", SETTINGS, Config(rate="fast"))  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_opening_what_is_no_run(tmp_path):
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(RunError, match=r"is not the folder of a run: config\.toml"):
+            Run.open(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("schema_version = 1", "schema_version = 2", "has schema_version 2; this operant reads versions up to 1"),
+        ("schema_version = 1", "", "has schema_version None"),
+        ("schema_version = 1", "schema_version = ", "config.toml cannot be read"),
+        ("[config]", "[konfig]", r"must hold the tables \[settings\] and \[config\]"),
+        ("budget = 100000", "budgt = 100000", "settings.budgt: there is no such key; did you mean budget"),
+        ("budget = 100000", "budget = 0", "settings: budget must be at least 1"),
+        ('device = "auto"', 'device = 3', "settings.device: 3 is not a value of type str"),
+    ],
+)  # fmt: skip
+def test_damaged_settings_are_explained(run, old, new, message):
+    file = run.path / "config.toml"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    with pytest.raises(RunError, match=message):
+        Run.open(run.path)
+
+
+def test_a_damaged_configuration_is_explained(run):
+    file = run.path / "config.toml"
+    file.write_text(file.read_text().replace("rate", "rats"))
+    with pytest.raises(RunError, match=r"config\.toml: config\.rats: there is no such key; did you mean rate"):
+        Run.open(run.path).config(Config)
+
+
+def test_damaged_facts_are_explained(run):
+    (run.path / "run.json").write_text("{")
+    with pytest.raises(RunError, match=r"run\.json cannot be read"):
+        run.facts()
+    (run.path / "run.json").unlink()
+    with pytest.raises(RunError, match=r"run\.json cannot be read: No such file"):
+        run.facts()
+
+
+def test_two_objects_cannot_hold_one_run(run):
+    other = Run.open(run.path)
+    with run.lock():
+        with pytest.raises(RunError, match=rf"is being trained by process {os.getpid()} on "), other.lock():
+            pass
+        with run.lock():
+            pass
+        with pytest.raises(RunError), other.lock():
+            pass
+    with other.lock():
+        pass
+
+
+def test_default_paths_are_free_and_allowed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = default_run_path("ppo", "ALE/Pong-v5")
+    assert first == Path("runs/ppo-ALE-Pong-v5-1")
+    Run.create(first, SETTINGS, Config())
+    second = default_run_path("ppo", "ALE/Pong-v5")
+    assert second.name == "ppo-ALE-Pong-v5-2"
+    Run.create(second, SETTINGS, Config())
+    Run.create(default_run_path("../x", "ü" * 300), SETTINGS, Config())

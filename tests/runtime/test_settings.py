@@ -1,0 +1,54 @@
+from dataclasses import fields
+
+import pytest
+import tyro
+
+from operant.runtime.settings import Settings
+
+
+def test_defaults_are_good():
+    settings = Settings("ppo", "CartPole-v1")
+    assert settings.seeds == (0,)
+    assert settings.checkpoint_seconds == 60.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"algorithm": " "}, "algorithm must be named"),
+        ({"task": ""}, "task must be named"),
+        ({"seeds": ()}, "seeds"),
+        ({"seeds": (1, 1)}, r"different non-negative integers, got \(1, 1\)"),
+        ({"seeds": (-1,)}, "seeds"),
+        ({"budget": 0}, "budget must be at least 1, got 0"),
+        ({"threads": -1}, "threads must be at least 0"),
+        ({"evaluate_every": -5}, "evaluate_every"),
+        ({"evaluate_episodes": 0}, "evaluate_episodes"),
+        ({"checkpoint_seconds": -1.0}, "checkpoint_seconds"),
+        ({"checkpoint_seconds": float("nan")}, "checkpoint_seconds"),
+        ({"device": "gpu"}, "device must be .*'gpu'"),
+    ],
+)
+def test_bad_values(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Settings(**({"algorithm": "ppo", "task": "CartPole-v1"} | changes))
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:11", "mps", "xpu:0"])
+def test_devices(device):
+    assert Settings("ppo", "CartPole-v1", device=device).device == device
+
+
+def test_every_field_is_explained_on_the_command_line(capsys):
+    with pytest.raises(SystemExit):
+        tyro.cli(Settings, args=["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for field in fields(Settings):
+        assert f"--{field.name.replace('_', '-')}" in text
+    assert "twentieth of the budget" in text
+    assert "what a crash can cost" in text.replace("│ ", "").replace("\n", " ")
+
+
+def test_the_command_line_parses_seeds():
+    arguments = ["--algorithm", "ppo", "--task", "CartPole-v1", "--seeds", "3", "4"]
+    assert tyro.cli(Settings, args=arguments).seeds == (3, 4)

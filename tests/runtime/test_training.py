@@ -1,0 +1,346 @@
+import dataclasses
+import logging
+import math
+import shutil
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from operant.runtime.checkpoints import CheckpointError, NonFiniteError
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.metrics import read_records
+from operant.runtime.run import Run, RunError
+from operant.runtime.settings import Settings
+from operant.runtime.training import resume_from, train
+from runtime.tiny import Regression
+
+
+@dataclass(frozen=True)
+class Config:
+    pass
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    def make(name="run"):
+        return Run.create(tmp_path / name, Settings("regression", "line", seeds=(0, 1)), Config())
+
+    return make
+
+
+def evaluate(learner):
+    error = (learner.weight - learner.truth).norm(dim=1, keepdim=True)
+    return Evaluation.of(-error.numpy())
+
+
+def stop_after(iterations):
+    """An ``interrupted`` that is true from its ``iterations + 1``-th question in the loop on."""
+    questions = iter(range(10**9))
+    return lambda: next(questions) >= iterations
+
+
+def final_bytes(run):
+    path, _ = run.checkpoints.latest()
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def quiet(learner, run=None, **options):
+    return train(learner, run, **({"budget": 400, "progress": "silent"} | options))
+
+
+def test_without_a_run_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    learner = Regression()
+    outcome = quiet(learner, budget=395, evaluate=evaluate)
+    assert outcome.consumed == learner.consumed == 400
+    assert not outcome.interrupted
+    assert outcome.exit_code == 0
+    assert outcome.checkpoint is None
+    assert outcome.evaluation == evaluate(learner)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_learns():
+    learner = Regression()
+    quiet(learner, budget=5000)
+    assert torch.allclose(learner.weight, learner.truth.expand(2, -1), atol=1e-3)
+
+
+def test_a_run_holds_everything(make_run):
+    run, learner = make_run(), Regression()
+    outcome = quiet(learner, run, evaluate=evaluate, evaluate_every=150)
+    assert run.checkpoints.latest() == (outcome.checkpoint, 400)
+    records = read_records(run.metrics_path)
+    assert records[-1]["consumed"] == 400
+    assert len(records[-1]["losses/value"]) == 2
+    assert records[-1]["constant"] == 2.5
+    assert records[-1]["time/seconds"] == pytest.approx(outcome.seconds)
+    evaluations = read_records(run.evaluations_path)
+    assert [r["consumed"] for r in evaluations] == [150, 300, 400]
+    assert evaluations[-1]["iqm"] == outcome.evaluation.iqm
+    assert (outcome.lost_records, outcome.missed_checkpoints) == (0, 0)
+
+
+def test_speed_counts_all_seeds_and_no_evaluation(make_run, monkeypatch):
+    ticks = iter(range(10**6))
+    monkeypatch.setattr("operant.runtime.training.time.perf_counter", lambda: 0.5 * next(ticks))  # half a second each
+    run = make_run()
+    outcome = quiet(Regression(), run, evaluate=evaluate)
+    assert outcome.seconds == 20.0
+    assert outcome.steps_per_second == 2 * 10 / 0.5
+    assert {r["time/steps_per_second"] for r in read_records(run.metrics_path)} == {40.0}
+    assert math.isnan(quiet(Regression(), budget=10, interrupted=lambda: True).steps_per_second)
+
+
+def test_records_keep_their_distance_and_average(make_run, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("operant.runtime.training.time.monotonic", lambda: now[0])
+
+    class Clocked(Regression):
+        def iterate(self):
+            now[0] += 0.125
+            super().iterate()
+            return {"number": float(self.consumed)}
+
+    run = make_run()
+    quiet(Clocked(), run, budget=120)
+    records = [(r["consumed"], r["number"]) for r in read_records(run.metrics_path)]
+    assert records == [(10, 10), (50, 35), (90, 75), (120, 110)]
+
+
+@pytest.mark.parametrize("every", [0, 10, 35, 1000])
+def test_evaluations_fall_on_multiples_and_the_end(make_run, every):
+    run = make_run()
+    quiet(Regression(), run, evaluate=evaluate, evaluate_every=every)
+    step = every or 20
+    expected = sorted({math.ceil(m / 10) * 10 for m in range(step, 401, step)} | {400})
+    assert [r["consumed"] for r in read_records(run.evaluations_path)] == expected
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 7, 20])
+def test_resumed_is_uninterrupted_bit_for_bit(make_run, iterations):
+    whole, parts = make_run("whole"), make_run("parts")
+    quiet(Regression(), whole, evaluate=evaluate, evaluate_every=70)
+    outcome = quiet(Regression(), parts, evaluate=evaluate, evaluate_every=70, interrupted=stop_after(iterations))
+    assert outcome.interrupted
+    assert outcome.exit_code == 75
+    learner = Regression()
+    assert resume_from(Run.open(parts.path), learner)
+    assert learner.consumed == outcome.consumed
+    assert quiet(learner, parts, evaluate=evaluate, evaluate_every=70).consumed == 400
+    assert final_bytes(whole) == final_bytes(parts)
+    with_time = [read_records(run.evaluations_path) for run in (whole, parts)]
+    one, two = ([r | {"time/seconds": 0} for r in records] for records in with_time)
+    assert one == two
+
+
+def test_the_evaluation_missed_by_an_interruption_is_made_up_for(make_run):
+    run = make_run()
+    stop = []
+    seen = []
+
+    class Stopping(Regression):
+        def iterate(self):
+            metrics = super().iterate()
+            if self.consumed == 100:
+                stop.append(True)
+            return metrics
+
+    options = {"evaluate": lambda learner: seen.append(learner.consumed) or evaluate(learner), "evaluate_every": 100}
+    assert quiet(Stopping(), run, interrupted=lambda: bool(stop), **options).interrupted
+    assert seen == []
+    learner = Regression()
+    resume_from(run, learner)
+    quiet(learner, run, **options)
+    assert seen == [100, 200, 300, 400]
+
+
+def test_an_interruption_before_the_last_evaluation_is_one(make_run):
+    run = make_run()
+    learner = Regression()
+    outcome = quiet(learner, run, evaluate=evaluate, evaluate_every=400, interrupted=lambda: learner.consumed >= 400)
+    assert outcome.interrupted
+    assert outcome.evaluation is None
+    again = quiet(learner, run, evaluate=evaluate, evaluate_every=400)
+    assert not again.interrupted
+    assert [r["consumed"] for r in read_records(run.evaluations_path)] == [400]
+
+
+def test_records_after_the_checkpoint_are_rewound(make_run):
+    run = make_run()
+    quiet(Regression(), run, budget=100, evaluate=evaluate, evaluate_every=50)
+    quiet_learner = Regression()
+    resume_from(run, quiet_learner)
+    quiet(quiet_learner, run, budget=200, evaluate=evaluate, evaluate_every=50)
+    shutil.rmtree(run.checkpoints.paths()[-1])
+    learner = Regression()
+    resume_from(run, learner)
+    assert learner.consumed == 100
+    assert max(r["consumed"] for r in read_records(run.metrics_path)) == 100
+    assert [r["consumed"] for r in read_records(run.evaluations_path)] == [50, 100]
+    assert [r["consumed"] for r in read_records(run.evaluations_path.with_name("rewound.jsonl"))] == [150, 200]
+
+
+def test_a_run_without_checkpoint_starts_over(make_run):
+    run = make_run()
+    run.metrics_path.write_text('{"consumed": 30}\n')
+    learner = Regression()
+    assert not resume_from(run, learner)
+    assert learner.consumed == 0
+    assert read_records(run.metrics_path) == []
+
+
+def test_a_learner_that_stands_before_the_checkpoint_is_refused(make_run):
+    run = make_run()
+    quiet(Regression(), run, budget=100)
+    before = final_bytes(run)
+    with pytest.raises(RunError, match=r"has a checkpoint at 100 but the learner stands at 0; .*operant resume"):
+        quiet(Regression(), run)
+    assert final_bytes(run) == before
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(make_run):
+    run = make_run()
+    quiet(Regression(), run)
+    with pytest.raises(ValueError, match=r"'weight' has shape \(2, 3\) but \(2, 5\) is needed"):
+        resume_from(run, Regression(size=5))
+
+
+def test_a_learner_that_forgets_what_it_consumed_is_found_out(make_run):
+    class Forgetful(Regression):
+        def load_state_dict(self, state):
+            super().load_state_dict(state | {"consumed": 0})
+
+    run = make_run()
+    quiet(Regression(), run)
+    with pytest.raises(CheckpointError, match="holds a state of 0 consumed units, not 400"):
+        resume_from(run, Forgetful())
+
+
+def test_training_an_ended_run_again_changes_nothing(make_run):
+    run = make_run()
+    learner = Regression()
+    quiet(learner, run, evaluate=evaluate)
+    before = final_bytes(run), run.metrics_path.read_bytes(), run.evaluations_path.read_bytes()
+    outcome = quiet(learner, run, evaluate=evaluate)
+    assert outcome.seconds == 0
+    assert (final_bytes(run), run.metrics_path.read_bytes(), run.evaluations_path.read_bytes()) == before
+
+
+def test_two_trainers_in_one_process(make_run):
+    run = make_run()
+    with Run.open(run.path).lock(), pytest.raises(RunError, match="is being trained by process"):
+        quiet(Regression(), run)
+
+
+class Sick(Regression):
+    """Reports a loss that is not a number from 200 on; what else goes wrong is chosen."""
+
+    def __init__(self, ruin_weight):
+        super().__init__()
+        self.ruin_weight = ruin_weight
+
+    def iterate(self):
+        metrics = dict(super().iterate())
+        if self.consumed > 200:
+            metrics["losses/value"] = torch.tensor([0.0, math.nan])
+            if self.ruin_weight:
+                self.weight[1] = math.nan
+        return metrics
+
+
+def test_a_loss_that_stays_bad_ends_training(make_run):
+    run = make_run()
+    learner = Sick(ruin_weight=False)
+    with pytest.raises(NonFiniteError, match="losses/value of seed 1"):
+        quiet(learner, run, budget=10**6, checkpoint_seconds=0.0)
+    assert learner.consumed == 300
+    assert math.isnan(read_records(run.metrics_path)[-1]["losses/value"][1])
+
+
+def test_the_last_healthy_checkpoint_survives(make_run):
+    run = make_run()
+    with pytest.raises(NonFiniteError, match="state entry /weight"):
+        quiet(Sick(ruin_weight=True), run, checkpoint_seconds=0.0)
+    learner = Regression()
+    resume_from(run, learner)
+    assert learner.consumed == 200
+    assert torch.isfinite(learner.weight).all()
+    assert [p.name for p in run.checkpoints.quarantine.iterdir()] == ["step_000000000210"]
+
+
+def test_a_missed_checkpoint_is_counted_and_the_third_in_a_row_is_an_error(make_run, monkeypatch, caplog):
+    run = make_run()
+    usage = shutil.disk_usage(run.path)
+    full = [False]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=0) if full[0] else usage)
+
+    class Filling(Regression):
+        until = 50
+
+        def iterate(self):
+            metrics = super().iterate()
+            full[0] = 20 < self.consumed < self.until
+            return metrics
+
+    with caplog.at_level(logging.WARNING):
+        outcome = quiet(Filling(), run, checkpoint_seconds=0.0, budget=100)
+    assert outcome.missed_checkpoints == 2
+    assert "no checkpoint at 40" in caplog.text
+    Filling.until = 1000
+    run = Run.create(run.path.with_name("second"), run.settings, Config())
+    with pytest.raises(CheckpointError, match=r"the state at 50 could not be saved .*step_000000000020"):
+        quiet(Filling(), run, checkpoint_seconds=0.0, budget=100)
+    assert run.checkpoints.latest()[1] == 20
+
+
+def test_a_last_checkpoint_that_fails_is_an_error(make_run, monkeypatch):
+    run = make_run()
+    usage = shutil.disk_usage(run.path)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(CheckpointError, match="make room on the disk"):
+        quiet(Regression(), run)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": 0}, "budget must be at least 1, got 0"),
+        ({"evaluate_every": -1}, "evaluate_every must be at least 1, got -1"),
+        ({"seeds": -2}, "seeds"),
+        ({"checkpoint_seconds": -1.0}, "checkpoint_seconds"),
+        ({"checkpoint_seconds": math.nan}, "checkpoint_seconds"),
+        ({"progress": "loud"}, "progress"),
+    ],
+)
+def test_bad_arguments(options, message):
+    learner = Regression()
+    with pytest.raises(ValueError, match=message):
+        quiet(learner, **options)
+    assert learner.consumed == 0
+
+
+def test_progress_shows_returns_and_evaluations(capsys):
+    quiet(Regression(), progress="plain", evaluate=evaluate)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("Regression  100 %")
+    assert "return -" in lines[-1]
+    assert "eval -" in lines[-1]
+
+
+def test_a_state_that_cannot_be_saved_is_refused_at_the_start(make_run):
+    class Odd(Regression):
+        def state_dict(self):
+            return super().state_dict() | {"odd": {1, 2}}
+
+    learner = Odd()
+    with pytest.raises(TypeError, match="state entry /odd is a set"):
+        quiet(learner, make_run())
+    assert learner.consumed == 0
+
+
+def test_an_outcome_cannot_be_changed():
+    outcome = quiet(Regression())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        outcome.consumed = 3

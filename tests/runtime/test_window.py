@@ -1,0 +1,97 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from operant.runtime.checkpoints import NonFiniteError
+from operant.runtime.window import Guard, Window, summarise
+
+NAN = math.nan
+
+
+def reports(*metrics):
+    window = Window()
+    for one in metrics:
+        window.add(one)
+    return window.take()
+
+
+def test_metrics_are_stacked_and_forgotten():
+    window = Window()
+    window.add({"a": torch.tensor([1.0, 2.0]), "b": 3.0})
+    window.add({"a": torch.tensor([3.0, 4.0]), "c": torch.tensor(5, dtype=torch.int64)})
+    taken = window.take()
+    assert {name: values.tolist() for name, values in taken.items()} == {"a": [[1, 2], [3, 4]], "b": [3], "c": [5]}
+    assert window.take() == {}
+
+
+def test_numbers_and_tensors_may_alternate():
+    taken = reports({"a": 1.0}, {"a": torch.tensor(2.0)})
+    assert taken["a"].tolist() == [1, 2]
+
+
+def test_a_metric_that_changes_its_shape_is_named():
+    with pytest.raises(ValueError, match="metric 'a' must be a number, or one a seed"):
+        reports({"a": torch.zeros(2)}, {"a": torch.zeros(3)})
+
+
+def test_averages_leave_out_what_was_not_reported():
+    result = summarise(reports({"x": torch.tensor([1.0, NAN, NAN])}, {"x": torch.tensor([3.0, 5.0, NAN])}))
+    assert np.array_equal(result["x"], [2.0, 5.0, NAN], equal_nan=True)
+
+
+def test_a_loss_that_went_wrong_is_not_averaged_away():
+    result = summarise(reports({"losses/x": 1.0}, {"losses/x": NAN}, {"losses/x": 2.0}))
+    assert math.isnan(result["losses/x"])
+
+
+def test_infinite_numbers_stay_visible():
+    assert summarise(reports({"x": 1.0}, {"x": math.inf}))["x"] == math.inf
+
+
+def test_counts_are_added():
+    result = summarise(
+        reports({"health/skipped_updates": torch.tensor([1, 0])}, {"health/skipped_updates": torch.tensor([2, 0])})
+    )
+    assert result["health/skipped_updates"].tolist() == [3, 0]
+
+
+def loss(*values):
+    return {"losses/policy": torch.tensor(values)}
+
+
+def test_ten_bad_reports_in_a_row_end_training():
+    guard = Guard()
+    guard.check(reports(*[loss(1.0, NAN)] * 9))
+    with pytest.raises(NonFiniteError, match=r"losses/policy of seed 1 .*not finite in 10 iterations in a row"):
+        guard.check(reports(loss(1.0, math.inf)))
+
+
+def test_one_good_report_forgives():
+    guard = Guard()
+    for _ in range(3):
+        guard.check(reports(*[loss(NAN)] * 9, loss(1.0)))
+    guard.check(reports(*[loss(NAN)] * 9))
+    guard.check(reports(loss(1.0)))
+    guard.check(reports(*[loss(NAN)] * 9))
+
+
+def test_seeds_are_counted_apart():
+    Guard().check(reports(*[loss(NAN, 1.0), loss(1.0, NAN)] * 20))
+
+
+def test_skipped_updates_count_too():
+    with pytest.raises(
+        NonFiniteError, match=r"health/skipped_updates of seed 2 .*updates were skipped in 4 iterations"
+    ):
+        Guard(patience=4).check(reports(*[{"health/skipped_updates": torch.tensor([0, 0, 1])}] * 4))
+
+
+def test_scalars_have_no_seed():
+    with pytest.raises(NonFiniteError, match="losses/x: was not finite"):
+        Guard(patience=2).check(reports({"losses/x": NAN}, {"losses/x": NAN}))
+
+
+def test_other_metrics_may_be_anything():
+    Guard(patience=1).check(reports({"rollout/episode_return": NAN, "health/other": 3.0}))
