@@ -1,0 +1,206 @@
+"""The library in four calls, which the command line shares: `train`, `resume`, `load`, and a result.
+
+A result is scored by `Trained.evaluate`.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from operant import catalog
+from operant.runtime.checkpoints import load as load_checkpoint
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.progress import ProgressMode
+from operant.runtime.run import Run, RunError, default_run_path
+from operant.runtime.settings import Settings
+from operant.runtime.training import Outcome, resume_from
+from operant.runtime.training import train as run_training
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run and what it has learned.
+
+    Attributes:
+        run: its folder.
+        experiment: the learner (`experiment.learner`) and its environments.
+        outcome: how the training ended; None if it was only loaded.
+    """
+
+    run: Run
+    experiment: Any
+    outcome: Outcome | None = None
+
+    def evaluate(self, episodes: int = 100, *, backend: str | None = None) -> Evaluation:
+        """Score the policies of all seeds, greedily.
+
+        Args:
+            episodes: of each seed.
+            backend: "tensor" or "gymnasium". Default: that of the run.
+        """
+        return self.experiment.evaluate(episodes, backend=backend)
+
+
+def configure(algorithm: str, task: str, *, preset: str | None = None, **parameters: Any) -> Any:
+    """Return an algorithm's configuration for a task.
+
+    Args:
+        algorithm: a name of the catalog.
+        task: selects the tuned values for it, where there are some.
+        preset: a named set of values instead.
+        **parameters: single values, which win.
+
+    Raises:
+        ValueError: a name is unknown, or a value out of its range.
+    """
+    entry = catalog.find(algorithm)
+    return _chapter(entry).configuration(entry, task, preset, **parameters)
+
+
+def train(
+    algorithm: str,
+    task: str,
+    *,
+    seeds: int | Sequence[int] = 1,
+    seed: int = 0,
+    budget: int = 100_000,
+    run: str | Path | None = None,
+    preset: str | None = None,
+    config: Any = None,
+    progress: ProgressMode = "auto",
+    interrupted: Callable[[], bool] = lambda: False,
+    command: Sequence[str] = tuple(sys.argv),
+    **parameters: Any,
+) -> Trained:
+    """Train an algorithm on a task, all seeds side by side, and keep everything in a folder.
+
+    Args:
+        algorithm: a name that `operant list` prints, such as `"ppo"`.
+        task: what to train on, such as `"CartPole-v1"`.
+        seeds: how many, counted from `seed`; or the seeds themselves.
+        seed: the first one.
+        budget: of each seed, in the algorithm's unit (environment steps).
+        run: the folder, new or empty. Default: `runs/<algorithm>-<task>-<n>`, the first that is free.
+        preset: a named configuration. Default: the one for the task.
+        config: a whole configuration instead of a preset and parameters.
+        progress: whether and how to show progress on standard error.
+        interrupted: asked after every iteration; true saves the state and stops.
+        command: the command line to write down.
+        **parameters: fields of `operant.runtime.settings.Settings` (`env_backend="gymnasium"`) and of the
+            algorithm's configuration (`gamma=0.98`).
+
+    Raises:
+        ValueError: a name is unknown or a value out of its range; nothing was written.
+        RunError: the folder is in use or cannot be written.
+    """
+    entry = catalog.find(algorithm)
+    common = {field.name for field in fields(Settings)}
+    chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
+    numbers = range(seed, seed + seeds) if isinstance(seeds, int) else seeds
+    settings = Settings(algorithm=algorithm, task=task, seeds=tuple(numbers), budget=budget, **chosen)
+    if config is None:
+        config = configure(algorithm, task, preset=preset, **parameters)
+    elif preset is not None or parameters:
+        raise ValueError(f"config is complete: it goes without a preset and without {', '.join(parameters) or preset}")
+    resolved = _resolve(settings)
+    experiment = _assemble(entry, settings, config, resolved)
+    try:
+        folder = Run.create(
+            default_run_path(algorithm, task) if run is None else run,
+            settings,
+            config,
+            command=command,
+            resolved=resolved,
+        )
+        return _go(Trained(folder, experiment), progress, interrupted)
+    finally:
+        experiment.close()
+
+
+def resume(
+    run: str | Path,
+    *,
+    progress: ProgressMode = "auto",
+    interrupted: Callable[[], bool] = lambda: False,
+    command: Sequence[str] = tuple(sys.argv),
+) -> Trained:
+    """Go on with an interrupted run, exactly where its latest checkpoint was taken, to the end of its budget.
+
+    Args:
+        run: its folder.
+        progress: as for `train`.
+        interrupted: as for `train`.
+        command: the command line to write down.
+
+    Raises:
+        RunError: there is no run, or another process trains it.
+        CheckpointError: there are checkpoints, but all are damaged.
+    """
+    folder = Run.open(run)
+    experiment = _reassemble(folder)
+    try:
+        with folder.lock():
+            folder.add_session(command)
+            resume_from(folder, experiment.learner)
+            return _go(Trained(folder, experiment), progress, interrupted)
+    finally:
+        experiment.close()
+
+
+def load(run: str | Path) -> Trained:
+    """Return a run with its latest checkpoint loaded, to be evaluated or looked at.
+
+    Raises:
+        RunError: there is no run, or it has no checkpoint yet.
+        CheckpointError: there are checkpoints, but all are damaged.
+    """
+    folder = Run.open(run)
+    found = folder.checkpoints.latest()
+    if found is None:
+        raise RunError(f"{folder.path} has no checkpoint yet; train it with `operant resume {folder.path}`")
+    experiment = _reassemble(folder)
+    experiment.learner.load_state_dict(load_checkpoint(found[0]))
+    return Trained(folder, experiment)
+
+
+def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool]) -> Trained:
+    settings = trained.run.settings
+    outcome = run_training(
+        trained.experiment.learner,
+        trained.run,
+        budget=settings.budget,
+        evaluate=lambda _: trained.experiment.evaluate(),
+        evaluate_every=settings.evaluate_every,
+        checkpoint_seconds=settings.checkpoint_seconds,
+        interrupted=interrupted,
+        progress=progress,
+    )
+    return replace(trained, outcome=outcome)
+
+
+def _resolve(settings: Settings) -> dict[str, Any]:
+    """Decide what the settings leave open: small networks are fastest on one thread of the CPU."""
+    return {
+        "device": "cpu" if settings.device == "auto" else settings.device,
+        "threads": settings.threads or 1,
+    }
+
+
+def _assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:
+    torch.set_num_threads(resolved["threads"])
+    return _chapter(entry).assemble(entry, settings, config, device=resolved["device"])
+
+
+def _reassemble(folder: Run) -> Any:
+    entry = catalog.find(folder.settings.algorithm)
+    kind = getattr(importlib.import_module(entry.module), entry.config)
+    return _assemble(entry, folder.settings, folder.config(kind), folder.resolved())
+
+
+def _chapter(entry: catalog.Algorithm) -> Any:
+    return importlib.import_module(f"operant.{entry.chapter}")

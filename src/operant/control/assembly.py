@@ -1,0 +1,107 @@
+"""From names and numbers to a learner with its environments: what every algorithm of this chapter shares."""
+
+import importlib
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+
+from operant import catalog
+from operant.envs import BatchEnv, make
+from operant.runtime.evaluation import Evaluation, evaluate_policy
+from operant.runtime.settings import Settings
+
+EVALUATION_ROWS = 20
+"""Most environments that a seed is evaluated in at once."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A learner, and how good its policies are.
+
+    Attributes:
+        learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
+        settings: what it was made from.
+    """
+
+    learner: Any
+    settings: Settings
+
+    def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
+        """Score the greedy policies in environments of their own, with the same episodes at every call.
+
+        Args:
+            episodes: of each seed. Default: as many as the settings say.
+            backend: "tensor" or "gymnasium" (see `operant.envs.make`). Default: that of the settings.
+        """
+        settings = self.settings
+        episodes = episodes or settings.evaluate_episodes
+        rows = max(n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0)
+        env = make(
+            settings.task,
+            rows,
+            settings.seeds,
+            backend=backend or settings.env_backend,  # pyright: ignore[reportArgumentType]
+            purpose="evaluation",
+            device=self.learner.device,
+        )
+        try:
+            return evaluate_policy(self.learner, env, seeds=len(settings.seeds), episodes=episodes)
+        finally:
+            env.close()
+
+    def close(self) -> None:
+        """Close the environments that the learner acts in."""
+        env: BatchEnv = self.learner.collector.env
+        env.close()
+
+
+def configuration(algorithm: catalog.Algorithm, task: str, preset: str | None = None, **values: Any) -> Any:
+    """Return the configuration of an algorithm: its defaults, then the preset, then single values.
+
+    Args:
+        algorithm: from the catalog.
+        task: selects a preset by itself where there is one of its name.
+        preset: a named one instead; `"paper"` is the defaults alone.
+        **values: fields of the configuration.
+
+    Raises:
+        ValueError: there is no such preset or field, or a value is out of its range.
+    """
+    module = importlib.import_module(algorithm.module)
+    kind = getattr(module, algorithm.config)
+    if preset is not None and preset not in algorithm.presets and preset not in module.PRESETS:
+        known = ", ".join([*algorithm.presets, *module.PRESETS])
+        raise ValueError(f"{algorithm.name} has no preset {preset!r}; there are: {known}")
+    names = [field.name for field in fields(kind)]
+    for name in values:
+        if name not in names:
+            near = get_close_matches(name, names, n=2)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names)}"
+            raise ValueError(f"{algorithm.name} has no parameter {name!r}; {hint}")
+    return replace(kind(**module.PRESETS.get(preset or task, {})), **values)
+
+
+def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:
+    """Make the environments and the learner of a run.
+
+    Args:
+        algorithm: from the catalog.
+        settings: the run's.
+        config: of the algorithm's own kind.
+        device: where networks and tensor environments live.
+
+    Raises:
+        ValueError: the task is unknown or does not suit the algorithm.
+    """
+    env = make(
+        settings.task, config.environments, settings.seeds, backend=settings.env_backend, device=torch.device(device)
+    )
+    try:
+        kind = getattr(importlib.import_module(algorithm.module), algorithm.learner)
+        learner = kind(config, env, seeds=settings.seeds, budget=settings.budget)
+    except BaseException:
+        env.close()
+        raise
+    return Experiment(learner, settings)

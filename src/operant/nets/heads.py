@@ -1,0 +1,165 @@
+"""Policy heads: what the last layer of an actor means, for each kind of action space."""
+
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from operant.ops import distributions as d
+
+
+class Head(Protocol):
+    """The distribution over actions that an actor's outputs describe.
+
+    Attributes:
+        outputs: how many numbers the network has to give for one state.
+        free: how many parameters of the distribution do not depend on the state.
+    """
+
+    outputs: int
+    free: int
+
+    def initial(self) -> Tensor:
+        """Return the initial free parameters `[free]`."""
+        ...
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw what `sample` needs for actions of shape `shape`."""
+        ...
+
+    def sample(self, outputs: Tensor, free: Tensor, noise: Tensor) -> Tensor:
+        """Return actions for `outputs [S, M, outputs]` and `free [S, free]`."""
+        ...
+
+    def mode(self, outputs: Tensor, free: Tensor) -> Tensor:
+        """Return the most likely actions."""
+        ...
+
+    def log_prob(self, outputs: Tensor, free: Tensor, actions: Tensor) -> Tensor:
+        """Return the log-probabilities `[S, M]` of `actions`."""
+        ...
+
+    def entropy(self, outputs: Tensor, free: Tensor) -> Tensor:
+        """Return the entropies `[S, M]`."""
+        ...
+
+    def to_env(self, actions: Tensor) -> Tensor:
+        """Turn sampled actions into ones that the action space contains."""
+        ...
+
+
+class CategoricalHead:
+    """Logits of a finite set of actions."""
+
+    free = 0
+
+    def __init__(self, space: gymnasium.spaces.Discrete) -> None:
+        self.outputs = int(space.n)
+        self.start = int(space.start)
+
+    def initial(self) -> Tensor:
+        """Return no parameters."""
+        return torch.zeros(0)
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw standard Gumbel noise, one number for each action."""
+        exponential = torch.empty((*shape, self.outputs), device=generator.device).exponential_(generator=generator)
+        return exponential.log_().neg_()
+
+    def sample(self, outputs: Tensor, free: Tensor, noise: Tensor) -> Tensor:
+        """Return actions `[S, M]` by the Gumbel-max trick."""
+        return d.categorical_sample(outputs, noise)
+
+    def mode(self, outputs: Tensor, free: Tensor) -> Tensor:
+        """Return the action with the largest logit."""
+        return d.categorical_mode(outputs)
+
+    def log_prob(self, outputs: Tensor, free: Tensor, actions: Tensor) -> Tensor:
+        """Return the log-probabilities `[S, M]` of `actions`."""
+        return d.categorical_log_prob(outputs, actions)
+
+    def entropy(self, outputs: Tensor, free: Tensor) -> Tensor:
+        """Return the entropies `[S, M]`."""
+        return d.categorical_entropy(outputs)
+
+    def to_env(self, actions: Tensor) -> Tensor:
+        """Shift to the space's first action."""
+        return actions + self.start if self.start else actions
+
+
+class GaussianHead:
+    """Means of independent normal distributions; the logarithms of their deviations are free parameters.
+
+    The unit of the policy's actions is half the range of a bounded space: the interval [-1, 1] is mapped onto the
+    bounds and what lies outside is clipped. Where a bound is infinite, actions are taken as they are.
+
+    Args:
+        space: a one-dimensional box of floats.
+        log_std: initial logarithm of the standard deviations.
+        device: where the networks live.
+    """
+
+    def __init__(self, space: gymnasium.spaces.Box, *, log_std: float, device: torch.device) -> None:
+        self.outputs = self.free = int(np.prod(space.shape))
+        self.log_std = log_std
+        low, high = (torch.as_tensor(b, dtype=torch.float32, device=device) for b in (space.low, space.high))
+        bounded = low.isfinite() & high.isfinite()
+        self.middle = torch.where(bounded, (low + high) / 2, 0.0)
+        self.half = torch.where(bounded, (high - low) / 2, 1.0)
+        self.low, self.high = low, high
+
+    def initial(self) -> Tensor:
+        """Return the initial logarithms of the deviations."""
+        return torch.full((self.free,), self.log_std)
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw standard normal noise, one number for each dimension of the action."""
+        return torch.empty((*shape, self.outputs), device=generator.device).normal_(generator=generator)
+
+    def sample(self, outputs: Tensor, free: Tensor, noise: Tensor) -> Tensor:
+        """Return actions `[S, M, A]`."""
+        return d.gaussian_sample(outputs, self._log_std(free), noise)
+
+    def mode(self, outputs: Tensor, free: Tensor) -> Tensor:
+        """Return the means."""
+        return d.gaussian_mode(outputs, self._log_std(free))
+
+    def log_prob(self, outputs: Tensor, free: Tensor, actions: Tensor) -> Tensor:
+        """Return the log-densities `[S, M]` of `actions`, as sampled, before the clipping to the bounds."""
+        return d.gaussian_log_prob(outputs, self._log_std(free), actions)
+
+    def entropy(self, outputs: Tensor, free: Tensor) -> Tensor:
+        """Return the entropies `[S, M]`, the same for every state."""
+        return d.gaussian_entropy(outputs, self._log_std(free))
+
+    def to_env(self, actions: Tensor) -> Tensor:
+        """Map [-1, 1] onto the bounds and clip."""
+        return torch.addcmul(self.middle, actions, self.half).clamp(self.low, self.high)
+
+    @staticmethod
+    def _log_std(free: Tensor) -> Tensor:
+        return free.unsqueeze(1)
+
+
+def head_for(space: gymnasium.Space[Any], *, log_std: float, device: torch.device) -> Head:
+    """Return the head for an action space.
+
+    Args:
+        space: discrete actions, or a one-dimensional box of floats.
+        log_std: initial logarithm of the standard deviations of continuous actions.
+        device: where the networks live.
+
+    Raises:
+        ValueError: there is no head for this kind of space.
+    """
+    match space:
+        case gymnasium.spaces.Discrete():
+            return CategoricalHead(space)
+        case gymnasium.spaces.Box(shape=(_,)) if np.issubdtype(space.dtype, np.floating):
+            return GaussianHead(space, log_std=log_std, device=device)
+        case _:
+            raise ValueError(
+                f"no policy head for action space {space}; Discrete and one-dimensional Box of float have one"
+            )
