@@ -2,7 +2,6 @@
 
 import importlib
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from operant import catalog
 from operant.envs import BatchEnv, make
 from operant.runtime.evaluation import Evaluation, evaluate_policy
 from operant.runtime.settings import Settings
+from operant.runtime.tables import did_you_mean
 
 EVALUATION_ROWS = 20
 """Most environments that a seed is evaluated in at once."""
@@ -34,10 +34,13 @@ class Experiment:
         Args:
             episodes: of each seed. Default: as many as the settings say.
             backend: "tensor" or "gymnasium" (see `operant.envs.make`). Default: that of the settings.
+
+        Raises:
+            ValueError: `episodes` is not positive, or there is no such backend.
         """
         settings = self.settings
-        episodes = episodes or settings.evaluate_episodes
-        rows = max(n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0)
+        episodes = settings.evaluate_episodes if episodes is None else episodes
+        rows = max((n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0), default=1)
         env = make(
             settings.task,
             rows,
@@ -77,9 +80,7 @@ def configuration(algorithm: catalog.Algorithm, task: str, preset: str | None = 
     names = [field.name for field in fields(kind)]
     for name in values:
         if name not in names:
-            near = get_close_matches(name, names, n=2)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names)}"
-            raise ValueError(f"{algorithm.name} has no parameter {name!r}; {hint}")
+            raise ValueError(f"{algorithm.name} has no parameter {name!r}{did_you_mean(name, names)}")
     return replace(kind(**module.PRESETS.get(preset or task, {})), **values)
 
 
@@ -94,13 +95,17 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
 
     Raises:
         ValueError: the task is unknown or does not suit the algorithm.
+        TypeError: the configuration is of another kind.
     """
+    module = importlib.import_module(algorithm.module)
+    kind = getattr(module, algorithm.config)
+    if not isinstance(config, kind):
+        raise TypeError(f"{algorithm.name} needs a configuration of {kind.__name__}, got {config!r}")
     env = make(
         settings.task, config.environments, settings.seeds, backend=settings.env_backend, device=torch.device(device)
     )
     try:
-        kind = getattr(importlib.import_module(algorithm.module), algorithm.learner)
-        learner = kind(config, env, seeds=settings.seeds, budget=settings.budget)
+        learner = getattr(module, algorithm.learner)(config, env, seeds=settings.seeds, budget=settings.budget)
     except BaseException:
         env.close()
         raise

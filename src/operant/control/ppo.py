@@ -13,6 +13,7 @@ actions are in units of half the range of the action space.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import inf
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -88,10 +89,23 @@ class PPOConfig:
                 f"minibatches ({self.minibatches}) must divide the rollout: {self.environments} environments x "
                 f"{self.steps} steps = {self.environments * self.steps} samples"
             )
-        if not (0 <= self.gamma <= 1 and 0 <= self.lam <= 1):
-            raise ValueError(f"gamma and lam must lie in [0, 1], got {self.gamma} and {self.lam}")
-        if self.learning_rate <= 0:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        scope = self.normalise_advantages
+        for name, fits, expected in (
+            ("learning_rate", 0 < self.learning_rate < inf, "positive and finite"),
+            ("anneal", self.anneal in ("none", "learning_rate", "both"), "none, learning_rate or both"),
+            ("gamma", 0 <= self.gamma <= 1, "in [0, 1]"),
+            ("lam", 0 <= self.lam <= 1, "in [0, 1]"),
+            ("clip_low", 0 < self.clip_low <= 1, "in (0, 1]"),
+            ("clip_high", self.clip_high is None or self.clip_high > 0, "positive or None"),
+            ("value_coefficient", 0 <= self.value_coefficient < inf, "finite and not negative"),
+            ("entropy_coefficient", 0 <= self.entropy_coefficient < inf, "finite and not negative"),
+            ("normalise_advantages", scope in ("minibatch", "batch", "none"), "minibatch, batch or none"),
+            ("value_clip", self.value_clip is None or self.value_clip > 0, "positive or None"),
+            ("target_kl", self.target_kl is None or self.target_kl > 0, "positive or None"),
+            ("adam_epsilon", 0 < self.adam_epsilon < inf, "positive and finite"),
+        ):
+            if not fits:
+                raise ValueError(f"{name} must be {expected}, got {getattr(self, name)!r}")
 
 
 DIAGNOSTICS = (
@@ -111,8 +125,19 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "steps": 32,
         "epochs": 4,
         "minibatches": 8,
-        "learning_rate": 3e-3,
+        "learning_rate": 7e-3,
         "anneal": "both",
+        "hidden": (32, 32),
+    },
+    "Pendulum-v1": {
+        "environments": 32,
+        "steps": 64,
+        "epochs": 10,
+        "minibatches": 16,
+        "learning_rate": 1e-3,
+        "anneal": "learning_rate",
+        "gamma": 0.95,
+        "activation": "relu",
     },
     "zoo": {
         "environments": 8,
@@ -184,6 +209,8 @@ class PPO:
                 f"{len(seeds)} seeds with {config.environments} environments each need "
                 f"{len(seeds) * config.environments} rows, but the environment has {env.rows}"
             )
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.normaliser: Normalise | None = None
         if config.normalise_observations or config.normalise_rewards:
@@ -331,7 +358,7 @@ class PPO:
     def act(self, obs: Tensor, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
         obs = obs if self.normaliser is None else self.normaliser.normalise(obs)
-        outputs, free = self.networks.policy(obs.flatten(2)), self.networks.free
+        outputs, free = self.networks.policy(obs.reshape(*obs.shape[:2], -1).float()), self.networks.free
         actions = self.head.mode(outputs, free) if noise is None else self.head.sample(outputs, free, noise)
         return self.head.to_env(actions), None
 

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 Activation = Literal["tanh", "relu"]
+"""The nonlinearities of hidden layers."""
+
 Layers = list[tuple[Tensor, Tensor]]
+"""Weights `[S, in, out]` and biases `[S, 1, out]`, layer after layer."""
 
 
 class StackedMLP:
@@ -98,6 +101,7 @@ class StackedMLP:
         return pieces[::-1]
 
     def _through_activation(self, gradient: Tensor, output: Tensor) -> Tensor:
+        """Multiply `gradient` in place by the activation's slope where it gave `output`."""
         if self.activation == "tanh":
-            return torch.ops.aten.tanh_backward(gradient, output)
-        return torch.ops.aten.threshold_backward(gradient, output, 0)
+            return torch.ops.aten.tanh_backward.grad_input(gradient, output, grad_input=gradient)
+        return torch.ops.aten.threshold_backward.grad_input(gradient, output, 0, grad_input=gradient)

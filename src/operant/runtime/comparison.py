@@ -34,7 +34,7 @@ class Curve:
 
     def at(self, consumed: ArrayLike) -> NDArray[np.float64]:
         """Return the IQM at other points, interpolated; NaN before the first evaluation and after the last."""
-        return np.interp(consumed, self.consumed, self.iqm, left=np.nan, right=np.nan)
+        return np.interp(np.asarray(consumed, np.float64), self.consumed, self.iqm, left=np.nan, right=np.nan)
 
 
 @dataclass(frozen=True)

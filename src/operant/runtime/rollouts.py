@@ -75,12 +75,12 @@ class Collector:
     """Steps an environment with a policy and keeps count of the episodes.
 
     Args:
-        env: rows are `[S, N]`, flat; observations are one tensor, flattened to `[S, N, D]`.
+        env: rows are `[S, N]`, flat; observations are one tensor, flattened to float32 `[S, N, D]`.
         seeds: S.
     """
 
     def __init__(self, env: BatchEnv, *, seeds: int) -> None:
-        if env.rows % seeds:
+        if seeds < 1 or env.rows % seeds:
             raise ValueError(f"{env.rows} environments cannot be shared equally by {seeds} seeds")
         self.env, self.seeds, self.rows = env, seeds, env.rows // seeds
         self.obs = self._shape(env.reset())
@@ -122,7 +122,7 @@ class Collector:
     def _shape(self, obs: object) -> Tensor:
         if not isinstance(obs, Tensor):
             raise TypeError(f"this learner needs observations that are one tensor, got {type(obs).__name__}")
-        return obs.reshape(self.seeds, self.rows, -1)
+        return obs.reshape(self.seeds, self.rows, -1).float()
 
     def _episodes(self, scores: Tensor, ended: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
         """Return the means over the episodes that ended, not a number for a seed without one."""
@@ -143,5 +143,5 @@ class Collector:
 
     def load_state_dict(self, state: State) -> None:
         """Continue in the middle of the episodes of a saved state."""
-        self.obs = self._shape(self.env.load_state_dict(state["env"]))
         copy_into(self.carried, state["statistics"], "collector.statistics")
+        self.obs = self._shape(self.env.load_state_dict(state["env"]))

@@ -59,7 +59,7 @@ class Stage:
         mode = "human" if live else "rgb_array"
         self.frames_per_second = _check_rendering(task, mode)
         self._policy, self._count, self._index, self._noise, self._live = policy, len(seeds), index, noise, live
-        make = partial(gymnasium.make, task, render_mode=mode)
+        make = partial(gymnasium.make, task, render_mode=mode, disable_env_checker=True)
         # Only in this mode is the end of an episode there to be seen: the reset comes one step later.
         self._shown = SyncVectorEnv([make], copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         (row,) = streams.row_seeds([seeds[index]], 1, "evaluation")
@@ -120,7 +120,7 @@ class Stage:
 
 def _check_rendering(task: str, mode: str) -> float:
     """Return the frames a second of a task, or refuse to render it."""
-    env = gymnasium.make(task)
+    env = gymnasium.make(task, disable_env_checker=True)
     metadata = env.metadata
     env.close()
     known = metadata.get("render_modes", [])

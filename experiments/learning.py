@@ -1,0 +1,89 @@
+"""What the experiments about learning share: train, score, write down, draw."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import operant
+from operant.runtime.metrics import read_records
+
+BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#999999"
+
+
+def learn(task: str, seeds: Sequence[int], budget: int, **parameters: Any) -> dict[str, Any]:
+    """Train PPO with its preset for the task and score every seed.
+
+    Returns:
+        The settings and configuration, the evaluations along the way (20 episodes each), the final scores over 100
+        episodes of Gymnasium's own environment, and the seconds of training.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        trained = operant.train("ppo", task, seeds=seeds, budget=budget, run=Path(folder) / "run", **parameters)
+        outcome = trained.outcome
+        if outcome is None:
+            raise RuntimeError("the run did not train")
+        final = trained.evaluate(100, backend="gymnasium")
+        curve = [
+            {"steps": record["consumed"], "scores": record["scores"]}
+            for record in read_records(trained.run.evaluations_path)
+        ]
+        facts = trained.run.facts()
+        return {
+            "task": task,
+            "seeds": list(seeds),
+            "budget": budget,
+            "config": asdict(trained.experiment.learner.config),
+            "versions": facts["sessions"][0]["versions"],
+            "training_seconds": outcome.seconds,
+            "steps_per_second": outcome.steps_per_second,
+            "curve": curve,
+            "final": {
+                "episodes": final.episodes,
+                "scores": list(final.scores),
+                "mean": final.mean,
+                "iqm": final.iqm,
+                "interval": list(final.interval),
+            },
+        }
+
+
+def write(results: Any, file: str) -> None:
+    """Write the results beside the experiment `file`."""
+    Path(file).with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+def draw(blocks: Sequence[dict[str, Any]], file: str, *, title: str, bar: float) -> None:
+    """Draw the learning curves of all seeds, and their final scores beside the bar to reach."""
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(9, 3.6), width_ratios=(3, 1), sharey=True, constrained_layout=True
+    )
+    for block in blocks:
+        steps = [point["steps"] for point in block["curve"]]
+        scores = np.array([point["scores"] for point in block["curve"]])
+        left.plot(steps, scores, color=BLUE, alpha=0.25, linewidth=0.8)
+    everything = np.concatenate([[point["scores"] for point in block["curve"]] for block in blocks], axis=1)
+    left.plot(steps, np.median(everything, axis=1), color=BLUE, linewidth=2.2, label="median seed")
+    left.axhline(bar, color=ORANGE, linestyle="--", linewidth=1, label=f"to reach: {bar:g}")
+    left.set(xlabel="environment steps of each seed", ylabel="greedy return, 20 episodes", title=title)
+    left.legend(frameon=False, loc="lower right")
+    finals = np.concatenate([block["final"]["scores"] for block in blocks])
+    offsets = (np.arange(len(finals)) / max(1, len(finals) - 1) - 0.5) * 0.6
+    right.plot(offsets, finals, "o", color=BLUE, markersize=4, alpha=0.8)
+    right.axhline(bar, color=ORANGE, linestyle="--", linewidth=1)
+    right.axhline(finals.mean(), color=GREY, linewidth=1.5)
+    right.set(xticks=[], xlim=(-0.6, 0.6), title=f"final, {len(finals)} seeds, 100 episodes")
+    right.set_xlabel(f"mean {finals.mean():.1f}, least {finals.min():.1f}")
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(Path(file).with_suffix(".png"), dpi=130)
+    plt.close(figure)

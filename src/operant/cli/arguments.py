@@ -1,0 +1,155 @@
+"""From arguments to dataclasses, by tyro: flags are the fields, help texts are their docstrings."""
+
+import argparse
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, make_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+from operant import catalog
+from operant.runtime.progress import ProgressMode
+from operant.runtime.settings import Settings
+from operant.runtime.tables import from_table
+
+T = TypeVar("T")
+
+DEFAULT_SEEDS = 8
+
+_ALGORITHM, _TASK = "ALGORITHM", "TASK"
+_NOT_A_FLAG = (tyro.conf.Fixed, tyro.conf.Suppress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answering:
+    """What every command that answers with numbers is told."""
+
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print the result as one line of JSON on standard output, and everything else on standard error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Answering):
+    """What every command that trains is told."""
+
+    progress: ProgressMode = "auto"
+    """A live line on a terminal, else a line every 10 seconds (auto); always the latter (plain); nothing (silent)."""
+
+
+@dataclass(frozen=True)
+class TrainOptions(Training, Settings):
+    """What is common to all algorithms."""
+
+    algorithm: Annotated[str, *_NOT_A_FLAG] = _ALGORITHM
+    task: Annotated[str, *_NOT_A_FLAG] = _TASK
+    seeds: Annotated[tuple[int, ...], *_NOT_A_FLAG] = tuple(range(DEFAULT_SEEDS))
+
+    count: Annotated[int, tyro.conf.arg(name="seeds")] = DEFAULT_SEEDS
+    """How many seeds are trained side by side. One seed is no result: take 5 or more."""
+
+    first: Annotated[int, tyro.conf.arg(name="seed")] = 0
+    """The first seed; the others follow it."""
+
+    preset: str | None = None
+    """A named configuration (`operant list ALGORITHM` names them). Default: the one for the task, if there is one."""
+
+    config: Path | None = None
+    """A file with a table [config], such as a run's config.toml; it wins over presets, and flags win over it."""
+
+    run: Path | None = None
+    """Folder of the run, new or empty. Default: runs/<algorithm>-<task>-<n>, the first that is free."""
+
+    def chosen_seeds(self) -> tuple[int, ...]:
+        """Return the seeds: those of the configuration file, unless --seeds or --seed asks for others."""
+        if (self.count, self.first) == (len(self.seeds), self.seeds[0]):
+            return self.seeds
+        if self.count < 1 or self.first < 0:
+            raise ValueError(f"--seeds must be at least 1 and --seed at least 0, got {self.count} and {self.first}")
+        return tuple(range(self.first, self.first + self.count))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the fields of `Settings`, with the chosen seeds."""
+        return {field.name: getattr(self, field.name) for field in fields(Settings)} | {"seeds": self.chosen_seeds()}
+
+
+def parse(kind: type[T], arguments: Sequence[str], command: str, **options: Any) -> T:
+    """Parse the arguments of a command.
+
+    Args:
+        kind: a dataclass.
+        arguments: what follows the command.
+        command: how it is called, for the help text.
+        **options: for `tyro.cli`.
+
+    Raises:
+        SystemExit: the help text was asked for (0), or the arguments are wrong (2); tyro has printed what is to say.
+    """
+    return tyro.cli(
+        kind, args=list(arguments), prog=f"operant {command}", config=(tyro.conf.OmitArgPrefixes,), **options
+    )
+
+
+def parse_training(arguments: Sequence[str]) -> tuple[TrainOptions, Any]:
+    """Parse the arguments of `operant train`: defaults, then the preset, then the --config file, then flags.
+
+    Returns:
+        The options, and the algorithm's own configuration.
+
+    Raises:
+        ValueError: algorithm, preset or file are wrong.
+        SystemExit: as for `parse`.
+    """
+    words = [word for word, _ in zip(arguments, range(2), strict=False) if not word.startswith("-")]
+    flags = list(arguments[len(words) :])
+    asks_for_help = "-h" in flags or "--help" in flags
+    if len(words) < 2 and not asks_for_help:
+        raise ValueError("name an algorithm and a task first: operant train ppo CartPole-v1 (see operant train --help)")
+    algorithm, task = [*words, _ALGORITHM, _TASK][0], [*words[1:], _TASK][0]
+    command = f"train {algorithm} {task}"
+    if not words:
+        note = "Train an algorithm on a task. Its own options are listed by `operant train ALGORITHM --help`."
+        parse(TrainOptions, flags, command, description=note)
+    options, config = _defaults(algorithm, task, flags)
+    entry = catalog.find(algorithm)
+    both = make_dataclass("Both", [("run", TrainOptions), (algorithm, type(config))])
+    note = f"Train {entry.title} ({entry.paper}), several seeds side by side."
+    parsed = parse(both, flags, command, default=both(options, config), description=note)
+    return parsed.run, getattr(parsed, algorithm)
+
+
+def _defaults(algorithm: str, task: str, flags: Sequence[str]) -> tuple[TrainOptions, Any]:
+    """Return what the flags change: the preset under the configuration file."""
+    from operant import api
+
+    first_look = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--preset", "--config"):
+        first_look.add_argument(name, nargs="?")  # a flag without a value is left to the real parser
+    named, _ = first_look.parse_known_args(flags)
+    config = api.configure(algorithm, task, preset=named.preset)
+    options = TrainOptions(algorithm=algorithm, task=task)
+    if named.config is None:
+        return options, config
+    tables = _read(Path(named.config))
+    config = from_table(type(config), tables["config"], base=config, where=f"{named.config}: config")
+    if "settings" not in tables:
+        return options, config
+    settings = from_table(Settings, tables["settings"], where=f"{named.config}: settings")
+    if settings.algorithm != algorithm:
+        raise ValueError(f"{named.config} configures {settings.algorithm}, not {algorithm}; name the former")
+    values = {field.name: getattr(settings, field.name) for field in fields(Settings)} | {"task": task}
+    return replace(options, **values, count=len(settings.seeds), first=settings.seeds[0]), config
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"--config {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"--config {path} is not TOML: {error}") from error
+    unknown = sorted(tables.keys() - {"schema_version", "settings", "config"})
+    if unknown or not isinstance(tables.get("config"), dict) or not isinstance(tables.get("settings", {}), dict):
+        raise ValueError(f"--config {path} must hold a table [config], may hold [settings], and no others {unknown}")
+    return tables

@@ -1,0 +1,43 @@
+"""Learning curves as text."""
+
+import math
+from collections.abc import Sequence
+
+WIDTH = 60
+"""Columns of a chart."""
+
+_LEVELS = " ▁▂▃▄▅▆▇█"
+
+
+def bar_chart(values: Sequence[float], *, low: float, high: float, height: int) -> str:
+    """Return one bar a value, in lines of text with a scale at the left.
+
+    Args:
+        values: NaN leaves a gap.
+        low: the value of the lowest bar that is seen; lower ones are drawn as it.
+        high: the value of a bar of full height.
+        height: lines.
+    """
+    steps = len(_LEVELS) - 1
+    most = height * steps
+    span = high - low if high > low else 1.0
+    bars = [0 if math.isnan(v) else round(1 + (most - 1) * min(max((v - low) / span, 0.0), 1.0)) for v in values]
+    labels = [""] * height
+    labels[0], labels[-1] = _label(high), _label(low)
+    margin = max(map(len, labels))
+    lines = []
+    for line, label in enumerate(labels):
+        below = steps * (height - 1 - line)
+        cells = "".join(_LEVELS[min(max(bar - below, 0), steps)] for bar in bars)
+        lines.append(f"{label:>{margin}} ┤{cells}".rstrip())
+    return "\n".join(lines)
+
+
+def budget_axis(budget: int, unit: str, *, low: float, high: float) -> str:
+    """Return the line below a `bar_chart` of the same scale whose columns share the budget."""
+    margin = max(len(_label(low)), len(_label(high)))
+    return f"{'':{margin}} 0{f'{budget} {unit}':>{WIDTH}}"
+
+
+def _label(value: float) -> str:
+    return f"{value:.3g}"

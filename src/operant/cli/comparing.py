@@ -1,0 +1,112 @@
+"""`operant compare`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from operant import catalog
+from operant.cli.arguments import Answering, parse
+from operant.cli.charts import WIDTH, bar_chart, budget_axis
+from operant.cli.output import location, number, print_json, require_extra, say, score_fields, table
+
+if TYPE_CHECKING:
+    from operant.runtime.comparison import Curve, Standing
+
+
+@dataclass(frozen=True)
+class CompareOptions(Answering):
+    """Put runs of the same protocol side by side: final scores, intervals, learning curves."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of the runs."""
+
+    out: Path | None = None
+    """A picture to draw, such as compare.png (extra: plots)."""
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise ValueError("name the folders of one or more runs")
+        if self.out is not None and self.out.suffix not in (".png", ".svg", ".pdf"):
+            raise ValueError(f"out must end in .png, .svg or .pdf, got {self.out}")
+
+
+def compare(arguments: list[str]) -> int:
+    """Put runs side by side."""
+    options = parse(CompareOptions, arguments, "compare")
+    if options.out is not None:
+        require_extra("plots", "a picture", ["matplotlib"])
+    from operant.runtime.comparison import compare as standings_of
+    from operant.runtime.run import Run
+
+    standings = standings_of([Run.open(path) for path in options.runs])
+    names = names_of([standing.run.path for standing in standings])
+    if options.json:
+        runs = [_answer(name, standing) for name, standing in zip(names, standings, strict=True)]
+        settings = standings[0].run.settings
+        print_json({"task": settings.task, "budget": settings.budget, "runs": runs})
+    else:
+        _print_report(names, standings)
+    if options.out is not None:
+        from operant.cli.plotting import draw
+
+        draw(names, standings, options.out)
+        say(f"drawn: {location(options.out)}")
+    return 0
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Return what to call runs: the names of their folders if these differ, else the paths."""
+    short = [path.name for path in paths]
+    return short if len(set(short)) == len(short) else [location(path) for path in paths]
+
+
+def curve_chart(curve: "Curve", budget: int, *, low: float, high: float, height: int) -> str:
+    """Return the IQM of the seeds over the budget as text."""
+    points = [budget * (column + 1) / WIDTH for column in range(WIDTH)]
+    return bar_chart(curve.at(points).tolist(), low=low, high=high, height=height)
+
+
+def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None:
+    settings = standings[0].run.settings
+    unit = catalog.find(settings.algorithm).unit
+    print(f"{settings.task}, {settings.budget} {unit} a seed, {settings.evaluate_episodes} greedy episodes a seed\n")
+    print(_score_table(names, standings))
+    print("\nIQM: interquartile mean over the seeds, with its 95 % bootstrap interval.")
+    if len(standings) > 1:
+        print(f"P: probability that a seed scores higher than one of {names[0]}.")
+    print()
+    for name, standing in zip(names, standings, strict=True):
+        print(f"{name}: {' '.join(map(number, sorted(standing.final.scores)))}")
+    low = min(standing.curve.iqm.min() for standing in standings)
+    high = max(standing.curve.iqm.max() for standing in standings)
+    for name, standing in zip(names, standings, strict=True):
+        chart = curve_chart(standing.curve, settings.budget, low=low, high=high, height=8 if len(names) == 1 else 4)
+        print(f"\n{name}\n{chart}")
+    print(budget_axis(settings.budget, unit, low=low, high=high))
+
+
+def _score_table(names: Sequence[str], standings: Sequence["Standing"]) -> str:
+    heading = ["run", "algorithm", "seeds", "IQM", "interval", "mean"] + (["P"] if len(names) > 1 else [])
+    rows = [heading]
+    for name, standing in zip(names, standings, strict=True):
+        final, settings = standing.final, standing.run.settings
+        low, high = final.interval
+        interval = f"[{number(low)}, {number(high)}]" if len(settings.seeds) > 1 else "unknown"
+        row = [name, settings.algorithm, str(len(settings.seeds)), number(final.iqm), interval, number(final.mean)]
+        rows.append(row + ([f"{standing.improvement:.2f}"] if len(names) > 1 else []))
+    return table(rows, "<<>>>>>"[: len(heading)])
+
+
+def _answer(name: str, standing: "Standing") -> dict[str, Any]:
+    settings, curve = standing.run.settings, standing.curve
+    return {
+        "run": name,
+        "algorithm": settings.algorithm,
+        "seeds": settings.seeds,
+        **score_fields(standing.final),
+        "probability_of_improvement": standing.improvement,
+        "curve": {name: getattr(curve, name).tolist() for name in ("consumed", "iqm", "low", "high", "scores")},
+    }

@@ -1,0 +1,61 @@
+"""`operant list`; imports nothing heavy unless one algorithm is asked for."""
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from operant import catalog
+from operant.cli.output import print_json, table
+
+
+def list_algorithms(arguments: list[str]) -> int:
+    """Name the algorithms, or tell all about one."""
+    parser = argparse.ArgumentParser("operant list", description="Name the algorithms, or tell all about one.")
+    parser.add_argument("algorithm", nargs="?", metavar="ALGORITHM", help="the one to tell all about")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    options = parser.parse_args(arguments)
+    if options.algorithm is not None:
+        return _tell(catalog.find(options.algorithm), as_json=options.json)
+    if options.json:
+        print_json({"algorithms": [asdict(algorithm) for algorithm in catalog.ALGORITHMS]})
+        return 0
+    heading = ("name", "title", "family", "policy", "actions", "paper")
+    rows = [(a.name, a.title, a.family, _policy(a), ", ".join(a.actions), a.paper) for a in catalog.ALGORITHMS]
+    print(table([heading, *rows], "<<<<<<"))
+    print("\n`operant list ALGORITHM` tells more, `operant train ALGORITHM --help` lists its options.")
+    return 0
+
+
+def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
+    presets = _presets(algorithm)
+    if as_json:
+        print_json({**asdict(algorithm), "presets": presets})
+        return 0
+    facts = [
+        ("family", algorithm.family),
+        ("policy", _policy(algorithm)),
+        ("model of the world", algorithm.model),
+        ("actions", ", ".join(algorithm.actions)),
+        ("budget in", algorithm.unit),
+        ("paper", algorithm.paper),
+        ("code", algorithm.module),
+    ]
+    print(f"{algorithm.name}: {algorithm.title}\n\n{algorithm.idea}\n\n{table(facts, '<<')}\n\npresets:")
+    for name, values in presets.items():
+        print(f"  {name}: {', '.join(f'{key} = {value}' for key, value in values.items()) or 'the defaults'}")
+    print(f"\n`operant train {algorithm.name} --help` says what each of these is.")
+    return 0
+
+
+def _presets(algorithm: catalog.Algorithm) -> dict[str, dict[str, Any]]:
+    """Return every preset with the values that it sets; what it leaves out keeps its default."""
+    from importlib import import_module
+
+    known = import_module(algorithm.module).PRESETS
+    return {
+        name: dict(known.get(name, {})) for name in [*algorithm.presets, *sorted(known.keys() - {*algorithm.presets})]
+    }
+
+
+def _policy(algorithm: catalog.Algorithm) -> str:
+    return "on-policy" if algorithm.on_policy else "off-policy"

@@ -1,0 +1,107 @@
+"""What commands print: tables, JSON, places of files."""
+
+import importlib.util
+import json
+import math
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from operant.runtime.evaluation import Evaluation
+
+
+def say(text: str) -> None:
+    """Print for people, on standard error."""
+    print(text, file=sys.stderr)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one line of JSON; a number that is not finite becomes null."""
+    print(json.dumps(_finite(value), allow_nan=False))
+
+
+def table(rows: Sequence[Sequence[str]], align: str) -> str:
+    """Return rows as text, in columns that are two spaces apart.
+
+    Args:
+        rows: the cells; the first row is the heading.
+        align: `<` or `>` for each column.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = [[f"{cell:{side}{n}}" for cell, side, n in zip(row, align, widths, strict=True)] for row in rows]
+    return "\n".join("  ".join(row).rstrip() for row in cells)
+
+
+def location(path: Path) -> str:
+    """Return a path as one would type it here: relative if it lies below the working folder, quoted if need be."""
+    path = path.resolve()
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+
+
+def number(value: float) -> str:
+    """Return a score with five digits."""
+    return f"{value:.5g}"
+
+
+def seed_table(seeds: Sequence[int], evaluation: "Evaluation", *, threshold: float | None = None) -> str:
+    """Return the scores of every seed and their summary.
+
+    Args:
+        seeds: of the run.
+        evaluation: of all of them.
+        threshold: the mean score from which on the task counts as solved, for a column that says so.
+    """
+    rows = [["seed", "score", "worst", "best", "episodes"] + ([] if threshold is None else ["solved"])]
+    for seed, score, episodes in zip(seeds, evaluation.scores, evaluation.episode_scores, strict=True):
+        row = [str(seed), number(score), number(min(episodes)), number(max(episodes)), str(len(episodes))]
+        rows.append(row + ([] if threshold is None else ["yes" if score >= threshold else "no"]))
+    return f"{table(rows, '>' * len(rows[0]))}\n\n{summary(evaluation)}"
+
+
+def summary(evaluation: "Evaluation") -> str:
+    """Return mean, IQM and interval in words."""
+    if len(evaluation.scores) == 1:
+        return f"{number(evaluation.mean)} by one seed, which says nothing about the next one: take 5 or more"
+    low, high = evaluation.interval
+    return (
+        f"mean {number(evaluation.mean)}, IQM {number(evaluation.iqm)}, "
+        f"95 % interval of the IQM [{number(low)}, {number(high)}]"
+    )
+
+
+def score_fields(evaluation: "Evaluation") -> dict[str, Any]:
+    """Return what every JSON answer says about an evaluation."""
+    return {
+        "per_seed_scores": evaluation.scores,
+        "mean": evaluation.mean,
+        "iqm": evaluation.iqm,
+        "interval": evaluation.interval,
+    }
+
+
+def missing(modules: Sequence[str]) -> list[str]:
+    """Return those modules that are not installed."""
+    return [module for module in modules if importlib.util.find_spec(module) is None]
+
+
+def require_extra(extra: str, what: str, modules: Sequence[str]) -> None:
+    """Refuse what needs an extra that is not installed.
+
+    Raises:
+        ModuleNotFoundError: one of the modules is missing; the message says how to install it.
+    """
+    absent = missing(modules)
+    if absent:
+        raise ModuleNotFoundError(f'{what} needs {", ".join(absent)}: pip install "operant[{extra}]"')
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,79 @@
+"""Learning curves as a picture (extra: `plots`)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from operant import catalog
+from operant.cli.output import number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from operant.runtime.comparison import Standing
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Told apart by the colour-blind too (Okabe and Ito 2008)."""
+
+DASHES = ("-", "--", ":")
+"""Of the runs beyond the number of colours."""
+
+
+def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> None:
+    """Draw the learning curves of runs, and their final scores seed by seed.
+
+    Args:
+        names: of the runs.
+        standings: the runs, all of one task and budget.
+        path: of the picture; its folder is made if need be.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    settings = standings[0].run.settings
+    figure = Figure(figsize=(9.5, 4.2 + 0.22 * len(names)), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    curves, finals = figure.subplots(1, 2, sharey=True, width_ratios=[3.2, 1])
+    for i, (name, standing) in enumerate(zip(names, standings, strict=True)):
+        colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
+        _draw_curve(curves, standing, colour, dash, _label(name, standing))
+        _draw_final(finals, standing, i, colour)
+    figure.suptitle(settings.task, fontsize=12)
+    curves.set_xlim(0, max(standing.curve.consumed[-1] for standing in standings))
+    curves.set_xlabel(f"{catalog.find(settings.algorithm).unit} of each seed")
+    curves.set_ylabel("score: undiscounted return, greedy")
+    curves.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g} k" if x >= 1000 else f"{x:g}")
+    finals.set_xlabel("at the end: each seed, IQM")
+    finals.set_xticks([])
+    finals.set_xlim(-0.7, len(names) - 0.3)
+    for axes in (curves, finals):
+        axes.grid(axis="y", color="0.9", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(*curves.get_legend_handles_labels(), loc="outside lower left", frameon=False, fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def _draw_curve(axes: "Axes", standing: "Standing", colour: str, dash: str, label: str) -> None:
+    curve = standing.curve
+    axes.plot(curve.consumed, curve.scores, color=colour, linestyle=dash, linewidth=0.6, alpha=0.35)
+    axes.fill_between(curve.consumed, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(curve.consumed, curve.iqm, color=colour, linestyle=dash, linewidth=2.2, label=label)
+
+
+def _draw_final(axes: "Axes", standing: "Standing", column: int, colour: str) -> None:
+    """Draw every seed's score as a point, beside the IQM with its interval."""
+    scores, final = sorted(standing.final.scores), standing.final
+    axes.scatter([column - 0.15] * len(scores), scores, color=colour, s=14, alpha=0.5, linewidths=0)
+    below, above = final.iqm - final.interval[0], final.interval[1] - final.iqm
+    spread = [[max(below, 0.0)], [max(above, 0.0)]] if len(scores) > 1 else None
+    axes.errorbar(column + 0.15, final.iqm, yerr=spread, color=colour, fmt="o", markersize=6, capsize=4, linewidth=1.6)
+
+
+def _label(name: str, standing: "Standing") -> str:
+    final, seeds = standing.final, len(standing.final.scores)
+    if seeds == 1:
+        return f"{name}: {number(final.iqm)}, one seed"
+    low, high = final.interval
+    return f"{name}: IQM {number(final.iqm)}, 95 % interval [{number(low)}, {number(high)}], {seeds} seeds"

@@ -1,0 +1,138 @@
+"""`operant tour`: a guided tour, one stop a chapter."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from operant import catalog
+from operant.cli.arguments import parse
+from operant.cli.charts import budget_axis
+from operant.cli.comparing import curve_chart
+from operant.cli.evaluating import keep
+from operant.cli.output import location, missing, number, seed_table
+from operant.cli.training import next_commands
+from operant.cli.watching import film
+from operant.runtime.signals import Interruption
+
+if TYPE_CHECKING:
+    from operant.api import Trained
+
+
+@dataclass(frozen=True)
+class TourOptions:
+    """Take a guided tour: train a small policy, score it, and look at it. It takes about a minute."""
+
+    keep: Path = Path("runs")
+    """Folder in which the runs of the tour are kept."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One thing to see.
+
+    Attributes:
+        title: what it is about.
+        text: what is going to happen.
+        visit: does it, given the folder for runs and what asks it to stop; returns an exit status.
+    """
+
+    title: str
+    text: str
+    visit: Callable[[Path, Interruption], int]
+
+
+def tour(arguments: list[str]) -> int:
+    """Visit all stops."""
+    options = parse(TourOptions, arguments, "tour")
+    statuses: list[int] = []
+    with Interruption() as interrupted:
+        for number_, stop in enumerate(STOPS, 1):
+            print(f"{number_}/{len(STOPS)}  {stop.title}\n\n{stop.text}\n", flush=True)
+            statuses.append(stop.visit(options.keep, interrupted))
+            if interrupted():
+                break
+    return max(statuses)
+
+
+def balance(folder: Path, interrupted: Interruption, *, budget: int = 100_000, seeds: int = 8) -> int:
+    """Train PPO on CartPole, score all seeds in Gymnasium's own environment and show the result.
+
+    Returns:
+        0 if every seed has solved the task, 75 if training was interrupted, else 1.
+    """
+    import gymnasium
+
+    from operant import api
+    from operant.runtime.run import default_run_path
+
+    algorithm, task = "ppo", "CartPole-v1"
+    threshold = gymnasium.spec(task).reward_threshold
+    assert threshold is not None  # noqa: S101 - CartPole has one
+    path = default_run_path(algorithm, task, folder)
+    begin = time.perf_counter()
+    command = ["operant", "tour", "--keep", str(folder)]
+    trained = api.train(algorithm, task, seeds=seeds, budget=budget, run=path, interrupted=interrupted, command=command)
+    place = location(trained.run.path)
+    if trained.outcome is None or trained.outcome.interrupted:
+        print(f"Interrupted and saved. Go on with `operant resume {place}`.")
+        return 75
+    print(
+        f"Trained in {time.perf_counter() - begin:.0f} s. Now 100 greedy episodes a seed in Gymnasium's own {task}:\n"
+    )
+    evaluation = trained.evaluate(100, backend="gymnasium")
+    keep(trained, evaluation, "gymnasium")
+    print(f"{seed_table(trained.run.settings.seeds, evaluation, threshold=threshold)}\n")
+    solved = sum(score >= threshold for score in evaluation.scores)
+    print(f"{solved} of {seeds} seeds have solved it: a mean of {number(threshold)} or more.\n")
+    _show_curve(trained, budget)
+    print(f"\nEverything is in {place}: configuration, metrics, checkpoints.")
+    print(f"{_pictures(trained)}\n\n{next_commands(place)}")
+    return 0 if solved == seeds else 1
+
+
+def _show_curve(trained: "Trained", budget: int) -> None:
+    from operant.runtime.comparison import learning_curve
+
+    curve, unit = learning_curve(trained.run), catalog.find(trained.run.settings.algorithm).unit
+    low, high = float(curve.iqm.min()), float(curve.iqm.max())
+    print("How the score grew (interquartile mean over the seeds):\n")
+    print(curve_chart(curve, budget, low=low, high=high, height=8))
+    print(budget_axis(budget, unit, low=low, high=high))
+
+
+def _pictures(trained: "Trained") -> str:
+    """Draw the learning curve and film the first seed, as far as the extras are there; say where."""
+    lines: list[str] = []
+    if missing(["matplotlib"]):
+        lines.append('For a picture of the curve: pip install "operant[plots]"')
+    else:
+        from operant.cli.plotting import draw
+        from operant.runtime.comparison import compare
+
+        picture = trained.run.media_path / "learning-curve.png"
+        draw([trained.run.path.name], compare([trained.run]), picture)
+        lines.append(f"The curve as a picture: {location(picture)}")
+    if missing(["pygame", "imageio_ffmpeg"]):
+        lines.append('To film the policy: pip install "operant[render]"')
+    else:
+        path, (score,) = film(trained, 0)
+        lines.append(f"The first seed in action (score {number(score)}): {location(path)}")
+    return "\n".join(lines)
+
+
+STOPS = (
+    Stop(
+        title="Eight policies learn to balance a pole",
+        text=(
+            "CartPole-v1: push a cart left or right so that the pole on it stays upright; every step that it does\n"
+            "scores 1, and 500 steps are an episode. PPO collects experience with the current policy, judges how much\n"
+            "better than expected each action was, and improves the policy a little. One seed is no result, so eight\n"
+            "learn side by side as one program, 100000 steps each. They are then scored where everybody else is:\n"
+            "in Gymnasium's own environment, in episodes that they have not seen."
+        ),
+        visit=balance,
+    ),
+)
+"""The stops, in the order of the chapters."""

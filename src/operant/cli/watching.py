@@ -1,0 +1,172 @@
+"""`operant watch` (extra: `render`)."""
+
+import math
+import os
+import re
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from operant.cli.arguments import parse
+from operant.cli.output import location, number, require_extra
+
+if TYPE_CHECKING:
+    from operant.api import Trained
+    from operant.runtime.watching import Frame, Stage
+
+FORMATS: dict[str, tuple[float, dict[str, Any]]] = {
+    ".gif": (
+        33.0,
+        {
+            "codec": "gif",
+            "pix_fmt_out": "pal8",
+            "macro_block_size": 1,
+            # A palette for each frame keeps colours right and needs no second pass.
+            "output_params": [
+                "-vf",
+                "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1:dither=none",
+                *("-gifflags", "-transdiff", "-loop", "0"),
+            ],
+        },
+    ),
+    ".mp4": (60.0, {"codec": "libx264", "macro_block_size": 2}),
+}
+"""The most frames a second, and the parameters of ffmpeg, by the ending of the file."""
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """Let a trained policy act in Gymnasium's own environment, and film it."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+
+    seed_index: int | Literal["best"] = 0
+    """Which seed acts: its place among the seeds of the run, from 0, or the one that scored best at the end."""
+
+    out: Path | None = None
+    """The film, a .gif or an .mp4. Default: media/<task>-seed<seed>.gif in the folder of the run."""
+
+    episodes: int = 1
+    """How many to play."""
+
+    live: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Show it in a window instead."""
+
+    sample: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Sample actions from the policy instead of taking the likeliest (greedy)."""
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise ValueError(f"episodes must be at least 1, got {self.episodes}")
+        if self.out is not None and self.out.suffix not in FORMATS:
+            raise ValueError(f"out must end in {' or '.join(FORMATS)}, got {self.out}")
+        if self.out is not None and self.live:
+            raise ValueError("a live show makes no film: leave out either --out or --live")
+
+
+def watch(arguments: list[str]) -> int:
+    """Film a trained policy, or show it in a window."""
+    options = parse(WatchOptions, arguments, "watch")
+    require_extra("render", "watching", ["pygame"] if options.live else ["pygame", "imageio_ffmpeg"])
+    from operant import api
+
+    trained = api.load(options.run)
+    with closing(trained.experiment):
+        index = _best(trained) if options.seed_index == "best" else options.seed_index
+        if options.live:
+            scores = _show(trained, index, options.episodes, options.sample)
+        else:
+            path, scores = film(trained, index, path=options.out, episodes=options.episodes, sample=options.sample)
+            print(f"filmed: {location(path)}")
+    print(f"seed {trained.run.settings.seeds[index]} scored {', '.join(map(number, scores))}")
+    return 0
+
+
+def film(
+    trained: "Trained", index: int, *, path: Path | None = None, episodes: int = 1, sample: bool = False
+) -> tuple[Path, list[float]]:
+    """Film one seed of a run.
+
+    Args:
+        trained: the run.
+        index: place of the seed among those of the run.
+        path: a .gif or an .mp4. Default: in the folder of the run.
+        episodes: how many.
+        sample: whether it samples its actions, or takes the likeliest.
+
+    Returns:
+        Where the film is, and the score of each episode.
+    """
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # films need no display
+    with _stage(trained, index, sample) as stage:
+        seed = trained.run.settings.seeds[index]
+        task = re.sub(r"[^A-Za-z0-9._-]+", "-", trained.run.settings.task)
+        path = path or trained.run.media_path / f"{task}-seed{seed}.gif"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(_Film(path, stage.frames_per_second)) as writer:
+            return path, stage.play(episodes, writer.add)
+
+
+class _Film:
+    """Writes frames to a file; formats that cannot show so many a second get every second, third, ... of them."""
+
+    def __init__(self, path: Path, frames_per_second: float):
+        limit, parameters = FORMATS[path.suffix]
+        self._path = path
+        self._stride = math.ceil(frames_per_second / limit)
+        self._parameters = parameters | {"fps": frames_per_second / self._stride, "ffmpeg_log_level": "error"}
+        self._seen = 0
+        self._sink: Any = None  # a generator that takes frames
+
+    def add(self, frame: "Frame") -> None:
+        from imageio_ffmpeg import write_frames
+
+        if self._sink is None:
+            size = (frame.shape[1], frame.shape[0])
+            self._sink = write_frames(str(self._path), size, **self._parameters)
+            self._sink.send(None)
+        if self._seen % self._stride == 0:
+            self._sink.send(frame)
+        self._seen += 1
+
+    def close(self) -> None:
+        if self._sink is not None:
+            self._sink.close()
+
+
+def _show(trained: "Trained", index: int, episodes: int, sample: bool) -> list[float]:
+    import pygame
+
+    try:
+        with _stage(trained, index, sample, live=True) as stage:
+            return stage.play(episodes)
+    except pygame.error as error:
+        raise ValueError(f"no window can be opened here ({error}); make a film by leaving out --live") from error
+
+
+def _stage(trained: "Trained", index: int, sample: bool, *, live: bool = False) -> "Stage":
+    from operant import streams
+    from operant.runtime.watching import Stage
+
+    learner, settings = trained.experiment.learner, trained.run.settings
+    stream = streams.torch_generator(settings.seeds[0], "watching", device=learner.device)
+    return Stage(
+        learner,
+        settings.task,
+        seeds=settings.seeds,
+        index=index,
+        noise=(lambda: learner.head.noise((len(settings.seeds), 1), stream)) if sample else None,
+        live=live,
+        device=learner.device,
+    )
+
+
+def _best(trained: "Trained") -> int:
+    """Return the place of the seed with the highest score in the latest evaluation of training."""
+    from operant.runtime.comparison import learning_curve
+
+    return int(learning_curve(trained.run).scores[-1].argmax())

@@ -1,0 +1,62 @@
+"""A run that was trained by the command line itself, and ways to call it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from operant.cli import main
+
+TINY = ["--seeds", "2", "--environments", "4", "--steps", "32", "--minibatches", "2", "--epochs", "2"]
+TINY += ["--evaluate-episodes", "4", "--progress", "silent"]
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory):
+    """Give the folder of a run; tests must not change it but for what evaluate and watch add."""
+    path = tmp_path_factory.mktemp("runs") / "trained"
+    assert main(["train", "ppo", "CartPole-v1", *TINY, "--budget", "1024", "--run", str(path)]) == 0
+    return path
+
+
+@pytest.fixture
+def cli(capfd):
+    """Give a function that runs a command in this process and returns exit status, output and errors."""
+
+    def call(*arguments):
+        capfd.readouterr()
+        status = main([str(argument) for argument in arguments])
+        return status, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def answer(cli):
+    """Give a function that runs a command with --json and returns the only line of its output, decoded."""
+
+    def call(*arguments):
+        status, out, _ = cli(*arguments, "--json")
+        assert status == 0
+        (line,) = out.splitlines()
+        return json.loads(line)
+
+    return call
+
+
+@pytest.fixture
+def start():
+    """Give a function that starts a command in a process of its own, which ends with the test."""
+    processes = []
+
+    def call(*arguments):
+        command = [sys.executable, "-m", "operant", *map(str, arguments)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        processes.append(process)
+        return process
+
+    yield call
+    for process in processes:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,144 @@
+from dataclasses import fields
+
+import pytest
+
+from operant import catalog, configure
+from operant.cli.arguments import DEFAULT_SEEDS, TrainOptions, parse_training
+from operant.control.ppo import PPOConfig
+from operant.runtime.settings import Settings
+
+TASK = "CartPole-v1"
+
+
+def words(text):
+    """Return a text without its frame and its line breaks."""
+    return " ".join(text.replace("│", " ").split())
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "config.toml"
+
+    def write(text):
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_without_flags_there_are_the_defaults_and_the_preset():
+    options, config = parse_training(["ppo", TASK])
+    assert options.settings() == vars(Settings("ppo", TASK, seeds=tuple(range(DEFAULT_SEEDS))))
+    assert config == configure("ppo", TASK)
+
+
+def test_seeds_is_a_count_and_seed_the_first():
+    options, _ = parse_training(["ppo", TASK, "--seeds", "3", "--seed", "5"])
+    assert options.chosen_seeds() == (5, 6, 7)
+
+
+@pytest.mark.parametrize("flags", [["--seeds", "0"], ["--seed", "-1"]])
+def test_impossible_seeds(flags):
+    options, _ = parse_training(["ppo", TASK, *flags])
+    with pytest.raises(ValueError, match="--seeds must be at least 1 and --seed at least 0"):
+        options.chosen_seeds()
+
+
+def test_dashes_and_underscores_are_the_same():
+    options, config = parse_training(["ppo", TASK, "--env_backend", "gymnasium", "--learning_rate", "0.5"])
+    assert (options.env_backend, config.learning_rate) == ("gymnasium", 0.5)
+
+
+def test_a_named_preset():
+    assert parse_training(["ppo", TASK, "--preset", "paper"])[1] == PPOConfig()
+
+
+def test_a_file_wins_over_presets_and_flags_over_both(file):
+    path = file("[config]\ngamma = 0.5\nlam = 0.25\nmax_grad_norm = 'none'\n")
+    _, config = parse_training(["ppo", TASK, "--preset", "zoo", "--lam", "0.75", f"--config={path}"])
+    zoo = configure("ppo", TASK, preset="zoo")
+    assert (config.gamma, config.lam, config.max_grad_norm, config.steps) == (0.5, 0.75, None, zoo.steps)
+
+
+def test_the_file_of_a_run_is_taken_as_a_whole(run):
+    flags = ["--config", str(run / "config.toml")]
+    options, config = parse_training(["ppo", TASK, *flags])
+    assert (options.seeds, options.budget, options.evaluate_episodes, config.environments) == ((0, 1), 1024, 4, 4)
+    options, _ = parse_training(["ppo", "Pendulum-v1", *flags, "--budget", "7"])
+    assert (options.task, options.budget) == ("Pendulum-v1", 7)
+
+
+def test_seeds_of_a_file_need_not_follow_each_other(file):
+    path = file("[config]\n[settings]\nalgorithm = 'ppo'\ntask = 'x'\nseeds = [3, 9]\n")
+    assert parse_training(["ppo", TASK, "--config", path])[0].chosen_seeds() == (3, 9)
+    assert parse_training(["ppo", TASK, "--config", path, "--seeds", "3"])[0].chosen_seeds() == (3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[config]\ngama = 1.0", "config.gama: there is no such key; did you mean gamma"),
+        ("[confg]", r"must hold a table \[config\]"),
+        ("nonsense", "is not TOML"),
+        ("[config]\n[settings]\nalgorithm = 'dqn'\ntask = 'x'", "configures dqn, not ppo"),
+    ],
+)
+def test_a_wrong_file(text, message, file):
+    with pytest.raises(ValueError, match=message):
+        parse_training(["ppo", TASK, "--config", file(text)])
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(ValueError, match="cannot be read: No such file"):
+        parse_training(["ppo", TASK, "--config", str(tmp_path / "nothing.toml")])
+
+
+@pytest.mark.parametrize("arguments", [[], ["ppo"], ["--gamma", "1", "ppo", TASK]])
+def test_algorithm_and_task_come_first(arguments):
+    with pytest.raises(ValueError, match="name an algorithm and a task first"):
+        parse_training(arguments)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--gama", "1"], "--gamma FLOAT"),
+        (["--gamma", "x"], "could not convert"),
+        (["--gamma", "7"], "in [0, 1]"),
+        (["--budget", "0"], "budget must be at least 1"),
+        (["--preset"], "--preset"),
+    ],
+)
+def test_a_wrong_flag_is_explained(flags, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        parse_training(["ppo", TASK, *flags])
+    assert message in words(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage"),
+    [([], "ALGORITHM TASK"), (["ppo"], "ppo TASK"), (["ppo", TASK], f"ppo {TASK}")],
+)
+def test_help_at_every_stage(arguments, usage, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        parse_training([*arguments, "--help"])
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: operant train {usage} [-h]")
+    assert "--evaluate-every" in out
+    assert ("--clip-low" in out) is bool(arguments)
+
+
+def test_help_shows_the_values_of_the_task(capsys):
+    chosen = configure("ppo", TASK).environments
+    assert chosen != PPOConfig().environments
+    with pytest.raises(SystemExit, match="0"):
+        parse_training(["ppo", TASK, "--help"])
+    assert f"and a faster rollout. (default: {chosen})" in words(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("algorithm", catalog.ALGORITHMS, ids=lambda algorithm: algorithm.name)
+def test_no_parameter_of_an_algorithm_is_called_like_an_option(algorithm):
+    _, config = parse_training([algorithm.name, TASK])
+    assert {field.name for field in fields(config)}.isdisjoint(
+        {field.name for field in fields(TrainOptions)} | {"seeds", "seed"}
+    )

@@ -1,0 +1,40 @@
+import pytest
+
+from operant import load
+from operant.runtime.metrics import read_records
+
+
+def test_scores_are_those_of_the_library(answer, run):
+    scored = answer("evaluate", run, "--episodes", 6)
+    expected = load(run).evaluate(6, backend="gymnasium")
+    assert scored["per_seed_scores"] == list(expected.scores)
+    assert scored["interval"] == list(expected.interval)
+    assert (scored["episodes"], scored["env_backend"], scored["seeds"]) == (6, "gymnasium", [0, 1])
+    kept = read_records(run / "eval" / "final.jsonl")[-1]
+    assert (kept["scores"], kept["consumed"], kept["env_backend"]) == (list(expected.scores), 1024, "gymnasium")
+
+
+def test_the_backend_can_be_chosen(answer, run):
+    scored = answer("evaluate", run, "--episodes", 6, "--env-backend", "tensor")
+    assert scored["per_seed_scores"] == list(load(run).evaluate(6, backend="tensor").scores)
+
+
+def test_a_required_score(cli, run):
+    status, out, err = cli("evaluate", run, "--episodes", 2, "--require", 0)
+    assert (status, err) == (0, "")
+    assert [line.split()[-1] for line in out.splitlines()[:3]] == ["solved", "yes", "yes"]
+    status, out, err = cli("evaluate", run, "--episodes", 2, "--require", 501)
+    assert status == 1
+    assert err.startswith("operant: below the required 501: seed 0 scored ")
+    assert "seed 1 scored" in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--episodes", "0"]])
+def test_wrong_use(arguments, cli, run):
+    assert cli("evaluate", *arguments, *([run] if arguments else []))[0] == 2
+
+
+def test_no_run(cli, tmp_path):
+    status, _, err = cli("evaluate", tmp_path)
+    assert status == 2
+    assert "is not the folder of a run" in err

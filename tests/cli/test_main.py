@@ -1,0 +1,75 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from operant.cli import COMMANDS
+from operant.runtime.checkpoints import NonFiniteError
+
+HEAVY = {"torch", "numba", "numpy", "scipy", "tyro", "gymnasium", "rich"}
+IMPORTS = "import json, sys; from operant.cli import main; main(json.loads(sys.argv[1])); print(*sys.modules)"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["list"], ["list", "--json"], ["tran"]])
+def test_what_computes_nothing_imports_nothing_heavy(arguments):
+    command = [sys.executable, "-c", IMPORTS, json.dumps(arguments)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert HEAVY.isdisjoint(result.stdout.splitlines()[-1].split())
+
+
+def test_help_names_every_command(cli):
+    status, out, _ = cli("--help")
+    assert status == 0
+    assert all(f"\n  {name} " in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_help_text(name, cli):
+    status, out, err = cli(name, "--help")
+    assert status == 0, err
+    assert f"operant {name}" in out
+    assert err == ""
+
+
+def test_an_unknown_command(cli):
+    assert cli("tran") == (2, "", "operant: error: there is no command 'tran'; did you mean train?\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ValueError("a\n  b"), 2),
+        (ModuleNotFoundError("a b"), 2),
+        (NonFiniteError("a b"), 1),
+        (OSError("a b"), 1),
+    ],
+)
+def test_a_known_error_is_one_line(error, status, cli, monkeypatch):
+    def fail(arguments):
+        raise error
+
+    monkeypatch.setattr("operant.cli.listing.list_algorithms", fail)
+    assert cli("list") == (status, "", "operant: error: a b\n")
+    monkeypatch.setenv("OPERANT_TRACEBACK", "1")
+    with pytest.raises(type(error)):
+        cli("list")
+
+
+def test_an_unknown_error_is_raised(cli, monkeypatch):
+    def fail(arguments):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("operant.cli.listing.list_algorithms", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli("list")
+
+
+def test_a_reader_that_has_seen_enough():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "operant", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    assert process.wait(timeout=60) == 141
+    assert process.stderr.read() == ""
+    process.stderr.close()

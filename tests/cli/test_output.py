@@ -1,0 +1,44 @@
+import json
+import math
+
+import pytest
+
+from operant.cli.output import location, print_json, require_extra, seed_table, summary, table
+from operant.runtime.evaluation import Evaluation
+
+
+def test_columns_are_aligned():
+    assert table([("name", "n"), ("a", "10")], "<>") == "name   n\na     10"
+
+
+def test_json_has_no_nan(capsys):
+    print_json({"a": [1.5, math.nan], "b": (math.inf,), "c": {"d": "x"}})
+    assert json.loads(capsys.readouterr().out) == {"a": [1.5, None], "b": [None], "c": {"d": "x"}}
+
+
+def test_places_are_relative_where_that_is_shorter(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert location(tmp_path / "runs" / "a") == "runs/a"
+    assert location(tmp_path / "with space") == "'with space'"
+    assert location(tmp_path.parent / "b") == str(tmp_path.parent / "b")
+
+
+def test_the_seed_table():
+    evaluation = Evaluation.of([[470.0, 500.0], [100.0, 200.0]])
+    lines = seed_table((3, 7), evaluation, threshold=475.0).splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["seed", "score", "worst", "best", "episodes", "solved"],
+        ["3", "485", "470", "500", "2", "yes"],
+        ["7", "150", "100", "200", "2", "no"],
+    ]
+    assert lines[4] == "mean 317.5, IQM 317.5, 95 % interval of the IQM [150, 485]"
+
+
+def test_one_seed_is_no_result():
+    assert summary(Evaluation.of([[1.0]])) == "1 by one seed, which says nothing about the next one: take 5 or more"
+
+
+def test_a_missing_extra_is_named():
+    require_extra("plots", "a picture", ["json"])
+    with pytest.raises(ModuleNotFoundError, match=r'a picture needs no_such_module: pip install "operant\[plots\]"'):
+        require_extra("plots", "a picture", ["json", "no_such_module"])

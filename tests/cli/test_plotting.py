@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from operant.cli import plotting
+from operant.cli.plotting import COLOURS, draw
+from operant.runtime.comparison import compare
+from operant.runtime.run import Run
+
+
+@pytest.fixture
+def drawn(monkeypatch, tmp_path, run):
+    """Give a function that draws the run under several names and returns the figure."""
+    figures = []
+
+    class Kept(Figure):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            figures.append(self)
+
+    monkeypatch.setattr("matplotlib.figure.Figure", Kept)
+
+    def call(*names):
+        (standing,) = compare([Run.open(run)])
+        draw(names, [standing] * len(names), tmp_path / "picture.png")
+        return figures[-1], standing
+
+    return call
+
+
+def test_lines_and_points_are_the_numbers(drawn):
+    figure, standing = drawn("a", "b")
+    curves, finals = figure.axes
+    bold = [line for line in curves.lines if line.get_label() in ("a", "b") or line.get_linewidth() > 2]
+    assert len(bold) == 2
+    np.testing.assert_array_equal(bold[0].get_ydata(), standing.curve.iqm)
+    thin = [line.get_ydata() for line in curves.lines if line not in bold]
+    np.testing.assert_array_equal(thin[:2], standing.curve.scores.T)
+    np.testing.assert_array_equal(finals.collections[0].get_offsets()[:, 1], sorted(standing.final.scores))
+    assert len(figure.legends[0].get_texts()) == 2
+    assert curves.get_xlabel() == "environment steps of each seed"
+
+
+def test_many_runs_are_told_apart(drawn):
+    names = [f"run-{i}" for i in range(len(COLOURS) * len(plotting.DASHES))]
+    figure, _ = drawn(*names)
+    bold = [line for line in figure.axes[0].lines if line.get_linewidth() > 2]
+    assert len({(line.get_color(), line.get_linestyle()) for line in bold}) == len(names)

@@ -1,0 +1,159 @@
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+from cli.conftest import TINY
+from operant.runtime.run import Run
+
+JSON_KEYS = "algorithm task seeds budget per_seed_scores mean iqm interval env_steps_per_second wall_seconds"
+
+# Many short iterations, so that there is time to send a signal in the middle.
+SLOW = ["train", "ppo", "CartPole-v1", "--seeds", 2, "--environments", 1, "--steps", 8, "--minibatches", 1]
+SLOW += ["--epochs", 1, "--budget", 3_000, "--evaluate-every", 3_000, "--evaluate-episodes", 2]
+SLOW += ["--progress", "silent"]
+
+
+def eventually(condition, process):
+    for _ in range(1200):
+        if condition():
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    raise AssertionError("waited a minute in vain")
+
+
+def size(path):
+    return path.stat().st_size if path.exists() else 0
+
+
+def newest(path):
+    checkpoint, consumed = Run.open(path).checkpoints.latest()
+    return consumed, {file.name: file.read_bytes() for file in checkpoint.iterdir()}
+
+
+def test_the_report(cli, tmp_path):
+    path = tmp_path / "run"
+    status, out, err = cli("train", "ppo", "CartPole-v1", *TINY, "--budget", 512, "--run", path)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert any(line.split() == ["seed", "score", "worst", "best", "episodes"] for line in lines)
+    assert [line.split()[0] for line in lines if line.endswith("  4")] == ["0", "1"]
+    assert "95 % interval of the IQM" in out
+    assert "environment steps a second" in out
+    for command in ("evaluate", "watch", "compare"):
+        assert f"  operant {command} {path}" in out
+
+
+def test_json_is_one_line_with_these_keys(answer, cli, tmp_path):
+    path = tmp_path / "run"
+    trained = answer("train", "ppo", "CartPole-v1", *TINY, "--seed", 3, "--budget", 512, "--run", path)
+    assert list(trained) == JSON_KEYS.split()
+    assert (trained["algorithm"], trained["task"], trained["budget"]) == ("ppo", "CartPole-v1", 512)
+    assert trained["seeds"] == [3, 4]
+    assert len(trained["per_seed_scores"]) == 2
+    assert trained["mean"] == sum(trained["per_seed_scores"]) / 2
+    assert trained["env_steps_per_second"] > 0
+    session = Run.open(path).facts()["sessions"][0]
+    assert session["command"][:4] == ["operant", "train", "ppo", "CartPole-v1"]
+    resumed = answer("resume", path, "--progress", "silent")
+    assert resumed["per_seed_scores"] == trained["per_seed_scores"]
+    assert resumed["env_steps_per_second"] is None
+    assert "There was nothing left to train." in cli("resume", path, "--progress", "silent")[1]
+
+
+def test_flags_reach_the_configuration(cli, tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text("[config]\ngamma = 0.5\nlam = 0.25\n")
+    flags = ["--config", config, "--lam", 0.75, "--budget", 128, "--run", tmp_path / "run"]
+    assert cli("train", "ppo", "CartPole-v1", *TINY, *flags)[0] == 0
+    text = (tmp_path / "run" / "config.toml").read_text()
+    assert "\ngamma = 0.5\n" in text
+    assert "\nlam = 0.75\n" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "pppo", "CartPole-v1"], "no algorithm is called 'pppo'; did you mean 'ppo'?"),
+        (["train", "ppo", "CartPol-v1"], "did you mean CartPole-v1"),
+        (["train", "ppo", "CartPole-v1", "--preset", "best"], "ppo has no preset 'best'"),
+        (["train", "ppo", "CartPole-v1", "--seeds", "0"], "--seeds must be at least 1"),
+        (["train", "ppo", "CartPole-v1", "--config", "nothing.toml"], "cannot be read"),
+        (["resume", "nothing"], "is not the folder of a run"),
+    ],
+)
+def test_wrong_use_is_one_line_and_leaves_nothing_behind(arguments, message, cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = cli(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("operant: error: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_not_written_over(cli, run):
+    status, _, err = cli("train", "ppo", "CartPole-v1", *TINY, "--run", run)
+    assert status == 2
+    assert f"go on with `operant resume {run}`" in err
+
+
+def test_numbers_that_are_not_finite_are_a_failure(cli, tmp_path):
+    flags = ["--learning-rate", "1e30", "--budget", 10_000, "--run", tmp_path / "run"]
+    status, out, err = cli("train", "ppo", "Pendulum-v1", *TINY, *flags)
+    assert (status, out) == (1, "")
+    assert "not finite" in err
+    assert err.startswith("operant: error: ")
+
+
+def test_damaged_checkpoints_are_a_failure(cli, tmp_path):
+    path = tmp_path / "run"
+    assert cli("train", "ppo", "CartPole-v1", *TINY, "--budget", 128, "--run", path)[0] == 0
+    for file in path.glob("checkpoints/*/state.json"):
+        file.write_text("{}")
+    status, _, err = cli("resume", path)
+    assert status == 1
+    assert "no checkpoint in" in err
+
+
+def test_a_stopped_run_goes_on_as_if_nothing_had_happened(cli, start, tmp_path):
+    stopped, whole = tmp_path / "stopped", tmp_path / "whole"
+    process = start(*SLOW, "--run", stopped, "--json")
+    eventually(lambda: size(stopped / "metrics.jsonl"), process)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (75, "")
+    assert err == f"operant: interrupted and saved; go on with `operant resume {stopped}`\n"
+    assert 0 < newest(stopped)[0] < 3_000
+    assert cli("resume", stopped, "--progress", "silent")[0] == 0
+    assert cli(*SLOW, "--run", whole)[0] == 0
+    assert newest(stopped) == newest(whole)
+    assert Run.open(stopped).facts()["sessions"][1]["command"][:2] == ["operant", "resume"]
+
+
+def test_a_second_interrupt_stops_at_once(start, tmp_path):
+    path = tmp_path / "run"
+    endless = ["--steps", 300_000, "--budget", 300_000, "--environments", 1, "--minibatches", 1, "--seeds", 1]
+    process = start("train", "ppo", "CartPole-v1", *endless, "--run", path)
+    eventually((path / "metrics.jsonl").exists, process)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=2)  # two signals during one call of torch would count as one
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "operant: stopped"
+    assert "Traceback" not in err
+
+
+def test_json_alone_is_on_standard_output(start, tmp_path):
+    flags = [*TINY[:-1], "plain", "--budget", 512, "--run", tmp_path / "run", "--json"]
+    process = start("train", "ppo", "CartPole-v1", *flags)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert json.loads(out)["task"] == "CartPole-v1"
+    assert "ppo CartPole-v1  100 %" in err

@@ -1,0 +1,91 @@
+import math
+
+import imageio.v3 as iio
+import numpy as np
+import pytest
+from imageio_ffmpeg import count_frames_and_secs
+
+from operant import load
+from operant.cli import output
+from operant.runtime.comparison import evaluations
+from operant.runtime.run import Run
+
+
+def score(out):
+    return float(out.splitlines()[-1].rpartition(" ")[2])
+
+
+def test_a_film_of_the_first_seed(cli, run):
+    status, out, err = cli("watch", run)
+    path = run / "media" / "CartPole-v1-seed0.gif"
+    assert (status, err) == (0, "")
+    assert out.splitlines()[0] == f"filmed: {path}"
+    frames = iio.imread(path)
+    # CartPole scores 1 a step and has 50 frames a second; the film has 25, beginning before the first step.
+    assert frames.shape == (math.ceil((score(out) + 1) / 2), 400, 600, 3)
+    assert iio.immeta(path)["duration"] == 40
+    assert (frames[0] == 255).mean() > 0.9, "the background of CartPole is white"
+    assert len({frame.tobytes() for frame in frames}) > len(frames) / 2, "the cart moves"
+
+
+def test_the_best_seed_in_another_format(cli, run, tmp_path):
+    path = tmp_path / "new" / "film.mp4"
+    status, out, _ = cli("watch", run, "--seed-index", "best", "--out", path)
+    assert status == 0
+    scores = evaluations(Run.open(run))[-1][1].scores
+    assert out.splitlines()[-1].startswith(f"seed {int(np.argmax(scores))} scored")
+    frames, seconds = count_frames_and_secs(path)
+    assert frames == score(out) + 1
+    assert seconds == pytest.approx(frames / 50, abs=0.02)
+
+
+def test_several_episodes_are_those_of_the_evaluation(cli, run, tmp_path):
+    expected = load(run).evaluate(1, backend="gymnasium").episode_scores
+    for index in (0, 1):
+        _, out, _ = cli("watch", run, "--seed-index", index, "--episodes", 2, "--out", tmp_path / "film.gif")
+        scores = [float(number) for number in out.partition("scored ")[2].split(", ")]
+        assert len(scores) == 2
+        assert scores[0] == expected[index][0]
+
+
+def test_sampling_is_another_episode(cli, run, tmp_path):
+    flags = ["--episodes", 3, "--out", tmp_path / "film.gif"]
+    greedy, sampled = cli("watch", run, *flags)[1], cli("watch", run, *flags, "--sample")[1]
+    assert greedy != sampled
+    assert cli("watch", run, *flags, "--sample")[1] == sampled
+
+
+def test_a_window(cli, run, monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    before = set((run / "media").iterdir())
+    status, out, err = cli("watch", run, "--live")
+    assert (status, err) == (0, "")
+    assert score(out) > 0
+    assert set((run / "media").iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "flags", [["--out", "film.avi"], ["--episodes", 0], ["--live", "--out", "film.gif"], ["--seed-index", "worst"]]
+)
+def test_wrong_use(flags, cli, run):
+    assert cli("watch", run, *flags)[0] == 2
+
+
+def test_a_seed_that_is_not_there(cli, run):
+    status, _, err = cli("watch", run, "--seed-index", 2)
+    assert status == 2
+    assert "index must lie between 0 and 1, as there are 2 seeds; got 2" in err
+
+
+def test_no_window_can_be_opened(cli, run, monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "no such driver")
+    status, _, err = cli("watch", run, "--live")
+    assert status == 2
+    assert "make a film by leaving out --live" in err
+
+
+def test_without_the_extra(cli, run, monkeypatch):
+    monkeypatch.setattr(output, "missing", list)
+    status, _, err = cli("watch", run)
+    assert status == 2
+    assert err == 'operant: error: watching needs pygame, imageio_ffmpeg: pip install "operant[render]"\n'

@@ -1,0 +1,105 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from operant.runtime.comparison import compare, evaluations, improvement_probability, learning_curve
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.metrics import RecordWriter
+from operant.runtime.run import Run, RunError
+from operant.runtime.settings import Settings
+
+
+@dataclass(frozen=True)
+class Config:
+    pass
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Give a function that makes a run with evaluations: by the budget consumed, the scores [seeds, episodes]."""
+
+    def call(name, scores, **settings):
+        settings = {"task": "CartPole-v1", "budget": 100, "seeds": (0, 1)} | settings
+        run = Run.create(tmp_path / name, Settings("ppo", **settings), Config())
+        writer = RecordWriter(run.evaluations_path)
+        for consumed, table in scores.items():
+            writer.write({"consumed": consumed, "time/seconds": 1.0} | Evaluation.of(table, [5.0, 6.0]).record())
+        writer.close()
+        return run
+
+    return call
+
+
+def test_evaluations_are_read_as_they_were(make):
+    run = make("a", {50: [[1.0, 3.0], [5.0, 7.0]], 100: [[2.0], [4.0]]})
+    first, second = evaluations(run)
+    assert first == (50, Evaluation.of([[1.0, 3.0], [5.0, 7.0]], [5.0, 6.0]))
+    assert second[0] == 100
+
+
+def test_a_curve_and_what_lies_between_its_points(make):
+    curve = learning_curve(make("a", {20: [[1.0], [3.0]], 100: [[4.0], [6.0]]}))
+    np.testing.assert_array_equal(curve.consumed, [20, 100])
+    np.testing.assert_array_equal(curve.scores, [[1.0, 3.0], [4.0, 6.0]])
+    np.testing.assert_array_equal(curve.iqm, [2.0, 5.0])
+    assert (curve.low <= curve.iqm).all()
+    assert (curve.iqm <= curve.high).all()
+    np.testing.assert_array_equal(curve.at([10, 20, 60, 100, 101]), [np.nan, 2.0, 3.5, 5.0, np.nan])
+
+
+def test_a_record_that_is_no_evaluation(make):
+    run = make("a", {100: [[1.0], [2.0]]})
+    run.evaluations_path.write_text('{"consumed": 100}\n')
+    with pytest.raises(RunError, match="holds a record that is no evaluation"):
+        evaluations(run)
+
+
+def test_no_evaluation_yet(make):
+    with pytest.raises(RunError, match="has no evaluation yet; train it with `operant resume"):
+        learning_curve(make("a", {}))
+
+
+def test_what_is_compared_may_differ(make):
+    first = make("a", {100: [[1.0], [3.0]]})
+    other = make("b", {100: [[2.0], [3.0], [9.0]]}, seeds=(4, 5, 6), env_backend="tensor", evaluate_every=5)
+    one, two = compare([first, other])
+    assert (one.run, two.run) == (first, other)
+    assert one.improvement == 0.5
+    assert two.improvement == (1 + 0 + 1 + 0.5 + 1 + 1) / 6
+    assert two.final.scores == (2.0, 3.0, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"task": "Acrobot-v1"}, "task is CartPole-v1 and Acrobot-v1"),
+        ({"budget": 90}, "--budget is 100 and 90"),
+        ({"evaluate_episodes": 7}, "--evaluate-episodes is 20 and 7"),
+        ({"evaluate_every": 10}, "--evaluate-every is 5 and 10"),
+        ({"env_backend": "gymnasium"}, "--env-backend is tensor and gymnasium"),
+    ],
+)
+def test_another_protocol_is_refused(settings, message, make):
+    with pytest.raises(RunError, match=message):
+        compare([make("a", {100: [[1.0], [2.0]]}), make("b", {100: [[1.0], [2.0]]}, **settings)])
+
+
+def test_an_unfinished_run_is_refused(make):
+    with pytest.raises(RunError, match="was last scored at 60 of 100; go on with `operant resume"):
+        compare([make("a", {60: [[1.0], [2.0]]})])
+
+
+def test_runs_are_needed_and_no_run_twice(make):
+    run = make("a", {100: [[1.0], [2.0]]})
+    for runs in ([], [run, run]):
+        with pytest.raises(ValueError, match="one or more different runs"):
+            compare(runs)
+
+
+def test_improvement_is_the_share_of_pairs_that_win():
+    generator = np.random.default_rng(0)
+    scores, others = generator.integers(5, size=7), generator.integers(5, size=4)
+    pairs = [(a > b) + 0.5 * (a == b) for a in scores for b in others]
+    assert improvement_probability(scores, others) == pytest.approx(np.mean(pairs))
+    assert improvement_probability(scores, others) + improvement_probability(others, scores) == pytest.approx(1.0)

@@ -1,0 +1,91 @@
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from operant.envs import make
+from operant.runtime.evaluation import evaluate_policy
+from operant.runtime.watching import Stage
+
+SEEDS = (3, 8)
+
+
+class Leaning:
+    """Pushes the cart towards where the pole leans, of every seed with another patience."""
+
+    def __init__(self):
+        self.shapes = set()
+
+    def act(self, obs, memory, noise):
+        self.shapes.add(tuple(obs.shape))
+        limits = torch.tensor([0.0, 0.05]).view(2, 1)
+        lean = obs[..., 2] + (0.0 if noise is None else noise)
+        return (lean > limits).long(), None
+
+
+class Counting(Leaning):
+    """Remembers how many steps the episode has had."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = []
+
+    def act(self, obs, memory, noise):
+        steps = torch.zeros(2, 1) if memory is None else memory
+        self.counts.append(int(steps[0]))
+        return super().act(obs, None, noise)[0], steps + 1
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_first_episode_is_that_of_the_evaluation(index):
+    env = make("CartPole-v1", 1, SEEDS, backend="gymnasium", purpose="evaluation")
+    expected = evaluate_policy(Leaning(), env, seeds=2, episodes=1).scores[index]
+    env.close()
+    policy, frames = Leaning(), []
+    with Stage(policy, "CartPole-v1", seeds=SEEDS, index=index) as stage:
+        assert stage.frames_per_second == 50
+        scores = stage.play(1, frames.append)
+    assert scores == [expected]
+    assert policy.shapes == {(2, 1, 4)}
+    assert len(frames) == expected + 1
+    assert {(frame.shape, frame.dtype.name) for frame in frames} == {((400, 600, 3), "uint8")}
+
+
+def test_frames_show_the_states_of_the_episode():
+    frames = []
+    with Stage(Leaning(), "CartPole-v1", seeds=SEEDS) as stage:
+        (score, _) = stage.play(2, frames.append)
+    poles = [np.flatnonzero((frame[:280] != 255).any(axis=(0, 2))) for frame in frames]
+    widths = [columns.max() - columns.min() for columns in poles]
+    assert widths[int(score)] > 2 * widths[int(score) + 1], "a fallen pole, then the next episode from its start"
+
+
+def test_memory_is_that_of_the_episode():
+    policy = Counting()
+    with Stage(policy, "CartPole-v1", seeds=SEEDS) as stage:
+        first, second = map(int, stage.play(2))
+    # One more call at the end of the first episode, whose action Gymnasium ignores while it resets.
+    assert policy.counts == [*range(first), first, *range(second)]
+
+
+def test_noise_reaches_the_policy():
+    def noise():
+        drawn.append(1)
+        return torch.full((2, 1), 10.0)
+
+    drawn = []
+    with Stage(Leaning(), "CartPole-v1", seeds=SEEDS, noise=noise) as stage:
+        (score,) = stage.play(1)
+    assert len(drawn) == score
+    assert score < 15, "it only pushes to the right"
+
+
+def test_wrong_requests_are_refused():
+    with pytest.raises(ValueError, match="index must lie between 0 and 1, as there are 2 seeds; got 2"):
+        Stage(Leaning(), "CartPole-v1", seeds=SEEDS, index=2)
+    gymnasium.register("Blind-v0", entry_point=gymnasium.Env)
+    try:
+        with pytest.raises(ValueError, match="Blind-v0 cannot be rendered as 'rgb_array'; it knows"):
+            Stage(Leaning(), "Blind-v0", seeds=SEEDS)
+    finally:
+        del gymnasium.registry["Blind-v0"]
