@@ -30,7 +30,7 @@ from operant.runtime.metrics import read_records
 KILLS = 10
 SEEDS = 4
 CHECKPOINT_SECONDS = 2
-SPEED = {"tensor": 30_000, "gymnasium": 14_000}
+SPEED = {"tensor": 80_000, "gymnasium": 24_000}
 """Environment steps a second of each seed, to choose a budget by."""
 
 

@@ -4,6 +4,7 @@ A result is scored by `Trained.evaluate`.
 """
 
 import importlib
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,6 +21,8 @@ from operant.runtime.run import Run, RunError, default_run_path
 from operant.runtime.settings import Settings
 from operant.runtime.training import Outcome, resume_from
 from operant.runtime.training import train as run_training
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class Trained:
             backend: "tensor" or "gymnasium". Default: that of the run.
         """
         return self.experiment.evaluate(episodes, backend=backend)
+
+    def close(self) -> None:
+        """Close the environments. Twice does no harm."""
+        self.experiment.close()
 
 
 def configure(algorithm: str, task: str, *, preset: str | None = None, **parameters: Any) -> Any:
@@ -175,7 +182,7 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
         trained.run,
         budget=settings.budget,
         evaluate=lambda _: trained.experiment.evaluate(),
-        evaluate_every=settings.evaluate_every,
+        evaluate_every=settings.evaluation_interval,
         checkpoint_seconds=settings.checkpoint_seconds,
         interrupted=interrupted,
         progress=progress,
@@ -185,10 +192,18 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
 
 def _resolve(settings: Settings) -> dict[str, Any]:
     """Decide what the settings leave open: small networks are fastest on one thread of the CPU."""
-    return {
-        "device": "cpu" if settings.device == "auto" else settings.device,
-        "threads": settings.threads or 1,
-    }
+    device = "cpu" if settings.device == "auto" else settings.device
+    if not _present(device):
+        raise ValueError(f"device {device!r} is not on this machine; `operant doctor` lists those that are")
+    return {"device": device, "threads": settings.threads or 1}
+
+
+def _present(device: str) -> bool:
+    kind, _, index = device.partition(":")
+    if kind == "cpu":
+        return True
+    backend = getattr(torch, kind)
+    return bool(backend.is_available()) and int(index or 0) < backend.device_count()
 
 
 def _assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:
@@ -199,7 +214,13 @@ def _assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolve
 def _reassemble(folder: Run) -> Any:
     entry = catalog.find(folder.settings.algorithm)
     kind = getattr(importlib.import_module(entry.module), entry.config)
-    return _assemble(entry, folder.settings, folder.config(kind), folder.resolved())
+    resolved = folder.resolved()
+    if not _present(resolved["device"]):
+        logger.warning(
+            "%s was trained on %s, which is not here; it goes on on the cpu", folder.path, resolved["device"]
+        )
+        resolved["device"] = "cpu"
+    return _assemble(entry, folder.settings, folder.config(kind), resolved)
 
 
 def _chapter(entry: catalog.Algorithm) -> Any:

@@ -159,7 +159,7 @@ def _stage(trained: "Trained", index: int, sample: bool, *, live: bool = False) 
         settings.task,
         seeds=settings.seeds,
         index=index,
-        noise=(lambda: learner.head.noise((len(settings.seeds), 1), stream)) if sample else None,
+        noise=(lambda: learner.noise(1, stream)) if sample else None,
         live=live,
         device=learner.device,
     )

@@ -362,6 +362,10 @@ class PPO:
         actions = self.head.mode(outputs, free) if noise is None else self.head.sample(outputs, free, noise)
         return self.head.to_env(actions), None
 
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw the noise for one action of each of `rows` rows of every seed."""
+        return self.head.noise((len(self.seeds), rows), generator)
+
     def state_dict(self) -> State:
         """Return networks, optimizer, random streams, environments and counters."""
         return clone(

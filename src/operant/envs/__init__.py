@@ -2,7 +2,7 @@
 
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import BatchEnv, Step, Tree
-from operant.envs.making import make, require_space
+from operant.envs.making import make, require_space, resolve_backend
 from operant.envs.normalise import Normalise
 from operant.envs.tensor import (
     TENSOR_ENVS,
@@ -29,4 +29,5 @@ __all__ = [
     "Tree",
     "make",
     "require_space",
+    "resolve_backend",
 ]

@@ -58,18 +58,27 @@ def make(
     """
     if rows < 1 or not seeds:
         raise ValueError(f"at least one row and one seed are needed, got rows={rows} and seeds={list(seeds)}")
-    if backend not in ("auto", "tensor", "gymnasium"):
-        raise ValueError(f"backend must be 'auto', 'tensor' or 'gymnasium', got {backend!r}")
     if vectorization not in _VECTORIZERS:
         raise ValueError(f"vectorization must be 'sync' or 'async', got {vectorization!r}")
     row_seeds = streams.row_seeds(seeds, rows, purpose)
-    if backend == "tensor" and task not in TENSOR_ENVS:
-        raise ValueError(f"{task!r} has no tensor environment; the tasks that have one: {', '.join(TENSOR_ENVS)}")
-    if backend != "gymnasium" and task in TENSOR_ENVS:
+    if resolve_backend(task, backend) == "tensor":
         return TENSOR_ENVS[task](row_seeds, device=device, dtype=dtype)
     if dtype is not torch.float32:
         raise ValueError(f"Gymnasium environments have observations of torch.float32, got dtype={dtype}")
     return _gymnasium_env(task, row_seeds, device, vectorization)
+
+
+def resolve_backend(task: str, backend: Backend) -> Literal["tensor", "gymnasium"]:
+    """Return where `make` takes the environments of a task from.
+
+    Raises:
+        ValueError: there is no such backend, or no tensor environment where one is asked for.
+    """
+    if backend not in ("auto", "tensor", "gymnasium"):
+        raise ValueError(f"backend must be 'auto', 'tensor' or 'gymnasium', got {backend!r}")
+    if backend == "tensor" and task not in TENSOR_ENVS:
+        raise ValueError(f"{task!r} has no tensor environment; the tasks that have one: {', '.join(TENSOR_ENVS)}")
+    return "tensor" if backend != "gymnasium" and task in TENSOR_ENVS else "gymnasium"
 
 
 def _gymnasium_env(

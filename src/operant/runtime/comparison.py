@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from operant.envs.tensor import TENSOR_ENVS
+from operant.envs import resolve_backend
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import read_records
 from operant.runtime.run import Run, RunError
@@ -132,12 +132,11 @@ def _tuples(value: Any) -> Any:
 
 def _protocol(settings: Settings) -> dict[str, Any]:
     """Return what the scores of a run depend on, beside what is compared, by the name of its option."""
-    on_tensors = settings.env_backend != "gymnasium" and settings.task in TENSOR_ENVS
     return {
         "task": settings.task,
         "--budget": settings.budget,
-        "--env-backend": "tensor" if on_tensors else "gymnasium",
-        "--evaluate-every": settings.evaluate_every or max(1, settings.budget // 20),
+        "--env-backend": resolve_backend(settings.task, settings.env_backend),
+        "--evaluate-every": settings.evaluation_interval,
         "--evaluate-episodes": settings.evaluate_episodes,
     }
 

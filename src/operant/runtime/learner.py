@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from operant.envs.base import Tree
@@ -51,4 +52,8 @@ class Policy(Protocol):
         Returns:
             Actions `[S, N]` (discrete) or `[S, N, A]` (continuous), within the action space, and the memory.
         """
+        ...
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw the noise for one action of each of `rows` rows of every seed, `[S, N, ...]`."""
         ...

@@ -45,6 +45,11 @@ class Settings:
     checkpoint_seconds: float = 60.0
     """Seconds of wall-clock time between two checkpoints; what a crash can cost at most. 0 saves after every update."""
 
+    @property
+    def evaluation_interval(self) -> int:
+        """Budget units of one seed between two evaluations."""
+        return self.evaluate_every or max(1, self.budget // 20)
+
     def __post_init__(self) -> None:
         for name in ("algorithm", "task"):
             if not getattr(self, name).strip():
