@@ -5,6 +5,7 @@ A result is scored by `Trained.evaluate`.
 
 import importlib
 import logging
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -108,8 +109,11 @@ def train(
     entry = catalog.find(algorithm)
     common = {field.name for field in fields(Settings)}
     chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
-    numbers = range(seed, seed + seeds) if isinstance(seeds, int) else seeds
-    settings = Settings(algorithm=algorithm, task=task, seeds=tuple(numbers), budget=budget, **chosen)
+    if not isinstance(seeds, Sequence):
+        seeds = range(seed, seed + operator.index(seeds))
+    elif seed:
+        raise ValueError(f"seed={seed} says where to count from, but the seeds are given one by one: {list(seeds)}")
+    settings = Settings(algorithm=algorithm, task=task, seeds=tuple(seeds), budget=budget, **chosen)
     if config is None:
         config = configure(algorithm, task, preset=preset, **parameters)
     elif preset is not None or parameters:

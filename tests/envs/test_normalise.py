@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operant.envs import CartPole, GymnasiumEnv, Normalise, Pendulum
+from operant.envs.making import make
 from operant.envs.normalise import Moments
 
 GAMMA, EPSILON = 0.9, 1e-8
@@ -184,3 +185,21 @@ def test_wrong_arguments_are_named():
     env.observation_space = gymnasium.spaces.Discrete(3)
     with pytest.raises(TypeError, match=r"Box.*Discrete\(3\)"):
         Normalise(env, seeds=2, gamma=0.9)
+
+
+def test_a_reward_that_is_not_finite_passes_but_leaves_the_statistics_alone():
+    env = Normalise(make("Pendulum-v1", 2, (0,)), seeds=1, gamma=0.9)
+    env.reset()
+    actions = torch.zeros(2, 1)
+    env.step(actions)
+    inner = env._env.step
+
+    def poisoned(actions):
+        step = inner(actions)
+        return step._replace(reward=torch.tensor([float("nan"), 1.0]))
+
+    env._env.step = poisoned
+    assert env.step(actions).reward.isfinite().tolist() == [False, True]
+    env._env.step = inner
+    assert env.step(actions).reward.isfinite().all()
+    assert all(value.isfinite().all() for value in env.state_dict()["rewards"].values())

@@ -1,7 +1,7 @@
 """From names and numbers to a learner with its environments: what every algorithm of this chapter shares."""
 
 import importlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from operant import catalog
 from operant.envs import BatchEnv, make
 from operant.runtime.evaluation import Evaluation, evaluate_policy
 from operant.runtime.settings import Settings
-from operant.runtime.tables import did_you_mean
+from operant.runtime.tables import NONE, from_table
 
 EVALUATION_ROWS = 20
 """Most environments that a seed is evaluated in at once."""
@@ -77,11 +77,9 @@ def configuration(algorithm: catalog.Algorithm, task: str, preset: str | None = 
     if preset is not None and preset not in algorithm.presets and preset not in module.PRESETS:
         known = ", ".join([*algorithm.presets, *module.PRESETS])
         raise ValueError(f"{algorithm.name} has no preset {preset!r}; there are: {known}")
-    names = [field.name for field in fields(kind)]
-    for name in values:
-        if name not in names:
-            raise ValueError(f"{algorithm.name} has no parameter {name!r}{did_you_mean(name, names)}")
-    return replace(kind(**module.PRESETS.get(preset or task, {})), **values)
+    base = kind(**module.PRESETS.get(preset or task, {}))
+    table = {name: NONE if value is None else value for name, value in values.items()}
+    return from_table(kind, table, base=base, where=algorithm.name)
 
 
 def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:

@@ -69,7 +69,7 @@ class Normalise:
     of the running discounted return `R <- gamma R + r`, which starts at 0 in each episode, and are not centred
     (Engstrom et al. 2020, "Implementation matters in deep policy gradients", arXiv 2005.12729, algorithm 1). A new
     observation or return enters the statistics before it is scaled by them; final observations only are scaled,
-    and rows that are not valid do not enter. `Step.score` stays as it is.
+    and neither rows that are not valid nor rewards that are not finite enter. `Step.score` stays as it is.
 
     Attributes:
         task: that of the environment.
@@ -154,10 +154,12 @@ class Normalise:
         return self.normalise(obs)
 
     def _new_reward(self, step: Step, valid: Tensor | None) -> Tensor:
-        self._returns.mul_(self._gamma).add_(step.reward.view_as(self._returns))
-        self._return_moments.update(self._returns, valid)
+        reward = step.reward.view_as(self._returns)
+        counted = reward.isfinite() if valid is None else reward.isfinite() & valid
+        self._returns.mul_(self._gamma).add_(reward.masked_fill(~counted, 0.0))
+        self._return_moments.update(self._returns, counted)
         self._returns.masked_fill_((step.terminated | step.truncated).view_as(self._returns), 0.0)
-        scaled = step.reward.view_as(self._returns) / (self._return_moments.variance() + self._epsilon).sqrt_()
+        scaled = reward / (self._return_moments.variance() + self._epsilon).sqrt_()
         return scaled.clamp_(-self._clip, self._clip).to(step.reward.dtype).view(-1)
 
     def normalise(self, obs: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeGuard, TypeVar, Union, cast, get_args, get_
 C = TypeVar("C")
 
 NONE = "none"
+"""How a file says None."""
 
 
 def to_table(config: Any) -> dict[str, Any]:

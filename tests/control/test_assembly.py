@@ -1,0 +1,208 @@
+import dataclasses
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from operant import catalog
+from operant.control import PPOConfig, assemble, configuration, ppo
+from operant.envs import make
+from operant.runtime.evaluation import evaluate_policy
+from operant.runtime.settings import Settings
+
+ENTRY = catalog.find("ppo")
+SMALL = PPOConfig(environments=2, steps=8, minibatches=2, epochs=1, hidden=(4,))
+
+
+def experiment(task="CartPole-v1", config=SMALL, **settings):
+    return assemble(ENTRY, Settings("ppo", task, seeds=(3, 5), **settings), config, device="cpu")
+
+
+@pytest.fixture
+def presets(monkeypatch):
+    monkeypatch.setattr(ppo, "PRESETS", {"CartPole-v1": {"gamma": 0.9, "lam": 0.8}, "quick": {"gamma": 0.5}})
+
+
+@pytest.fixture
+def closed():
+    """Tasks called OperantTest<kind of action>-v0; every environment made of them is listed here once it is closed."""
+    listed = []
+
+    class Recorded(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+        def __init__(self, action_space):
+            self.action_space = action_space
+
+        def reset(self, **_):
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(1, np.float32), 0.0, True, False, {}
+
+        def close(self):
+            listed.append(self)
+
+    spaces = [gymnasium.spaces.Discrete(2), gymnasium.spaces.MultiDiscrete([2, 2])]
+    names = [f"OperantTest{type(space).__name__}-v0" for space in spaces]
+    for name, space in zip(names, spaces, strict=True):
+        gymnasium.register(name, Recorded, kwargs={"action_space": space})
+    yield listed
+    for name in names:
+        gymnasium.registry.pop(name)
+
+
+def test_a_task_without_a_preset_gets_the_defaults(presets):
+    assert configuration(ENTRY, "Pendulum-v1") == PPOConfig()
+
+
+def test_a_task_selects_its_preset(presets):
+    assert configuration(ENTRY, "CartPole-v1") == PPOConfig(gamma=0.9, lam=0.8)
+
+
+def test_a_named_preset_replaces_that_of_the_task(presets):
+    assert configuration(ENTRY, "CartPole-v1", "quick") == PPOConfig(gamma=0.5)
+    assert configuration(ENTRY, "Pendulum-v1", "CartPole-v1") == PPOConfig(gamma=0.9, lam=0.8)
+
+
+def test_the_preset_of_the_paper_is_the_defaults_whatever_the_task(presets):
+    assert configuration(ENTRY, "CartPole-v1", "paper") == PPOConfig()
+
+
+def test_single_values_win(presets):
+    assert configuration(ENTRY, "CartPole-v1", gamma=0.7) == PPOConfig(gamma=0.7, lam=0.8)
+    assert configuration(ENTRY, "CartPole-v1", "quick", lam=0.1) == PPOConfig(gamma=0.5, lam=0.1)
+
+
+@pytest.mark.parametrize("name", ppo.PRESETS)
+def test_every_preset_is_a_configuration(name):
+    config = configuration(ENTRY, "no such task", name)
+    assert {key: getattr(config, key) for key in ppo.PRESETS[name]} == ppo.PRESETS[name]
+
+
+def test_an_unknown_preset_is_refused_with_those_there_are(presets):
+    with pytest.raises(ValueError, match=r"ppo has no preset 'fast'; there are: paper, zoo, CartPole-v1, quick"):
+        configuration(ENTRY, "CartPole-v1", "fast")
+
+
+def test_a_misspelt_parameter_is_refused_with_the_nearest():
+    with pytest.raises(ValueError, match=r"ppo.learning_rat: there is no such key; did you mean learning_rate"):
+        configuration(ENTRY, "CartPole-v1", learning_rat=1e-3)
+
+
+def test_an_unknown_parameter_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match=r"ppo.xyz: there is no such key; known are: .*epochs.*gamma"):
+        configuration(ENTRY, "CartPole-v1", xyz=1)
+
+
+@pytest.mark.parametrize(("name", "value"), [("environments", "2"), ("environments", 2.5), ("anneal", 1)])
+def test_a_value_of_the_wrong_type_is_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"ppo.{name}: {value!r} is not"):
+        configuration(ENTRY, "CartPole-v1", **{name: value})
+
+
+def test_a_list_and_none_are_values():
+    config = configuration(ENTRY, "CartPole-v1", hidden=[8, 4], clip_high=None)
+    assert config.hidden == (8, 4)
+    assert config.clip_high is None
+
+
+def test_a_value_out_of_range_is_refused():
+    with pytest.raises(ValueError, match=r"gamma must be in \[0, 1\], got 2"):
+        configuration(ENTRY, "CartPole-v1", gamma=2)
+
+
+def test_the_parts_of_an_experiment_fit():
+    made = experiment(budget=77)
+    assert made.learner.config is SMALL
+    assert made.learner.seeds == [3, 5]
+    assert made.learner.budget == 77
+    env = made.learner.collector.env
+    assert (env.task, env.rows, env.device.type) == ("CartPole-v1", 4, "cpu")
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("backend", "kind"), [("tensor", "CartPole"), ("auto", "CartPole"), ("gymnasium", "GymnasiumEnv")]
+)
+def test_the_backend_is_that_of_the_settings(backend, kind):
+    made = experiment(env_backend=backend)
+    assert type(made.learner.collector.env).__name__ == kind
+    made.close()
+
+
+def test_a_configuration_of_another_kind_is_refused():
+    with pytest.raises(TypeError, match=r"ppo needs a configuration of PPOConfig, got \{'gamma': 0.9\}"):
+        experiment(config={"gamma": 0.9})
+
+
+def test_environments_are_closed_if_the_learner_refuses_them(closed):
+    with pytest.raises(ValueError, match="ppo needs actions of Discrete or Box"):
+        experiment("OperantTestMultiDiscrete-v0")
+    assert len(closed) == 4
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_closing_an_experiment_closes_its_environments_once(normalise, closed):
+    made = experiment("OperantTestDiscrete-v0", dataclasses.replace(SMALL, normalise_observations=normalise))
+    made.learner.iterate()
+    made.evaluate(2)
+    assert len(closed) == 2 * 2, "those of the evaluation"
+    made.close()
+    made.close()
+    assert len(closed) == 2 * 2 + 4
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
+def test_evaluation_gives_the_same_numbers_twice_and_changes_nothing(backend, normalise):
+    made = experiment(config=dataclasses.replace(SMALL, normalise_observations=normalise), env_backend=backend)
+    again = experiment(config=dataclasses.replace(SMALL, normalise_observations=normalise), env_backend=backend)
+    made.learner.iterate()
+    again.learner.iterate()
+    first = made.evaluate(10)
+    assert made.evaluate(10) == first
+    assert first.episodes == 10
+    assert len(first.scores) == 2
+    made.learner.iterate()
+    again.learner.iterate()
+    assert torch.equal(made.learner.parameters, again.learner.parameters)
+    made.close()
+    again.close()
+
+
+def test_evaluation_plays_episodes_of_its_own_that_depend_on_the_seed():
+    made = experiment()
+    own, training = (make("CartPole-v1", 20, (3, 5), purpose=purpose) for purpose in ("evaluation", "environment"))
+    score = made.evaluate(20)
+    assert score == evaluate_policy(made.learner, own, seeds=2, episodes=20)
+    assert score != evaluate_policy(made.learner, training, seeds=2, episodes=20)
+
+
+def test_evaluation_of_one_seed_does_not_depend_on_its_neighbours():
+    together = experiment()
+    alone = assemble(ENTRY, Settings("ppo", "CartPole-v1", seeds=(5,)), SMALL, device="cpu")
+    assert together.evaluate(10).episode_scores[1] == alone.evaluate(10).episode_scores[0]
+
+
+@pytest.mark.parametrize("episodes", [1, 7, 20, 23, 40])
+def test_any_number_of_episodes_may_be_asked_for(episodes):
+    assert experiment().evaluate(episodes).episodes == episodes
+
+
+def test_the_number_of_episodes_is_that_of_the_settings_unless_told():
+    assert experiment(evaluate_episodes=6).evaluate().episodes == 6
+
+
+def test_a_policy_can_be_evaluated_in_either_backend():
+    made = experiment()
+    assert made.evaluate(4, backend="gymnasium").episodes == 4
+    with pytest.raises(ValueError, match="backend must be 'auto', 'tensor' or 'gymnasium', got 'jax'"):
+        made.evaluate(4, backend="jax")
+
+
+@pytest.mark.parametrize("episodes", [0, -5])
+def test_no_episodes_are_refused(episodes):
+    with pytest.raises(ValueError, match=f"episodes must be a positive multiple .*, got {episodes}"):
+        experiment().evaluate(episodes)

@@ -1,0 +1,313 @@
+from dataclasses import replace
+
+import gymnasium
+import pytest
+import torch
+from torch.distributions import Categorical, Independent, Normal
+
+from control.learners import SMALL, TASKS, learner, same
+from control.probes import PROBES, Aimed, Constant, Matched, Pendular, Probe
+from operant import ops
+from operant.control import PPO, PPOConfig
+from operant.nets import Pass
+
+
+@pytest.fixture
+def surrogate_calls(monkeypatch):
+    """Record what every call of the clipped surrogate is given."""
+    calls, original = [], ops.clipped_surrogate
+
+    def recording(log_probs, old_log_probs, advantages, **clip):
+        calls.append({"advantages": advantages, **clip})
+        return original(log_probs, old_log_probs, advantages, **clip)
+
+    monkeypatch.setattr(ops, "clipped_surrogate", recording)
+    return calls
+
+
+# What it learns
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["separate", "shared"])
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.__name__)
+def test_probes_are_solved(probe, shared):
+    gamma = 0.5
+    iterations, learning_rate = (150, 5e-3) if probe is Aimed else (75, 1e-2)
+    ppo = learner(
+        probe,
+        budget=iterations * 64,
+        environments=8,
+        steps=8,
+        epochs=4,
+        minibatches=2,
+        learning_rate=learning_rate,
+        anneal="learning_rate",
+        gamma=gamma,
+        hidden=(16,),
+        shared=shared,
+        max_grad_norm=None,
+        log_std=-1.0,
+    )
+    for _ in range(iterations):
+        ppo.iterate()
+    solution = probe.solution(gamma)
+    obs = solution.obs.expand(2, *solution.obs.shape)
+    torch.testing.assert_close(ppo.networks.value(obs), solution.values.expand(2, -1), atol=0.1, rtol=0)
+    if solution.actions is not None:
+        actions, _ = ppo.act(obs, None, None)
+        torch.testing.assert_close(actions, solution.actions.expand_as(actions), atol=0.1, rtol=0)
+        if not actions.is_floating_point():
+            probabilities = ppo.networks.policy(obs).softmax(-1).gather(-1, actions.unsqueeze(-1))
+            assert (probabilities > 0.95).all()
+
+
+# How it judges
+
+
+@pytest.mark.parametrize("minibatches", [1, 4])
+def test_advantages_are_generalised_and_targets_are_returns(minibatches):
+    gamma, lam = 0.9, 0.8
+    ppo = learner(Pendular, gamma=gamma, lam=lam, minibatches=minibatches, normalise_advantages="minibatch")
+    rollout = ppo.collect()
+    batch = ppo.judge(rollout)
+    assert rollout.truncated.any()
+    assert not rollout.truncated.all()
+    values = [ppo.networks.value(obs) for obs in rollout.obs]
+    advantage = 0.0
+    for t in reversed(range(16)):
+        delta = rollout.rewards[t] + gamma * ppo.networks.value(rollout.final_obs[t]) - values[t]
+        advantage = delta + gamma * lam * torch.where(rollout.truncated[t], 0.0, advantage)
+        sample = slice(4 * t, 4 * t + 4)  # samples are ordered by time, then by row
+        torch.testing.assert_close(batch.old_values[:, sample], values[t])
+        torch.testing.assert_close(batch.targets[:, sample], advantage + values[t], rtol=1e-4, atol=1e-5)
+    raw = batch.targets - batch.old_values
+    expected = ops.standardise(raw) if minibatches == 1 else raw
+    torch.testing.assert_close(batch.advantages, expected, rtol=1e-3, atol=1e-4)
+
+
+# What it optimises
+
+
+def slow_loss(ppo, parameters, batch):
+    """Compute equation 9 of Schulman et al. 2017, negated, seed by seed and sample by sample."""
+    config, bound = ppo.config, ppo.networks.shape.bind(parameters)
+    policies, values = bound.policy(batch.obs), bound.value(batch.obs)
+    total = 0.0
+    for s in range(len(ppo.seeds)):
+        weights = torch.ones(len(values[s])) if batch.weights is None else batch.weights[s]
+        for i, weight in enumerate(weights / weights.sum()):
+            if ppo.head.free:
+                policy = Independent(Normal(policies[s, i], bound.free[s].exp()), 1)
+            else:
+                policy = Categorical(logits=policies[s, i])
+            ratio = (policy.log_prob(batch.actions[s, i]) - batch.old_log_probs[s, i]).exp()
+            low, high = 1 - config.clip_low, 1 + (config.clip_high or config.clip_low)
+            advantage, old = batch.advantages[s, i], batch.old_values[s, i]
+            objective = torch.min(ratio * advantage, ratio.clamp(low, high) * advantage)
+            error = (values[s, i] - batch.targets[s, i]) ** 2
+            if config.value_clip is not None:
+                clipped = old + (values[s, i] - old).clamp(-config.value_clip, config.value_clip)
+                error = torch.max(error, (clipped - batch.targets[s, i]) ** 2)
+            objective = objective - config.value_coefficient * error / 2 + config.entropy_coefficient * policy.entropy()
+            total = total - weight * objective
+    return total
+
+
+@TASKS
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_loss_and_gradient_are_those_of_the_paper(task, shared, weighted):
+    ppo = learner(task, shared=shared, clip_high=0.3, value_clip=0.5, entropy_coefficient=0.02, steps=8)
+    batch = ppo.judge(ppo.collect())
+    generator = torch.Generator().manual_seed(1)
+    if weighted:
+        batch = replace(batch, weights=torch.randint(0, 2, batch.targets.shape, generator=generator).float())
+    ppo.parameters += 0.6 * torch.randn(ppo.parameters.shape, generator=generator)
+    networks = Pass(ppo.networks, batch.obs)
+    loss, diagnose = ppo.loss(networks, batch, 1.0)
+    assert diagnose()[4].min() > 0, "ratios must be clipped for the case to say anything"
+    gradient = networks.gradient(loss)
+
+    leaf = ppo.parameters.clone().requires_grad_()
+    slow = slow_loss(ppo, leaf, batch)
+    torch.testing.assert_close(loss.detach(), slow.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradient, torch.autograd.grad(slow, leaf)[0], rtol=1e-3, atol=1e-4)
+
+
+@TASKS
+def test_at_the_old_policy_the_gradient_is_that_of_reinforce(task):
+    ppo = learner(task, value_coefficient=0.0, normalise_advantages="none")
+    batch = ppo.judge(ppo.collect())
+    networks = Pass(ppo.networks, batch.obs)
+    gradient = networks.gradient(ppo.loss(networks, batch, 1.0)[0])
+
+    leaf = ppo.parameters.clone().requires_grad_()
+    bound = ppo.networks.shape.bind(leaf)
+    log_probs = ppo.head.log_prob(bound.policy(batch.obs), bound.free, batch.actions)
+    (expected,) = torch.autograd.grad(-(log_probs * batch.advantages).mean(1).sum(), leaf)
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_there_is_one_clipped_surrogate(monkeypatch):
+    calls = []
+
+    def indifferent(log_probs, old_log_probs, advantages, **_):
+        calls.append(1)
+        return 0.0 * log_probs
+
+    monkeypatch.setattr(ops, "clipped_surrogate", indifferent)
+    ppo = learner()
+    actor, critic = (p.clone() for p in ppo.parameters.view(2, 2, -1).unbind(1))
+    ppo.iterate()
+    assert len(calls) == 2 * 4
+    after = ppo.parameters.view(2, 2, -1)
+    assert torch.equal(after[:, 0], actor), "the policy must learn from nothing else"
+    assert not torch.equal(after[:, 1], critic)
+
+
+@pytest.mark.parametrize("minibatches", [1, 4])
+@pytest.mark.parametrize("scope", ["minibatch", "batch", "none"])
+def test_advantages_are_standardised_over_the_scope(scope, minibatches, surrogate_calls):
+    ppo = learner(normalise_advantages=scope, minibatches=minibatches, epochs=1)
+    batch = ppo.judge(ppo.collect())
+    ppo.improve(batch, 1.0)
+    parts = [call["advantages"] for call in surrogate_calls]
+    assert len(parts) == minibatches
+    whole = torch.cat(parts, dim=1)
+    raw = batch.targets - batch.old_values
+    if scope == "none":
+        torch.testing.assert_close(whole.sort().values, raw.sort().values, rtol=1e-4, atol=1e-4)
+    for samples in parts if scope == "minibatch" else [whole] * (scope == "batch"):
+        torch.testing.assert_close(samples.mean(1), torch.zeros(2), atol=1e-5, rtol=0)
+        torch.testing.assert_close(samples.std(1, correction=0), torch.ones(2), atol=1e-4, rtol=0)
+
+
+def test_minibatches_are_a_partition_that_keeps_samples_together():
+    ppo = learner()
+    batch = ppo.judge(ppo.collect())
+    number = torch.arange(64.0).expand(2, 64)
+    names = ("actions", "old_log_probs", "advantages", "targets", "old_values")
+    batch = replace(batch, weights=None, **dict.fromkeys(names, number), obs=number.unsqueeze(-1))
+    ppo.config = replace(ppo.config, normalise_advantages="none")
+    first, second = (torch.cat([part.targets for part in ppo.minibatches(batch)], 1) for _ in range(2))
+    assert torch.equal(first.sort().values, number)
+    assert not torch.equal(first, second)
+    assert not torch.equal(first[0], first[1]), "each seed has an order of its own"
+    for part in ppo.minibatches(batch):
+        assert part.obs.shape == (2, 16, 1)
+        assert all(torch.equal(getattr(part, name), part.targets) for name in names)
+        assert torch.equal(part.obs.squeeze(-1), part.targets)
+
+
+@pytest.mark.parametrize("anneal", ["none", "learning_rate", "both"])
+def test_schedules_fall_linearly_over_the_budget(anneal, surrogate_calls):
+    ppo = learner(anneal=anneal, budget=4 * 64, clip_low=0.2, clip_high=0.4, epochs=1, minibatches=1)
+    rates = [ppo.iterate()["schedule/learning_rate"] for _ in range(4)]
+    falling = [1.0, 0.75, 0.5, 0.25]
+    assert rates == pytest.approx([1e-3 * (1 if anneal == "none" else share) for share in falling])
+    for name, start in (("clip_low", 0.2), ("clip_high", 0.4)):
+        ranges = [call[name] for call in surrogate_calls]
+        assert ranges == pytest.approx([start * (share if anneal == "both" else 1) for share in falling])
+
+
+def test_training_beyond_the_budget_is_harmless():
+    ppo = learner(anneal="both", budget=64)
+    for _ in range(3):
+        metrics = ppo.iterate()
+    assert metrics["schedule/learning_rate"] > 0
+    assert ppo.parameters.isfinite().all()
+
+
+# How it acts
+
+
+@TASKS
+def test_acting_is_greedy_without_noise_and_sampled_with_it(task):
+    ppo = learner(task, normalise_observations=True)
+    ppo.iterate()
+    before = ppo.state_dict()
+    generator = torch.Generator().manual_seed(0)
+    obs = torch.randn(2, 50, ppo.collector.obs.shape[-1], generator=generator)
+    outputs = ppo.networks.policy(ppo.normaliser.normalise(obs))
+    greedy, memory = ppo.act(obs, None, None)
+    assert memory is None
+    assert torch.equal(greedy, ppo.head.to_env(ppo.head.mode(outputs, ppo.networks.free)))
+    noise = ppo.noise(50, generator)
+    sampled, _ = ppo.act(obs, None, noise)
+    assert torch.equal(sampled, ppo.head.to_env(ppo.head.sample(outputs, ppo.networks.free, noise)))
+    assert not torch.equal(sampled, greedy)
+    space = ppo.collector.env.action_space
+    assert all(space.contains(action) for action in sampled.flatten(0, 1).numpy())
+    assert same(ppo.state_dict(), before)
+
+
+def test_observations_of_integers_are_learned_from():
+    class Bytes(Matched):
+        observation_space = gymnasium.spaces.Box(0, 255, (1,), dtype="uint8")
+
+        def observe(self):
+            return (1 + self.sign).to(torch.uint8)
+
+    ppo = learner(Bytes)
+    assert ppo.iterate()["losses/policy"].isfinite().all()
+    assert ppo.act(torch.zeros(2, 4, 1, dtype=torch.uint8), None, None)[0].shape == (2, 4)
+
+
+# What it refuses
+
+
+def test_another_number_of_rows_is_refused():
+    with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8 rows, but the environment has 6"):
+        PPO(PPOConfig(**SMALL), Constant(range(6)), seeds=(0, 1), budget=100)
+
+
+@pytest.mark.parametrize("space", [gymnasium.spaces.MultiDiscrete([2, 2]), gymnasium.spaces.MultiBinary(2)], ids=str)
+def test_action_spaces_without_a_head_are_refused(space):
+    probe = type("Odd", (Probe,), {"action_space": space})
+    with pytest.raises(ValueError, match="ppo needs actions of Discrete or Box, but those of Odd are Multi"):
+        learner(probe)
+
+
+def test_actions_of_many_dimensions_and_of_integers_are_refused():
+    for space in (gymnasium.spaces.Box(-1, 1, (2, 2)), gymnasium.spaces.Box(0, 9, (2,), dtype="int64")):
+        with pytest.raises(ValueError, match="no policy head for action space Box"):
+            learner(type("Odd", (Aimed,), {"action_space": space}))
+
+
+def test_observations_that_are_no_box_are_refused():
+    space = gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2))
+    with pytest.raises(ValueError, match="ppo needs observations of Box, but those of Odd are Dict"):
+        learner(type("Odd", (Probe,), {"observation_space": space}))
+
+
+def test_a_budget_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
+        learner(budget=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[(name, 0) for name in ("environments", "steps", "epochs", "minibatches", "learning_rate", "clip_low")],
+        *[(name, 0.0) for name in ("clip_high", "value_clip", "target_kl", "adam_epsilon")],
+        *[(name, float("nan")) for name in ("learning_rate", "gamma", "lam", "clip_low", "target_kl")],
+        *[(name, -0.1) for name in ("gamma", "lam", "value_coefficient", "entropy_coefficient", "value_clip")],
+        *[(name, 1.1) for name in ("gamma", "lam", "clip_low")],
+        *[(name, "sometimes") for name in ("anneal", "normalise_advantages")],
+        ("learning_rate", float("inf")),
+    ],
+)
+def test_values_that_cannot_work_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
+        PPOConfig(**{name: value})
+
+
+def test_minibatches_must_divide_the_rollout():
+    with pytest.raises(ValueError, match=r"minibatches \(5\) must divide the rollout: 4 environments x 16 .* = 64"):
+        PPOConfig(**SMALL | {"minibatches": 5})
+
+
+@pytest.mark.parametrize(("name", "value"), [("activation", "gelu"), ("hidden", (0,)), ("max_grad_norm", 0.0)])
+def test_what_the_networks_and_the_optimizer_refuse_is_refused_before_the_first_step(name, value):
+    with pytest.raises(ValueError, match="must"):
+        learner(**{name: value})

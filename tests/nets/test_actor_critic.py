@@ -1,0 +1,187 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from operant.nets import ActorCritic, Pass, Spec, head_for
+
+D, M = 4, 6
+SPACES = {"discrete": spaces.Discrete(3), "continuous": spaces.Box(np.float32(-1), np.float32(1), (2,))}
+EVERY_SHAPE = pytest.mark.parametrize(
+    ("space", "shared", "activation", "hidden"),
+    [*itertools.product(SPACES, [False, True], ["tanh", "relu"], [(5, 7)]), ("discrete", False, "tanh", ())],
+)
+SEEDS = pytest.mark.parametrize("seeds", [1, 3])
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def make(space="discrete", shared=False, activation="tanh", hidden=(5, 7)):
+    head = head_for(SPACES[space], log_std=-0.3, device=torch.device("cpu"))
+    return ActorCritic(D, head, Spec(hidden=hidden, activation=activation, shared=shared))
+
+
+def random_parameters(shape, seeds, dtype=torch.float32):
+    size = shape.initial([rng()]).shape[1]
+    return 0.5 * torch.randn(seeds, size, generator=rng(1), dtype=dtype)
+
+
+def observations(seeds, dtype=torch.float32):
+    return torch.randn(seeds, M, D, generator=rng(2), dtype=dtype)
+
+
+def objective(outputs, free, values):
+    """Return a scalar with an asymmetric gradient in all that a pass offers, different for each seed and sample."""
+    weights = torch.arange(1.0, values.numel() + 1, dtype=values.dtype).view_as(values)
+    return (
+        (weights.unsqueeze(-1) * outputs.sin()).sum()
+        + (weights * values.square()).sum()
+        + (free.exp() * outputs.mean((1, 2)).unsqueeze(-1)).sum()
+    )
+
+
+@EVERY_SHAPE
+@SEEDS
+def test_a_pass_agrees_with_policy_and_value(space, shared, activation, hidden, seeds):
+    shape = make(space, shared, activation, hidden)
+    bound = shape.bind(random_parameters(shape, seeds))
+    obs = observations(seeds)
+    result = Pass(bound, obs)
+    assert result.outputs.shape == (seeds, M, shape.head.outputs)
+    assert result.values.shape == (seeds, M)
+    torch.testing.assert_close(result.outputs.detach(), bound.policy(obs))
+    torch.testing.assert_close(result.values.detach(), bound.value(obs))
+    assert torch.equal(result.free.detach(), bound.free)
+    assert bound.free.shape == (seeds, shape.head.free)
+
+
+@EVERY_SHAPE
+@SEEDS
+def test_the_gradient_is_that_of_autograd(space, shared, activation, hidden, seeds):
+    shape = make(space, shared, activation, hidden)
+    parameters = random_parameters(shape, seeds, torch.float64)
+    obs = observations(seeds, torch.float64)
+    result = Pass(shape.bind(parameters), obs)
+    gradient = result.gradient(objective(result.outputs, result.free, result.values))
+
+    leaf = parameters.clone().requires_grad_()
+    bound = shape.bind(leaf)
+    (expected,) = torch.autograd.grad(objective(bound.policy(obs), bound.free, bound.value(obs)), leaf)
+    assert gradient.dtype is torch.float64
+    torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_gradient_passes_gradcheck(space, shared):
+    shape = make(space, shared)
+    obs = observations(2, torch.float64)
+
+    class Objective(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, parameters):
+            result = Pass(shape.bind(parameters), obs)
+            with torch.enable_grad():
+                loss = objective(result.outputs, result.free, result.values)
+            ctx.gradient = result.gradient(loss)
+            return loss.detach()
+
+        @staticmethod
+        def backward(ctx, scale):
+            return scale * ctx.gradient
+
+    assert torch.autograd.gradcheck(Objective.apply, random_parameters(shape, 2, torch.float64).requires_grad_())
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_a_loss_of_one_part_has_no_gradient_elsewhere(space):
+    shape = make(space)
+    result = Pass(shape.bind(random_parameters(shape, 1)), observations(1))
+    actor, critic = result.gradient(result.values.sum()).view(2, -1)
+    assert actor.count_nonzero() == 0
+    assert critic.count_nonzero() > 0
+    result = Pass(shape.bind(random_parameters(shape, 1)), observations(1))
+    actor, critic = result.gradient(result.outputs.square().sum()).view(2, -1)
+    assert actor.count_nonzero() > 0
+    assert critic.count_nonzero() == 0
+
+
+def test_the_gradients_of_seeds_stay_apart():
+    shape = make("continuous")
+    parameters, obs = random_parameters(shape, 3), observations(3)
+    block = Pass(shape.bind(parameters), obs)
+    together = block.gradient(objective(block.outputs, block.free, block.values))
+    weights = torch.arange(1.0, 3 * M + 1).view(3, M)
+    for seed in range(3):
+        alone = Pass(shape.bind(parameters[seed : seed + 1]), obs[seed : seed + 1])
+        loss = (
+            (weights[seed : seed + 1].unsqueeze(-1) * alone.outputs.sin()).sum()
+            + (weights[seed : seed + 1] * alone.values.square()).sum()
+            + (alone.free.exp() * alone.outputs.mean((1, 2)).unsqueeze(-1)).sum()
+        )
+        torch.testing.assert_close(together[seed], alone.gradient(loss)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_bound_networks_follow_their_parameters():
+    shape = make("continuous", shared=True)
+    parameters = random_parameters(shape, 2)
+    bound, obs = shape.bind(parameters), observations(2)
+    before = bound.policy(obs)
+    parameters.mul_(2)
+    assert not torch.equal(bound.policy(obs), before)
+    torch.testing.assert_close(bound.policy(obs), shape.bind(parameters.clone()).policy(obs))
+    parameters.zero_()
+    assert bound.value(obs).count_nonzero() == 0
+    assert bound.free.count_nonzero() == 0
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_initial_gains_are_the_documented_ones(shared):
+    shape = make("discrete", shared)
+    bound = shape.bind(shape.initial([rng(3), rng(4)]))
+    hidden = bound.actor[0][0]
+    torch.testing.assert_close(hidden @ hidden.mT, 2 * torch.eye(D).expand(2, D, D), atol=1e-5, rtol=0)
+    policy = bound.actor[-1][0][..., : shape.head.outputs]
+    torch.testing.assert_close(policy.mT @ policy, 1e-4 * torch.eye(3).expand(2, 3, 3), atol=1e-9, rtol=0)
+    value = bound.critic[-1][0][..., bound.value_column]
+    torch.testing.assert_close(value.norm(dim=1), torch.ones(2))
+    assert all(bias.count_nonzero() == 0 for _, bias in bound.layers)
+
+
+def test_the_initial_policy_is_close_to_uniform():
+    shape = make("discrete")
+    bound = shape.bind(shape.initial([rng(3)]))
+    probabilities = bound.policy(observations(1)).softmax(-1)
+    torch.testing.assert_close(probabilities, torch.full_like(probabilities, 1 / 3), atol=0.02, rtol=0)
+
+
+def test_the_initial_deviation_of_actions_is_the_configured_one():
+    shape = make("continuous")
+    assert shape.bind(shape.initial([rng(), rng(1)])).free.flatten().tolist() == pytest.approx([-0.3] * 4)
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("shared", [False, True])
+def test_initial_parameters_of_a_seed_do_not_depend_on_its_neighbours(space, shared):
+    shape = make(space, shared)
+    together = shape.initial([rng(5), rng(6), rng(7)])
+    assert torch.equal(together[1:2], shape.initial([rng(6)]))
+    assert torch.equal(together[[2, 0]], shape.initial([rng(7), rng(5)]))
+    assert not torch.equal(together[0], together[1])
+
+
+def test_actor_and_critic_begin_with_weights_of_their_own():
+    shape = make("discrete")
+    bound = shape.bind(shape.initial([rng()]))
+    assert not torch.equal(bound.actor[0][0], bound.critic[0][0])
+
+
+def test_shared_networks_have_one_trunk():
+    shape = make("discrete", shared=True)
+    bound = shape.bind(random_parameters(shape, 2))
+    assert all(torch.equal(a, c) for (a, _), (c, _) in zip(bound.actor, bound.critic, strict=True))
+    assert shape.mlp.shapes[-1] == (7, 4), "three actions and a value"

@@ -1,0 +1,140 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from scipy import stats
+from torch.distributions import Categorical, Independent, Normal
+
+from operant.nets import CategoricalHead, GaussianHead, head_for
+
+CPU = torch.device("cpu")
+NO_PARAMETERS = torch.zeros(2, 0)
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def box(low, high, width=2):
+    return spaces.Box(np.float32(low), np.float32(high), (width,))
+
+
+def gaussian(space=None, log_std=0.0):
+    return GaussianHead(space or box(-1, 1), log_std=log_std, device=CPU)
+
+
+def test_categorical_matches_torch():
+    head = CategoricalHead(spaces.Discrete(4))
+    assert (head.outputs, head.free) == (4, 0)
+    assert head.initial().shape == (0,)
+    logits = 3 * torch.randn(2, 5, 4, generator=rng())
+    actions = torch.randint(0, 4, (2, 5), generator=rng(1))
+    expected = Categorical(logits=logits)
+    torch.testing.assert_close(head.log_prob(logits, NO_PARAMETERS, actions), expected.log_prob(actions))
+    torch.testing.assert_close(head.entropy(logits, NO_PARAMETERS), expected.entropy())
+    assert torch.equal(head.mode(logits, NO_PARAMETERS), expected.mode)
+
+
+def test_gaussian_matches_torch():
+    head = gaussian()
+    assert (head.outputs, head.free) == (2, 2)
+    mean = torch.randn(3, 5, 2, generator=rng())
+    log_std = torch.randn(3, 2, generator=rng(1))
+    actions = 2 * torch.randn(3, 5, 2, generator=rng(2))
+    for seed in range(3):
+        expected = Independent(Normal(mean[seed], log_std[seed].exp()), 1)
+        torch.testing.assert_close(head.log_prob(mean, log_std, actions)[seed], expected.log_prob(actions[seed]))
+        torch.testing.assert_close(head.entropy(mean, log_std)[seed], expected.entropy())
+    assert torch.equal(head.mode(mean, log_std), mean)
+
+
+def test_categorical_samples_have_the_probabilities_of_the_policy():
+    head = CategoricalHead(spaces.Discrete(3))
+    logits = torch.tensor([[[0.0, 1.0, -1.0]], [[2.0, 0.0, 0.0]]])
+    noise = head.noise((2, 20_000), rng())
+    assert noise.shape == (2, 20_000, 3)
+    actions = head.sample(logits.expand(2, 20_000, 3), NO_PARAMETERS, noise)
+    for row, probabilities in zip(actions, logits[:, 0].softmax(-1), strict=True):
+        counts = torch.bincount(row, minlength=3).numpy()
+        expected = probabilities.numpy().astype(np.float64)
+        assert stats.chisquare(counts, 20_000 * expected / expected.sum()).pvalue > 1e-3
+
+
+def test_gaussian_samples_have_the_mean_and_deviation_of_the_policy():
+    head = gaussian()
+    mean, log_std = torch.tensor([[[1.0, -2.0]], [[0.0, 5.0]]]), torch.tensor([[0.0, -1.0], [1.0, 0.5]])
+    noise = head.noise((2, 20_000), rng())
+    actions = head.sample(mean.expand(2, 20_000, 2), log_std, noise)
+    standard = (actions - mean) / log_std.exp().unsqueeze(1)
+    for column in standard.movedim(2, 1).reshape(4, -1):
+        assert stats.kstest(column.numpy(), "norm").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("head", [CategoricalHead(spaces.Discrete(3)), gaussian()], ids=["categorical", "gaussian"])
+def test_noise_comes_from_the_generator_alone(head):
+    before = torch.get_rng_state()
+    first = head.noise((4, 2), rng(1))
+    assert torch.equal(first, head.noise((4, 2), rng(1)))
+    assert not torch.equal(first, head.noise((4, 2), rng(2)))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_discrete_actions_are_shifted_to_the_first_of_the_space():
+    actions = torch.tensor([[0, 2], [1, 0]])
+    assert torch.equal(CategoricalHead(spaces.Discrete(3)).to_env(actions), actions)
+    head = CategoricalHead(spaces.Discrete(3, start=-1))
+    assert head.outputs == 3
+    assert head.to_env(actions).tolist() == [[-1, 1], [0, -1]]
+    assert head.to_env(actions).dtype is torch.int64
+
+
+def test_continuous_actions_are_mapped_to_the_bounds_and_clipped():
+    space = spaces.Box(np.float32([-2, 0]), np.float32([2, 10]))
+    actions = torch.tensor([[[-1.0, -1.0], [0.0, 0.0], [0.5, 0.5], [1.0, 1.0], [-3.0, 7.0]]])
+    expected = [[-2, 0], [0, 5], [1, 7.5], [2, 10], [-2, 10]]
+    assert gaussian(space).to_env(actions)[0].tolist() == expected
+
+
+def test_actions_without_bounds_are_taken_as_they_are():
+    space = spaces.Box(np.float32([-np.inf, 0, -np.inf]), np.float32([np.inf, np.inf, 3]))
+    actions = torch.tensor([[[-7.0, -7.0, -7.0], [7.0, 7.0, 7.0]]])
+    assert gaussian(space).to_env(actions)[0].tolist() == [[-7, 0, -7], [7, 7, 3]]
+
+
+@pytest.mark.parametrize("space", [box(-2, 2), box(0, 10), box(-np.inf, np.inf), box(1, np.inf)], ids=str)
+def test_every_action_handed_to_the_environment_is_in_its_space(space):
+    head = gaussian(space)
+    actions = head.to_env(5 * torch.randn(1, 100, 2, generator=rng()))
+    assert all(space.contains(action) for action in actions[0].numpy())
+
+
+def test_the_initial_deviation_is_the_configured_one():
+    assert gaussian(log_std=-0.5).initial().tolist() == [-0.5, -0.5]
+
+
+def test_head_for_chooses_by_the_space():
+    discrete = head_for(spaces.Discrete(5, start=2), log_std=0.0, device=CPU)
+    assert isinstance(discrete, CategoricalHead)
+    assert (discrete.outputs, discrete.start) == (5, 2)
+    continuous = head_for(box(-1, 1, width=3), log_std=-1.0, device=CPU)
+    assert isinstance(continuous, GaussianHead)
+    assert (continuous.outputs, continuous.free, continuous.log_std) == (3, 3, -1.0)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.MultiDiscrete([2, 3]),
+        spaces.MultiBinary(3),
+        spaces.Box(-1, 1, (2, 3)),
+        spaces.Box(-1, 1, ()),
+        spaces.Box(0, 10, (2,), dtype=np.int64),
+        spaces.Dict(a=spaces.Discrete(2)),
+    ],
+    ids=str,
+)
+def test_spaces_without_a_head_are_refused(space):
+    with pytest.raises(
+        ValueError, match=r"no policy head for action space .*; Discrete and one-dimensional Box of float"
+    ):
+        head_for(space, log_std=0.0, device=CPU)

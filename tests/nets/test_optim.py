@@ -1,0 +1,147 @@
+import pytest
+import torch
+
+from operant.nets import StackedAdam
+
+S, P = 3, 6
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def gradients(steps, scale=1.0):
+    """Return gradients ``[steps, S, P]`` of very different norms."""
+    sizes = torch.tensor([0.01, 1.0, 100.0]).unsqueeze(1)
+    return scale * sizes * torch.randn(steps, S, P, generator=rng())
+
+
+def start():
+    return torch.randn(S, P, generator=rng(9))
+
+
+class Separate:
+    """``torch.optim.Adam`` and ``clip_grad_norm_`` for each seed by itself."""
+
+    def __init__(self, parameters, max_grad_norm, epsilon):
+        self.rows = [torch.nn.Parameter(row.clone()) for row in parameters]
+        self.adams = [torch.optim.Adam([row], lr=1.0, eps=epsilon) for row in self.rows]
+        self.max_grad_norm = max_grad_norm
+
+    def step(self, seed, gradient, learning_rate):
+        row, adam = self.rows[seed], self.adams[seed]
+        adam.param_groups[0]["lr"] = learning_rate
+        row.grad = gradient.clone()
+        if self.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_([row], self.max_grad_norm)
+        adam.step()
+
+    @property
+    def parameters(self):
+        return torch.stack([row.detach() for row in self.rows])
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 0.5])
+def test_every_seed_is_stepped_as_by_an_adam_of_its_own(max_grad_norm):
+    parameters = start()
+    optimizer = StackedAdam(parameters, epsilon=1e-5, max_grad_norm=max_grad_norm)
+    separate = Separate(parameters, max_grad_norm, 1e-5)
+    for t, gradient in enumerate(gradients(60)):
+        learning_rate = 1e-2 / (1 + t)
+        for seed in range(S):
+            separate.step(seed, gradient[seed], learning_rate)
+        norm = optimizer.step(gradient.clone(), learning_rate=learning_rate)
+        torch.testing.assert_close(norm, gradient.norm(dim=1))
+    torch.testing.assert_close(parameters, separate.parameters, rtol=1e-5, atol=1e-6)
+    assert optimizer.skipped.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("max_grad_norm", [None, 0.5])
+def test_a_seed_with_a_bad_gradient_waits_and_the_others_do_not_notice(bad, max_grad_norm):
+    parameters = start()
+    optimizer = StackedAdam(parameters, max_grad_norm=max_grad_norm)
+    separate = Separate(parameters, max_grad_norm, 1e-8)
+    for t, gradient in enumerate(gradients(20)):
+        broken = gradient.clone()
+        if 5 <= t < 8:
+            broken[1, 2] = bad
+        before = [tensor[1].clone() for tensor in (parameters, optimizer.first, optimizer.second)]
+        norm = optimizer.step(broken, learning_rate=1e-2)
+        for seed in range(S):
+            if not (seed == 1 and 5 <= t < 8):
+                separate.step(seed, gradient[seed], 1e-2)
+        if 5 <= t < 8:
+            after = [tensor[1] for tensor in (parameters, optimizer.first, optimizer.second)]
+            assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+            assert norm.isfinite().tolist() == [True, False, True]
+    assert optimizer.skipped.tolist() == [0, 3, 0]
+    torch.testing.assert_close(parameters, separate.parameters, rtol=1e-5, atol=1e-6)
+
+
+def test_an_inactive_seed_waits_is_not_counted_and_the_others_do_not_notice():
+    parameters = start()
+    optimizer = StackedAdam(parameters, max_grad_norm=0.5)
+    separate = Separate(parameters, 0.5, 1e-8)
+    for t, gradient in enumerate(gradients(20)):
+        active = torch.tensor([True, t % 3 == 0, True])
+        if not active[1]:
+            gradient[1, 0] = float("nan")  # what an inactive seed would do is of no interest
+        before = [tensor[1].clone() for tensor in (parameters, optimizer.first, optimizer.second)]
+        optimizer.step(gradient.clone(), learning_rate=1e-2, active=active)
+        for seed in active.nonzero().flatten().tolist():
+            separate.step(seed, gradient[seed], 1e-2)
+        if not active[1]:
+            after = [tensor[1] for tensor in (parameters, optimizer.first, optimizer.second)]
+            assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+    assert optimizer.skipped.tolist() == [0, 0, 0]
+    torch.testing.assert_close(parameters, separate.parameters, rtol=1e-5, atol=1e-6)
+
+
+def test_no_seed_at_all_may_be_active():
+    parameters = start()
+    optimizer = StackedAdam(parameters)
+    before = parameters.clone()
+    optimizer.step(torch.ones(S, P), learning_rate=0.1, active=torch.zeros(S, dtype=torch.bool))
+    assert torch.equal(parameters, before)
+
+
+def test_norms_that_are_finite_but_overflow_in_sum_are_no_fault():
+    parameters = start()
+    optimizer = StackedAdam(parameters, max_grad_norm=0.5)
+    optimizer.step(torch.full((S, P), 6e18), learning_rate=0.1)
+    assert optimizer.skipped.tolist() == [0, 0, 0]
+    torch.testing.assert_close(parameters, start() - 0.1, rtol=1e-4, atol=1e-5)  # the first step of Adam has length lr
+
+
+def test_the_state_goes_on_where_it_was_saved():
+    batches = gradients(20)
+    whole, part = start(), start()
+    uninterrupted = StackedAdam(whole, max_grad_norm=0.5)
+    first = StackedAdam(part, max_grad_norm=0.5)
+    for gradient in batches[:10]:
+        uninterrupted.step(gradient.clone(), learning_rate=1e-2)
+        first.step(gradient.clone(), learning_rate=1e-2)
+    bad = torch.full((S, P), float("nan"))
+    uninterrupted.step(bad.clone(), learning_rate=1e-2)
+    first.step(bad, learning_rate=1e-2)
+    second = StackedAdam(part, max_grad_norm=0.5)
+    second.load_state_dict(first.state_dict())
+    for gradient in batches[10:]:
+        uninterrupted.step(gradient.clone(), learning_rate=1e-2)
+        second.step(gradient.clone(), learning_rate=1e-2)
+    assert torch.equal(whole, part)
+    assert second.skipped.tolist() == [1, 1, 1]
+    assert all(torch.equal(second.state_dict()[name], value) for name, value in uninterrupted.state_dict().items())
+
+
+def test_a_state_of_another_shape_is_refused():
+    optimizer = StackedAdam(start())
+    with pytest.raises(ValueError, match=r"'optimizer\.first' has shape \(3, 7\) but \(3, 6\) is needed"):
+        optimizer.load_state_dict(StackedAdam(torch.zeros(S, P + 1)).state_dict())
+
+
+@pytest.mark.parametrize("norm", [0.0, -1.0])
+def test_a_norm_that_stops_everything_is_refused(norm):
+    with pytest.raises(ValueError, match=rf"max_grad_norm must be positive, or None for no clipping, got {norm}"):
+        StackedAdam(start(), max_grad_norm=norm)

@@ -1,0 +1,221 @@
+import json
+
+import pytest
+import torch
+
+import operant
+from operant import api
+from operant.control import PPOConfig
+from operant.runtime.checkpoints import CheckpointError
+from operant.runtime.metrics import read_records
+from operant.runtime.run import Run, RunError
+from operant.runtime.settings import Settings
+
+SMALL = {"environments": 2, "steps": 16, "minibatches": 2, "epochs": 2, "hidden": (8,)}
+QUICK = {"budget": 320, "evaluate_every": 160, "evaluate_episodes": 2, "progress": "silent", **SMALL}
+
+
+def train(folder, **changes):
+    return operant.train("ppo", "CartPole-v1", **{"run": folder, "seeds": 2, **QUICK, **changes})
+
+
+def interrupted_after(iterations):
+    """An ``interrupted`` that is true once training has made so many iterations."""
+    questions = iter(range(10**9))
+    return lambda: next(questions) >= iterations
+
+
+def test_the_library_in_four_lines(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trained = operant.train("ppo", "CartPole-v1", seeds=2, **QUICK)
+    score = trained.evaluate(episodes=10)
+    again = operant.load(trained.run.path)
+    assert again.evaluate(episodes=10) == score
+    assert score.episodes == 10
+    assert len(score.scores) == 2
+    assert score.mean > 5
+
+
+def test_a_run_holds_what_was_asked_for_and_what_came_of_it(tmp_path):
+    trained = train(tmp_path / "run", seeds=3, seed=7, gamma=0.9, env_backend="gymnasium", command=("python", "x.py"))
+    assert trained.run.settings.seeds == (7, 8, 9)
+    assert trained.run.settings.env_backend == "gymnasium"
+    assert trained.experiment.learner.config == PPOConfig(
+        **api.configure("ppo", "CartPole-v1", **SMALL, gamma=0.9).__dict__
+    )
+    assert Run.open(tmp_path / "run").config(PPOConfig) == trained.experiment.learner.config
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert facts["resolved"] == {"device": "cpu", "threads": 1}
+    assert facts["sessions"][0]["command"] == ["python", "x.py"]
+    outcome = trained.outcome
+    assert outcome.consumed == trained.experiment.learner.consumed == 320
+    assert not outcome.interrupted
+    assert outcome.checkpoint.is_dir()
+    assert outcome.evaluation.episodes == 2
+    assert [r["consumed"] for r in read_records(trained.run.evaluations_path)] == [160, 320]
+    records = read_records(trained.run.metrics_path)
+    assert records[-1]["consumed"] == 320
+    assert len(records[-1]["losses/policy"]) == 3
+
+
+def test_runs_without_a_name_are_counted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paths = [operant.train("ppo", "CartPole-v1", **QUICK).run.path for _ in range(2)]
+    assert paths == [tmp_path / "runs" / f"ppo-CartPole-v1-{n}" for n in (1, 2)]
+
+
+def test_seeds_can_be_named(tmp_path):
+    assert train(tmp_path / "run", seeds=(11, 4)).experiment.learner.seeds == [11, 4]
+
+
+def test_a_whole_configuration_can_be_given(tmp_path):
+    config = PPOConfig(**SMALL, gamma=0.8)
+    quick = {name: value for name, value in QUICK.items() if name not in SMALL}
+    trained = operant.train("ppo", "CartPole-v1", run=tmp_path / "run", config=config, **quick)
+    assert trained.experiment.learner.config is config
+
+
+@pytest.mark.parametrize("iterations", [1, 4])
+@pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
+def test_an_interrupted_run_is_resumed_to_the_same_end(tmp_path, iterations, backend):
+    whole = train(tmp_path / "whole", env_backend=backend, normalise_observations=True)
+    part = train(
+        tmp_path / "part",
+        env_backend=backend,
+        normalise_observations=True,
+        interrupted=interrupted_after(iterations),
+    )
+    assert part.outcome.interrupted
+    assert part.outcome.exit_code != 0
+    assert part.outcome.consumed < 320
+    resumed = operant.resume(tmp_path / "part", progress="silent", command=("again",))
+    assert not resumed.outcome.interrupted
+    assert resumed.outcome.consumed == 320
+    assert torch.equal(resumed.experiment.learner.parameters, whole.experiment.learner.parameters)
+    assert resumed.evaluate(4) == whole.evaluate(4)
+    evaluations = [read_records(run / "eval" / "evaluations.jsonl") for run in (tmp_path / "whole", tmp_path / "part")]
+    assert [r["scores"] for r in evaluations[0]] == [r["scores"] for r in evaluations[1]]
+    assert [session["command"] for session in resumed.run.facts()["sessions"]][1:] == [["again"]]
+
+
+def test_a_finished_run_can_be_resumed_and_stays_as_it_is(tmp_path):
+    finished = train(tmp_path / "run")
+    before = finished.run.metrics_path.read_bytes()
+    again = operant.resume(tmp_path / "run", progress="silent")
+    assert again.outcome.consumed == 320
+    assert torch.equal(again.experiment.learner.parameters, finished.experiment.learner.parameters)
+    assert again.run.metrics_path.read_bytes() == before
+
+
+def test_a_loaded_run_is_what_was_trained(tmp_path):
+    trained = train(tmp_path / "run", normalise_observations=True, normalise_rewards=True)
+    loaded = operant.load(tmp_path / "run")
+    assert loaded.outcome is None
+    assert loaded.run.settings == trained.run.settings
+    assert loaded.experiment.learner.config == trained.experiment.learner.config
+    assert torch.equal(loaded.experiment.learner.parameters, trained.experiment.learner.parameters)
+    assert loaded.evaluate(4) == trained.evaluate(4) == loaded.evaluate(4)
+    assert loaded.evaluate(2, backend="gymnasium").episodes == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gama": 0.9}, "ppo.gama: there is no such key; did you mean gamma"),
+        ({"gamma": 1.5}, r"gamma must be in \[0, 1\], got 1.5"),
+        ({"clip_low": 0.0}, r"clip_low must be in \(0, 1\], got 0.0"),
+        ({"anneal": "sometimes"}, "ppo.anneal: 'sometimes' is not one of 'none', 'learning_rate', 'both'"),
+        ({"minibatches": 3}, r"minibatches \(3\) must divide the rollout"),
+        ({"hidden": (0,)}, "sizes must name"),
+        ({"activation": "gelu"}, "ppo.activation: 'gelu' is not one of 'tanh', 'relu'"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm must be positive"),
+        ({"preset": "fast"}, "no preset 'fast'"),
+        ({"budget": 0}, "budget must be at least 1, got 0"),
+        ({"seeds": 0}, "seeds must be one or more"),
+        ({"seeds": (1, 1)}, "seeds must be one or more different"),
+        ({"seed": -1}, "seeds must be .*non-negative"),
+        ({"seeds": (3, 4), "seed": 5}, "seed=5 says where to count from"),
+        ({"evaluate_episodes": 0}, "evaluate_episodes must be at least 1, got 0"),
+        ({"env_backend": "jax"}, "backend must be"),
+        ({"config": PPOConfig()}, "config is complete: it goes without a preset and without environments"),
+    ],
+)
+def test_bad_input_leaves_nothing_behind(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "runs" / "run", **changes)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "message"),
+    [
+        ("pppo", "CartPole-v1", "no algorithm is called 'pppo'; did you mean"),
+        ("ppo", "CartPol-v1", "did you mean CartPole-v1"),
+        ("ppo", "CartPole-v0", "out of date"),
+        ("ppo", "", "task must be named"),
+    ],
+)
+def test_a_misspelt_name_leaves_nothing_behind(tmp_path, monkeypatch, algorithm, task, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        operant.train(algorithm, task)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_configuration_of_another_kind_leaves_nothing_behind(tmp_path):
+    with pytest.raises(TypeError, match="ppo needs a configuration of PPOConfig"):
+        operant.train("ppo", "CartPole-v1", config={"gamma": 0.9}, run=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("precious")
+    with pytest.raises(RunError, match="exists already and is not empty"):
+        train(tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("call", [operant.load, operant.resume])
+def test_a_folder_that_is_no_run_is_refused(tmp_path, call):
+    with pytest.raises(RunError, match="is not the folder of a run"):
+        call(tmp_path)
+
+
+def bare_run(folder):
+    """Make a run in which nothing was trained yet."""
+    settings = Settings("ppo", "CartPole-v1", budget=320, evaluate_every=160, evaluate_episodes=2)
+    return Run.create(folder, settings, PPOConfig(**SMALL), resolved={"device": "cpu", "threads": 1})
+
+
+def test_a_run_without_a_checkpoint_cannot_be_loaded_but_resumed(tmp_path):
+    bare_run(tmp_path / "run")
+    with pytest.raises(RunError, match="has no checkpoint yet; train it with `operant resume"):
+        operant.load(tmp_path / "run")
+    resumed = operant.resume(tmp_path / "run", progress="silent")
+    assert resumed.outcome.consumed == 320
+    assert torch.equal(
+        resumed.experiment.learner.parameters, operant.load(tmp_path / "run").experiment.learner.parameters
+    )
+
+
+def test_a_run_whose_checkpoints_are_damaged_is_refused(tmp_path):
+    trained = train(tmp_path / "run")
+    for path in trained.run.checkpoints.paths():
+        (path / "state.safetensors").write_bytes(b"")
+    for call in (operant.load, operant.resume):
+        with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be used"):
+            call(tmp_path / "run")
+
+
+def test_a_run_that_another_process_trains_cannot_be_resumed(tmp_path):
+    train(tmp_path / "run")
+    with Run.open(tmp_path / "run").lock(), pytest.raises(RunError, match="is being trained by process"):
+        operant.resume(tmp_path / "run", progress="silent")
+
+
+def test_the_public_names_are_there():
+    assert operant.train is api.train
+    assert set(operant.__all__) - {"__version__"} <= set(dir(api))
+    with pytest.raises(AttributeError, match="has no attribute 'teach'"):
+        operant.teach  # noqa: B018

@@ -1,0 +1,73 @@
+import dataclasses
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from operant import catalog
+
+EVERY = pytest.mark.parametrize("algorithm", catalog.ALGORITHMS, ids=lambda algorithm: algorithm.name)
+
+
+def test_every_name_is_there_once():
+    names = [algorithm.name for algorithm in catalog.ALGORITHMS]
+    assert len(set(names)) == len(names)
+
+
+@EVERY
+def test_an_algorithm_is_where_the_catalog_says(algorithm):
+    module = importlib.import_module(algorithm.module)
+    assert algorithm.module.startswith(f"operant.{algorithm.chapter}.")
+    assert dataclasses.is_dataclass(getattr(module, algorithm.config))
+    learner = getattr(module, algorithm.learner)
+    assert all(callable(getattr(learner, name)) for name in ("iterate", "state_dict", "load_state_dict"))
+
+
+@EVERY
+def test_what_is_said_of_an_algorithm_is_complete(algorithm):
+    for field in dataclasses.fields(algorithm):
+        if field.type is str or field.type == "str":
+            assert getattr(algorithm, field.name).strip(), field.name
+    assert algorithm.actions
+    assert set(algorithm.actions) <= {"discrete", "continuous"}
+    assert algorithm.model in ("none", "known", "learned")
+    assert algorithm.idea.endswith(".")
+
+
+@EVERY
+def test_every_preset_of_the_catalog_exists(algorithm):
+    chapter = importlib.import_module(f"operant.{algorithm.chapter}")
+    for preset in algorithm.presets:
+        chapter.configuration(algorithm, "no task of this name", preset)
+
+
+@EVERY
+def test_an_algorithm_is_found_by_its_name(algorithm):
+    assert catalog.find(algorithm.name) is algorithm
+
+
+def test_a_near_miss_is_suggested():
+    with pytest.raises(ValueError, match=r"no algorithm is called 'pppo'; did you mean .*'ppo'.*\?"):
+        catalog.find("pppo")
+
+
+def test_a_far_miss_lists_what_there_is():
+    with pytest.raises(ValueError, match=r"'wxyz'; there are: .*ppo"):
+        catalog.find("wxyz")
+
+
+def test_algorithms_are_found_by_the_actions_they_choose():
+    for kind in ("discrete", "continuous"):
+        expected = [algorithm.name for algorithm in catalog.ALGORITHMS if kind in algorithm.actions]
+        assert catalog.supporting(kind) == expected
+    assert "ppo" in catalog.supporting("discrete")
+    assert "ppo" in catalog.supporting("continuous")
+
+
+def test_the_catalog_loads_nothing_heavy():
+    code = (
+        "import sys, operant.catalog; print([m for m in ('torch', 'numpy', 'gymnasium', 'numba') if m in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
