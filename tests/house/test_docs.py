@@ -12,7 +12,9 @@ from operant import catalog
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = [path for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))] if BLOCK.search(path.read_text(encoding="utf-8"))]
+PAGES = [
+    path for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))] if BLOCK.search(path.read_text(encoding="utf-8"))
+]
 DOCTEST_OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
