@@ -81,7 +81,7 @@ def draw(blocks: Sequence[dict[str, Any]], file: str, *, title: str, bar: float)
     right.plot(offsets, finals, "o", color=BLUE, markersize=4, alpha=0.8)
     right.axhline(bar, color=ORANGE, linestyle="--", linewidth=1)
     right.axhline(finals.mean(), color=GREY, linewidth=1.5)
-    right.set(xticks=[], xlim=(-0.6, 0.6), title=f"final, {len(finals)} seeds, 100 episodes")
+    right.set(xticks=[], xlim=(-0.6, 0.6), title="final, each seed")
     right.set_xlabel(f"mean {finals.mean():.1f}, least {finals.min():.1f}")
     for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)
