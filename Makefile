@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 # What each environment consists of; all of them share one .venv.
-core := --editable .
+demo := --editable '.[render,plots]'
 dev := --editable '.[render,plots]' --group dev
 docs := --editable . --group docs
 bench := --editable . --group bench
@@ -28,7 +28,7 @@ export NO_MKDOCS_2_WARNING := true
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED)-core ## a guided tour: train, watch and compare (no development tools are installed)
+demo: $(INSTALLED)-demo ## a guided tour: train, watch and compare (no development tools are installed)
 	@$(BIN)/operant tour
 
 test: $(INSTALLED)-dev ## the whole test suite; PYTEST_ARGS="-k returns -x" narrows it
