@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""What every run needs: folders, checkpoints, metrics, the training loop, rollouts, evaluation and statistics."""
