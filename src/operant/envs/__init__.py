@@ -1,7 +1,11 @@
-"""What agents act in: batched tensor environments, Gymnasium's environments and wrappers of both."""
+"""What agents act in: batched tensor environments, Gymnasium's environments, wrappers of both, and small worlds."""
 
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import BatchEnv, Step, Tree
+from operant.envs.drawing import DrawingError, parse_grid
+from operant.envs.finite import FiniteEnv, Transitions
+from operant.envs.grid import GridWorld, grid_transitions
+from operant.envs.layout import Grid, Rules
 from operant.envs.making import make, require_space, resolve_backend
 from operant.envs.normalise import Normalise
 from operant.envs.tensor import (
@@ -13,21 +17,34 @@ from operant.envs.tensor import (
     Pendulum,
     TensorEnv,
 )
+from operant.envs.worlds import WORLDS, register_worlds
 
 __all__ = [
     "TENSOR_ENVS",
+    "WORLDS",
     "Acrobot",
     "BatchEnv",
     "CartPole",
+    "DrawingError",
+    "FiniteEnv",
+    "Grid",
+    "GridWorld",
     "GymnasiumEnv",
     "MountainCar",
     "MountainCarContinuous",
     "Normalise",
     "Pendulum",
+    "Rules",
     "Step",
     "TensorEnv",
+    "Transitions",
     "Tree",
+    "grid_transitions",
     "make",
+    "parse_grid",
+    "register_worlds",
     "require_space",
     "resolve_backend",
 ]
+
+register_worlds()

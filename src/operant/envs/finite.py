@@ -1,0 +1,199 @@
+"""Environments with finitely many states and actions, whose transition probabilities are known."""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+Outcome = tuple[float, int, float, bool]
+"""What an action can lead to, as Gymnasium's toy-text environments list it:
+`(probability, successor, reward, terminated)`."""
+
+
+class Transitions(NamedTuple):
+    """What every action leads to in every state, as sparse rows: the fields are those of `operant.mdp.MDP`.
+
+    Row `s * actions + a` of the arrays lists the outcomes of action `a` in state `s`. An empty row says that the action
+    is not feasible; a state without a feasible action is terminal, or never entered.
+
+    Attributes:
+        states: S.
+        actions: A.
+        indptr: int64 `[S * A + 1]`, where each row begins.
+        successors: int64 `[n]`.
+        probabilities: float64 `[n]`, positive; every row that is not empty sums to 1.
+        rewards: float64 `[n]`.
+        terminates: bool `[n]`, whether the episode ends with the transition.
+        start: float64 `[S]`, the distribution of the first state.
+    """
+
+    states: int
+    actions: int
+    indptr: Ints
+    successors: Ints
+    probabilities: Floats
+    rewards: Floats
+    terminates: Bools
+    start: Floats
+
+    @classmethod
+    def of(cls, states: int, actions: int, outcomes: Iterable[tuple[int, int, Outcome]], start: Iterable[int]) -> Self:
+        """Collect `(state, action, outcome)` in any order; the first state is uniform over `start`."""
+        table = sorted(((s * actions + a, outcome) for s, a, outcome in outcomes), key=lambda entry: entry[0])
+        counts = np.bincount([row for row, _ in table], minlength=states * actions)
+        probabilities, successors, rewards, terminates = zip(*(outcome for _, outcome in table), strict=True)
+        return cls(
+            states=states,
+            actions=actions,
+            indptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            successors=np.array(successors, np.int64),
+            probabilities=np.array(probabilities, np.float64),
+            rewards=np.array(rewards, np.float64),
+            terminates=np.array(terminates, np.bool_),
+            start=uniform(states, start),
+        )
+
+    def feasible(self) -> Bools:
+        """Return which actions can be taken, `[S, A]`."""
+        return (np.diff(self.indptr) > 0).reshape(self.states, self.actions)
+
+    def outcomes(self, state: int, action: int) -> list[Outcome]:
+        """Return what `action` can lead to in `state`; nothing, if it is not feasible."""
+        row = state * self.actions + action
+        span = slice(self.indptr[row], self.indptr[row + 1])
+        columns = (self.probabilities, self.successors, self.rewards, self.terminates)
+        return list(zip(*(column[span].tolist() for column in columns), strict=True))
+
+
+def uniform(states: int, support: Iterable[int]) -> Floats:
+    """Return the distribution `[S]` that is uniform over the states of `support`."""
+    weights = np.zeros(states)
+    weights[list(support)] = 1.0
+    return weights / weights.sum()
+
+
+class FiniteEnv(gymnasium.Env[Any, Any]):
+    """An environment that draws its steps from `Transitions`.
+
+    It has what Gymnasium's toy-text environments have: `P` and `initial_state_distrib`. In `P` a terminal state leads
+    to itself with reward 0, and an action that is not feasible has no outcomes. `reset` takes the option `"state"`,
+    the state to start in. Where some actions are not feasible, `info["action_mask"]` (int8 `[A]`) says which are.
+
+    Attributes:
+        state: where the agent is; may be set. None before the first reset.
+        transitions: the model.
+        action_space: `Discrete(A)`.
+        observation_space: `Discrete(S)`.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012 - as Gymnasium declares it
+
+    def __init__(self, transitions: Transitions, *, render_mode: str | None = None) -> None:
+        """Make the environment of a model.
+
+        Args:
+            transitions: the model; it is not copied.
+            render_mode: one of `metadata["render_modes"]`, or None.
+
+        Raises:
+            ValueError: there is no such render mode.
+        """
+        modes = self.metadata["render_modes"]
+        if render_mode is not None and render_mode not in modes:
+            raise ValueError(f"render_mode must be None or one of {', '.join(modes)}, got {render_mode!r}")
+        self.render_mode = render_mode
+        self.observation_space = spaces.Discrete(transitions.states)
+        self.action_space = spaces.Discrete(transitions.actions)
+        self.state: int | None = None
+        self._use(transitions)
+
+    def _use(self, transitions: Transitions) -> None:
+        """Draw the next steps from `transitions`."""
+        self.transitions = transitions
+        self._cumulative = np.cumsum(transitions.start)
+        self._mask = transitions.feasible().astype(np.int8)
+        open_states = self._mask.any(axis=1)
+        self._masked = not self._mask[open_states].all()
+        self.__dict__.pop("P", None)
+
+    @property
+    def initial_state_distrib(self) -> Floats:
+        """The distribution of the first state, `[S]`."""
+        return self.transitions.start
+
+    @cached_property
+    def P(self) -> dict[int, dict[int, list[Outcome]]]:  # noqa: N802 - the name of Gymnasium's toy-text environments
+        """The model as `P[state][action]`, a list of outcomes; it is built when it is asked for."""
+        model = self.transitions
+        terminal = self._mask.sum(axis=1) == 0
+        return {
+            s: {a: [(1.0, s, 0.0, True)] if ends else model.outcomes(s, a) for a in range(model.actions)}
+            for s, ends in enumerate(terminal.tolist())
+        }
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        """Start an episode, in a state drawn from the start distribution or in `options["state"]`.
+
+        Raises:
+            ValueError: the state that was asked for does not exist.
+        """
+        super().reset(seed=seed)
+        asked = (options or {}).get("state")
+        if asked is None:
+            asked = np.searchsorted(self._cumulative, self.np_random.random() * self._cumulative[-1], side="right")
+        elif not self._exists(asked):
+            raise ValueError(f"options['state'] is {asked!r}, but the states are 0 to {self.transitions.states - 1}")
+        self.state = int(asked)
+        return self._observation(), self._info(1.0)
+
+    def _exists(self, state: Any) -> bool:
+        return isinstance(state, int | np.integer) and 0 <= int(state) < self.transitions.states
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        """Take an action.
+
+        Raises:
+            ValueError: the action is not feasible, or the episode has ended.
+            RuntimeError: `reset` has not been called.
+        """
+        if self.state is None:
+            raise RuntimeError("no episode has begun: call reset() first")
+        model = self.transitions
+        if not 0 <= action < model.actions or not self._mask[self.state, action]:
+            raise ValueError(self._refusal(action))
+        row = self.state * model.actions + int(action)
+        entry, end = int(model.indptr[row]), int(model.indptr[row + 1])
+        if end - entry > 1:
+            cumulative = np.cumsum(model.probabilities[entry:end])
+            entry += int(np.searchsorted(cumulative, self.np_random.random() * cumulative[-1], side="right"))
+        self.state = int(model.successors[entry])
+        info = self._info(float(model.probabilities[entry]))
+        return self._observation(), float(model.rewards[entry]), bool(model.terminates[entry]), False, info
+
+    def _refusal(self, action: int) -> str:
+        feasible = np.flatnonzero(self._mask[self.state]).tolist()
+        if not feasible:
+            return f"state {self.state} is terminal: call reset() to start the next episode"
+        return f"action {action} is not feasible in state {self.state}, but these are: {feasible}"
+
+    def _observation(self) -> int:
+        return int(self.state or 0)
+
+    def _info(self, probability: float) -> dict[str, Any]:
+        info: dict[str, Any] = {"prob": probability}
+        return info | {"action_mask": self._mask[self.state]} if self._masked else info
+
+    def render(self) -> Any:
+        """Return a picture of the current state: text, for the render mode "ansi"."""
+        if self.render_mode is None:
+            gymnasium.logger.warn('render() shows nothing: make the environment with render_mode="ansi"')
+            return None
+        return f"state {self.state} of {self.transitions.states}\n"

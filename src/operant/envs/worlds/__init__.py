@@ -1,0 +1,28 @@
+"""Small worlds whose exact values are known: grids, mazes, chains, gambles, a car rental and bandits.
+
+Importing `operant.envs` registers them with Gymnasium, as `operant/Cliff-v0` and so on.
+"""
+
+from operant.envs.worlds.bandits import Bandit, BernoulliBandit, Testbed
+from operant.envs.worlds.car_rental import CarRental
+from operant.envs.worlds.chains import DeepSea, MaximisationBias, RandomWalk, RiverSwim, ShortCorridor
+from operant.envs.worlds.gambling import Gambler
+from operant.envs.worlds.mazes import ChangingMaze
+from operant.envs.worlds.registration import WORLDS, World, register_worlds
+
+__all__ = [
+    "WORLDS",
+    "Bandit",
+    "BernoulliBandit",
+    "CarRental",
+    "ChangingMaze",
+    "DeepSea",
+    "Gambler",
+    "MaximisationBias",
+    "RandomWalk",
+    "RiverSwim",
+    "ShortCorridor",
+    "Testbed",
+    "World",
+    "register_worlds",
+]

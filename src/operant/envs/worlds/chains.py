@@ -1,0 +1,190 @@
+"""States in a row: random walks, RiverSwim, DeepSea, the short corridor and the two-step chain of maximisation bias."""
+
+from collections.abc import Iterator
+from statistics import NormalDist
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from operant.envs.finite import FiniteEnv, Outcome, Transitions
+
+_Rows = Iterator[tuple[int, int, Outcome]]
+
+
+class RandomWalk(FiniteEnv):
+    """A walk with one action, which steps left or right with equal probability (Sutton and Barto 2018, example 6.2).
+
+    States 1 to `states` are the walk, which starts in the middle; 0 and `states + 1` are its ends. The value of state
+    `i`, undiscounted, is `left + (right - left) * i / (states + 1)`.
+    """
+
+    def __init__(
+        self, states: int = 5, *, left: float = 0.0, right: float = 1.0, render_mode: str | None = None
+    ) -> None:
+        """Make the walk.
+
+        Args:
+            states: an odd number of them, without the ends.
+            left: reward of reaching the left end.
+            right: reward of reaching the right end.
+            render_mode: "ansi" or None.
+
+        Raises:
+            ValueError: the number of states is even or not positive.
+        """
+        if states < 1 or states % 2 == 0:
+            raise ValueError(f"a walk needs an odd number of states, to start in the middle; got {states}")
+        ends = {0: left, states + 1: right}
+        rows = (
+            (state, 0, (0.5, successor, ends.get(successor, 0.0), successor in ends))
+            for state in range(1, states + 1)
+            for successor in (state - 1, state + 1)
+        )
+        super().__init__(Transitions.of(states + 2, 1, rows, [states // 2 + 1]), render_mode=render_mode)
+
+
+class RiverSwim(FiniteEnv):
+    """Six states of a river (Strehl and Littman 2008, "An analysis of model-based interval estimation for MDPs").
+
+    Action 0 swims left, with the current, and always gets there; in the leftmost state it pays 5. Action 1 swims
+    right: it gets there with probability 0.3, stays with 0.6 and is driven back with 0.1; at the left end it stays
+    with 0.7, at the right end it stays with 0.3 and is driven back with 0.7. Staying at the right end pays 10000, and
+    nothing else of swimming right pays. Episodes start in one of the two leftmost states and do not end. The best gain
+    is 668.8073 a step.
+    """
+
+    def __init__(
+        self, states: int = 6, *, small: float = 5.0, large: float = 10_000.0, render_mode: str | None = None
+    ) -> None:
+        """Make the river.
+
+        Args:
+            states: at least 2.
+            small: reward of swimming left at the left end.
+            large: reward of staying at the right end while swimming right.
+            render_mode: "ansi" or None.
+
+        Raises:
+            ValueError: there are fewer than two states.
+        """
+        if states < 2:
+            raise ValueError(f"a river needs at least two states, got {states}")
+        rows = _river(states, small, large)
+        super().__init__(Transitions.of(states, 2, rows, [0, 1]), render_mode=render_mode)
+
+
+def _river(states: int, small: float, large: float) -> _Rows:
+    last = states - 1
+    for state in range(states):
+        yield state, 0, (1.0, max(state - 1, 0), small if state == 0 else 0.0, False)
+        if state == 0:
+            currents = {0: 0.7, 1: 0.3}
+        elif state == last:
+            currents = {last - 1: 0.7, last: 0.3}
+        else:
+            currents = {state - 1: 0.1, state: 0.6, state + 1: 0.3}
+        for successor, probability in currents.items():
+            paid = large if state == successor == last else 0.0
+            yield state, 1, (probability, successor, paid, False)
+
+
+class DeepSea(FiniteEnv):
+    """A dive through `size` rows, of which one sequence of actions in 2^size finds the treasure (Osband et al. 2019).
+
+    The diver starts in the top left corner and sinks one row a step, one column to the left or right. Going right costs
+    `0.01 / size`; going right in the bottom right corner pays 1. The best return is 0.99. Deterministic, as in bsuite
+    (arXiv 1908.03568, appendix A.6). Cell `(r, c)` is state `r * size + c`; the last state is the sea floor.
+    """
+
+    def __init__(self, size: int = 10, *, mapping_seed: int | None = None, render_mode: str | None = None) -> None:
+        """Make the sea.
+
+        Args:
+            size: rows and columns, at least 1.
+            mapping_seed: of the draw that decides cell by cell which action goes right; None: action 1 does.
+            render_mode: "ansi" or None.
+
+        Raises:
+            ValueError: the size is not positive.
+        """
+        if size < 1:
+            raise ValueError(f"a sea needs at least one row, got {size}")
+        rights = np.ones((size, size), np.int64)
+        if mapping_seed is not None:
+            rights = np.random.default_rng(mapping_seed).integers(0, 2, (size, size))
+        model = Transitions.of(size * size + 1, 2, _sea(size, rights), [0])
+        super().__init__(model, render_mode=render_mode)
+
+
+def _sea(size: int, rights: NDArray[np.int64]) -> _Rows:
+    last = size - 1
+    for row in range(size):
+        for column in range(row + 1):
+            for action in (0, 1):
+                right = action == rights[row, column]
+                reward = float(column == last) - 0.01 / size if right else 0.0
+                beside = min(column + 1, last) if right else max(column - 1, 0)
+                successor = size * size if row == last else (row + 1) * size + beside
+                yield row * size + column, action, (1.0, successor, reward, row == last)
+
+
+class ShortCorridor(FiniteEnv):
+    """Three states that look the same, in the second of which left is right (Sutton and Barto 2018, example 13.1).
+
+    Action 0 goes left and 1 goes right, each step pays -1, and the fourth state ends the episode. Going right with
+    probability `2 - sqrt(2)` is best, and its return is -11.6569.
+    """
+
+    def __init__(self, *, aliased: bool = True, render_mode: str | None = None) -> None:
+        """Make the corridor.
+
+        Args:
+            aliased: whether every observation is 0; otherwise it is the state.
+            render_mode: "ansi" or None.
+        """
+        ways = {(0, 0): 0, (0, 1): 1, (1, 0): 2, (1, 1): 0, (2, 0): 1, (2, 1): 3}
+        rows = ((state, action, (1.0, to, -1.0, to == 3)) for (state, action), to in ways.items())
+        super().__init__(Transitions.of(4, 2, rows, [0]), render_mode=render_mode)
+        self.aliased = aliased
+        if aliased:
+            self.observation_space = spaces.Discrete(1)
+
+    def _observation(self) -> int:
+        return 0 if self.aliased else super()._observation()
+
+
+class MaximisationBias(FiniteEnv):
+    """Two states whose greedy learners are misled by noise (Sutton and Barto 2018, example 6.7).
+
+    From state 0 action 0 goes right, which ends the episode with reward 0, and action 1 goes left, to state 1. All
+    actions there end the episode with a reward drawn from a normal distribution with mean -0.1 and variance 1, so
+    left is worse by 0.1. The distribution is represented by equally likely rewards with that mean and variance, each
+    with a terminal state of its own, so that the model is finite and exact.
+    """
+
+    def __init__(
+        self, actions: int = 10, *, mean: float = -0.1, outcomes: int = 200, render_mode: str | None = None
+    ) -> None:
+        """Make the chain.
+
+        Args:
+            actions: feasible in state 1; at least 2. In state 0 the first two are.
+            mean: of the reward after going left.
+            outcomes: how many values represent the normal distribution; at least 2.
+            render_mode: "ansi" or None.
+
+        Raises:
+            ValueError: there are fewer than two actions or outcomes.
+        """
+        if actions < 2 or outcomes < 2:
+            raise ValueError(f"at least two actions and two outcomes are needed, got {actions} and {outcomes}")
+        noise = np.array([NormalDist().inv_cdf((i + 0.5) / outcomes) for i in range(outcomes)])
+        rewards = mean + noise / noise.std()
+        rows: list[tuple[int, int, Outcome]] = [(0, 0, (1.0, 2, 0.0, True)), (0, 1, (1.0, 1, 0.0, False))]
+        rows += [
+            (1, action, (1.0 / outcomes, 3 + i, float(reward), True))
+            for action in range(actions)
+            for i, reward in enumerate(rewards)
+        ]
+        super().__init__(Transitions.of(3 + outcomes, actions, rows, [0]), render_mode=render_mode)

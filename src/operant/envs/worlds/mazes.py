@@ -1,0 +1,73 @@
+"""Mazes whose walls change while the agent learns."""
+
+from typing import Any
+
+from operant.envs.drawing import parse_grid
+from operant.envs.grid import GridWorld, grid_transitions
+from operant.envs.layout import Grid
+
+
+class ChangingMaze(GridWorld):
+    """A grid world that becomes another one after a number of steps (Sutton and Barto 2018, section 8.3).
+
+    Steps are counted over the life of the environment, across episodes. An agent that stands where a wall is built can
+    leave it; so the same actions are feasible before and after. The option `"steps"` of `reset` sets the
+    count, so that an experiment can start over. `grid`, `transitions` and `P` are those of the moment.
+
+    Attributes:
+        before: the first grid.
+        after: the second grid.
+        change_at: the number of steps after which it takes over.
+        steps: how many have been taken.
+        models: those of the two grids.
+    """
+
+    def __init__(
+        self, before: str | Grid, after: str | Grid, *, change_at: int, render_mode: str | None = None, **settings: Any
+    ) -> None:
+        """Make the environment of two drawings of the same size.
+
+        Args:
+            before: drawing of the first grid.
+            after: drawing of the second one.
+            change_at: steps before the change, not negative.
+            render_mode: "ansi", "rgb_array" or None.
+            **settings: of both grids, as in `operant.envs.layout.Rules`.
+
+        Raises:
+            DrawingError: a drawing is wrong.
+            ValueError: a setting is wrong, or the two grids differ in size or actions.
+        """
+        if change_at < 0:
+            raise ValueError(f"change_at must not be negative, got {change_at}")
+        super().__init__(before, render_mode=render_mode, **settings)
+        self.before = self.grid
+        self.after = after if isinstance(after, Grid) else parse_grid(after, **settings)
+        if self.after.shape != self.before.shape or self.after.rules.actions != self.before.rules.actions:
+            raise ValueError(
+                f"the grids must have the same size and actions, got {self.before.shape} and {self.after.shape}, "
+                f"{self.before.rules.actions} and {self.after.rules.actions}"
+            )
+        self.change_at, self.steps = change_at, 0
+        ever_open = self.before.open | self.after.open
+        self.models = tuple(grid_transitions(grid, also=ever_open) for grid in (self.before, self.after))
+        self._use(self.models[0])
+
+    def _follow_the_count(self) -> None:
+        phase = int(self.steps >= self.change_at)
+        if self.transitions is not self.models[phase]:
+            self.grid = (self.before, self.after)[phase]
+            self._use(self.models[phase])
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        """Start an episode; `options["steps"]` sets the count of steps."""
+        self.steps = int((options or {}).get("steps", self.steps))
+        self._follow_the_count()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        """Take an action in the maze of the moment."""
+        self._follow_the_count()
+        result = super().step(action)
+        self.steps += 1
+        return result

@@ -1,0 +1,74 @@
+"""The worlds by name: what `gymnasium.make("operant/Cliff-v0")` makes."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from operant.envs.worlds import drawings
+
+
+class World(NamedTuple):
+    """How a world is registered.
+
+    Attributes:
+        entry_point: the class, as `module:name`.
+        max_steps: after which an episode is truncated; None for never.
+        options: what the class is made with.
+    """
+
+    entry_point: str
+    max_steps: int | None = None
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+def _grid(drawing: str, max_steps: int) -> World:
+    return World("operant.envs.grid:GridWorld", max_steps, {"drawing": drawing})
+
+
+def _maze(before: str, after: str, change_at: int) -> World:
+    options = {"before": before, "after": after, "change_at": change_at}
+    return World("operant.envs.worlds.mazes:ChangingMaze", 10_000, options)
+
+
+def _world(module: str, name: str, max_steps: int | None = None, **options: Any) -> World:
+    return World(f"operant.envs.worlds.{module}:{name}", max_steps, options)
+
+
+WORLDS = {
+    "operant/Grid-v0": World("operant.envs.grid:GridWorld"),
+    "operant/Trap8x8-v0": _grid(drawings.TRAP_8X8, 200),
+    "operant/Maze2x3-v0": _grid(drawings.MAZE_2X3, 100),
+    "operant/Goal4x4-v0": _grid(drawings.GOAL_4X4, 200),
+    "operant/Corners4x4-v0": _grid(drawings.CORNERS_4X4, 1000),
+    "operant/Jumps5x5-v0": _grid(drawings.JUMPS_5X5, 100),
+    "operant/Cliff-v0": _grid(drawings.CLIFF, 10_000),
+    "operant/Windy-v0": _grid(drawings.WINDY, 10_000),
+    "operant/DynaMaze-v0": _grid(drawings.DYNA_MAZE, 10_000),
+    "operant/BlockingMaze-v0": _maze(drawings.WALL_OPEN_RIGHT, drawings.WALL_OPEN_LEFT, 1000),
+    "operant/ShortcutMaze-v0": _maze(drawings.WALL_OPEN_LEFT, drawings.WALL_OPEN_BOTH, 3000),
+    "operant/RandomWalk5-v0": _world("chains", "RandomWalk", states=5),
+    "operant/RandomWalk19-v0": _world("chains", "RandomWalk", states=19, left=-1.0),
+    "operant/RiverSwim-v0": _world("chains", "RiverSwim", 5000),
+    "operant/DeepSea-v0": _world("chains", "DeepSea"),
+    "operant/ShortCorridor-v0": _world("chains", "ShortCorridor", 1000),
+    "operant/MaximisationBias-v0": _world("chains", "MaximisationBias"),
+    "operant/Gambler-v0": _world("gambling", "Gambler"),
+    "operant/CarRental-v0": _world("car_rental", "CarRental", 1000),
+    "operant/Testbed-v0": _world("bandits", "Testbed", 1000),
+    "operant/BernoulliBandit-v0": _world("bandits", "BernoulliBandit", 10_000),
+}
+"""Every world, by its Gymnasium id. `operant/Grid-v0` needs the option `drawing`."""
+
+
+def register_worlds() -> None:
+    """Tell Gymnasium of all worlds that it does not know yet."""
+    for name, world in WORLDS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                name,
+                entry_point=world.entry_point,
+                max_episode_steps=world.max_steps,
+                kwargs=dict(world.options),
+            )

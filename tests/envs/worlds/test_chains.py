@@ -1,0 +1,103 @@
+import numpy as np
+import pytest
+from dense import dense, evaluate, optimal, uniform
+
+from operant.envs.worlds.chains import DeepSea, MaximisationBias, RandomWalk, RiverSwim, ShortCorridor
+
+LEFT, RIGHT = 0, 1
+
+
+@pytest.mark.parametrize(("states", "left"), [(5, 0.0), (19, -1.0), (1, 0.0)])
+def test_values_of_a_random_walk_lie_on_a_line(states, left):
+    world = RandomWalk(states, left=left).transitions
+    line = left + (1.0 - left) * np.arange(states + 2) / (states + 1)
+    assert evaluate(world, uniform(world), 1.0)[1:-1] == pytest.approx(line[1:-1])
+    assert world.start.argmax() == (states + 1) // 2
+
+
+@pytest.mark.parametrize("states", [0, -1, 4])
+def test_a_random_walk_has_a_middle(states):
+    with pytest.raises(ValueError, match="a walk needs an odd number of states"):
+        RandomWalk(states)
+
+
+def test_best_values_of_the_river():
+    expected = [6137.93, 7214.76, 8839.45, 10931.8, 13547.1, 16795.56]
+    assert optimal(RiverSwim().transitions, 0.95) == pytest.approx(expected, rel=4e-6)
+
+
+def test_the_best_gain_of_the_river():
+    going_on, rewards, _ = dense(RiverSwim().transitions)
+    distribution = np.linalg.matrix_power(going_on[:, RIGHT], 4096)[0]
+    assert distribution @ rewards[:, RIGHT] == pytest.approx(668.8073, abs=5e-5)
+    values = np.zeros(6)
+    for _ in range(5000):
+        values = (rewards + going_on @ values).max(axis=1)
+    assert values[:2].mean() == pytest.approx(3.3339e6, rel=1e-3)
+
+
+def test_only_the_rarest_way_of_swimming_right_pays():
+    world = RiverSwim()
+    assert world.P[5][RIGHT] == [(0.7, 4, 0.0, False), (0.3, 5, 10_000.0, False)]
+    assert world.P[0][LEFT] == [(1.0, 0, 5.0, False)]
+    assert world.P[0][RIGHT] == [(0.7, 0, 0.0, False), (0.3, 1, 0.0, False)]
+    assert {world.reset(seed=seed)[0] for seed in range(20)} == {0, 1}
+    with pytest.raises(ValueError, match="a river needs at least two states"):
+        RiverSwim(1)
+
+
+@pytest.mark.parametrize("mapping_seed", [None, 0, 7])
+def test_the_sea_has_one_way_to_the_treasure(mapping_seed):
+    size = 7
+    env = DeepSea(size, mapping_seed=mapping_seed)
+    assert optimal(env.transitions, 1.0)[0] == pytest.approx(0.99)
+    random = evaluate(env.transitions, uniform(env.transitions), 1.0)[0]
+    assert random == pytest.approx(2.0**-size - 0.005, abs=1e-12)
+    obs, _ = env.reset(seed=0)
+    for depth in range(size):
+        assert obs == depth * size + depth
+        rights = [action for action in (0, 1) if env.P[obs][action][0][2] < 0 or env.P[obs][action][0][2] > 0.5]
+        (right,) = rights
+        assert mapping_seed is not None or right == RIGHT
+        obs, _, terminated, _, _ = env.step(right)
+    assert terminated
+
+
+def test_the_mapping_of_the_sea_has_a_seed():
+    models = [DeepSea(8, mapping_seed=seed).transitions for seed in (1, 1, 2)]
+    assert np.array_equal(models[0].rewards, models[1].rewards)
+    assert not np.array_equal(models[0].rewards, models[2].rewards)
+    with pytest.raises(ValueError, match="a sea needs at least one row"):
+        DeepSea(0)
+
+
+@pytest.mark.parametrize(("right", "value"), [(2 - 2**0.5, -11.6569), (0.05, -82.105), (0.95, -44.211)])
+def test_values_of_the_short_corridor(right, value):
+    policy = np.array([[1 - right, right]] * 3 + [[0.0, 0.0]])
+    assert evaluate(ShortCorridor().transitions, policy, 1.0)[0] == pytest.approx(value, abs=5e-4)
+
+
+@pytest.mark.parametrize(("aliased", "observations"), [(True, [0, 0, 0]), (False, [1, 0, 0])])
+def test_the_states_of_the_corridor_look_the_same(aliased, observations):
+    env = ShortCorridor(aliased=aliased)
+    assert env.reset(seed=0)[0] == 0
+    assert [env.step(action)[0] for action in (RIGHT, RIGHT, LEFT)] == observations
+    assert env.state == 0
+    assert env.observation_space.n == (1 if aliased else 4)
+
+
+def test_left_looks_better_than_it_is():
+    env = MaximisationBias()
+    assert optimal(env.transitions, 1.0)[:2] == pytest.approx([0.0, -0.1])
+    rewards = np.array([reward for _, _, reward, _ in env.P[1][3]])
+    assert rewards.mean() == pytest.approx(-0.1)
+    assert rewards.std() == pytest.approx(1.0)
+    assert np.mean(np.abs(rewards + 0.1) < 1.0) == pytest.approx(0.6827, abs=0.01)
+    assert env.reset(seed=0)[1]["action_mask"].tolist() == [1, 1] + [0] * 8
+    assert env.step(1)[4]["action_mask"].tolist() == [1] * 10
+
+
+@pytest.mark.parametrize("wrong", [{"actions": 1}, {"outcomes": 1}])
+def test_too_small_a_bias_is_refused(wrong):
+    with pytest.raises(ValueError, match="at least two actions and two outcomes are needed"):
+        MaximisationBias(**wrong)
