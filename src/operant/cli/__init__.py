@@ -31,6 +31,7 @@ class Command:
 
 COMMANDS = {
     "train": Command("training.train", "ALGORITHM TASK", "train an algorithm on a task, several seeds side by side"),
+    "solve": Command("solving.solve", "[TASK]", "solve a known model exactly: values, a policy, certified bounds"),
     "resume": Command("training.resume", "RUN", "go on with an interrupted run, exactly"),
     "evaluate": Command("evaluating.evaluate", "RUN", "score the policies of a run greedily over whole episodes"),
     "compare": Command("comparing.compare", "RUN...", "put runs side by side: scores, intervals, learning curves"),

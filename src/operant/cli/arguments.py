@@ -113,10 +113,11 @@ def parse_training(arguments: Sequence[str]) -> tuple[TrainOptions, Any]:
         parse(TrainOptions, flags, command, description=note)
     options, config = _defaults(algorithm, task, flags)
     entry = catalog.find(algorithm)
-    both = make_dataclass("Both", [("run", TrainOptions), (algorithm, type(config))])
+    own = algorithm.replace("-", "_")
+    both = make_dataclass("Both", [("run", TrainOptions), (own, type(config))])
     note = f"Train {entry.title} ({entry.paper}), several seeds side by side."
     parsed = parse(both, flags, command, default=both(options, config), description=note)
-    return parsed.run, getattr(parsed, algorithm)
+    return parsed.run, getattr(parsed, own)
 
 
 def _defaults(algorithm: str, task: str, flags: Sequence[str]) -> tuple[TrainOptions, Any]:

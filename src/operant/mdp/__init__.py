@@ -1,0 +1,73 @@
+"""Chapter 1: known models, solved exactly."""
+
+from operant.mdp.analysis import (
+    advantages,
+    enumerate_policies,
+    expected_return,
+    max_kl,
+    mixture,
+    mixture_bound,
+    occupancy,
+    performance_difference,
+    policy_chain,
+    policy_gradient,
+    softmax_policy,
+    surrogate,
+    trust_region_bound,
+)
+from operant.mdp.average import AverageSolution, relative_value_iteration
+from operant.mdp.evaluation import Evaluation, policy_evaluation
+from operant.mdp.examples import random_model, slippery_grid
+from operant.mdp.files import load, save
+from operant.mdp.horizon import FiniteHorizonSolution, backward_induction
+from operant.mdp.linear_programming import linear_programming
+from operant.mdp.model import MDP
+from operant.mdp.policies import check_policy
+from operant.mdp.policy_iteration import inexact_policy_iteration, modified_policy_iteration, policy_iteration
+from operant.mdp.real_time import asynchronous_value_iteration
+from operant.mdp.solution import Solution, action_values
+from operant.mdp.solving import solve
+from operant.mdp.sweeping import prioritised_sweeping
+from operant.mdp.sweeps import Sweep, sweeps
+from operant.mdp.value_iteration import q_value_iteration, value_iteration
+
+__all__ = [
+    "MDP",
+    "AverageSolution",
+    "Evaluation",
+    "FiniteHorizonSolution",
+    "Solution",
+    "Sweep",
+    "action_values",
+    "advantages",
+    "asynchronous_value_iteration",
+    "backward_induction",
+    "check_policy",
+    "enumerate_policies",
+    "expected_return",
+    "inexact_policy_iteration",
+    "linear_programming",
+    "load",
+    "max_kl",
+    "mixture",
+    "mixture_bound",
+    "modified_policy_iteration",
+    "occupancy",
+    "performance_difference",
+    "policy_chain",
+    "policy_evaluation",
+    "policy_gradient",
+    "policy_iteration",
+    "prioritised_sweeping",
+    "q_value_iteration",
+    "random_model",
+    "relative_value_iteration",
+    "save",
+    "slippery_grid",
+    "softmax_policy",
+    "solve",
+    "surrogate",
+    "sweeps",
+    "trust_region_bound",
+    "value_iteration",
+]

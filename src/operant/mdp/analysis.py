@@ -1,0 +1,232 @@
+r"""What theory says about policies, computed exactly on known models.
+
+The return is `J(π) = Σ_s start(s) V_π(s)`. A policy is an int array `[S]` (an action a state; terminal states are not
+read) or a float array `[S, A]` of probabilities. All results are float64. A discount of 1 is allowed where the policy
+ends every episode, except in the bounds, which divide by 1 - γ.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse, special
+from scipy.sparse.csgraph import breadth_first_order
+from scipy.sparse.linalg import SuperLU, splu
+
+from operant.mdp.model import MDP
+from operant.mdp.policies import check_policy
+from operant.mdp.solution import action_values
+from operant.mdp.validation import TOLERANCE, Floats, Ints, floats, refuse
+
+__all__ = [
+    "advantages",
+    "enumerate_policies",
+    "expected_return",
+    "max_kl",
+    "mixture",
+    "mixture_bound",
+    "occupancy",
+    "performance_difference",
+    "policy_chain",
+    "policy_gradient",
+    "softmax_policy",
+    "surrogate",
+    "trust_region_bound",
+]
+
+
+def enumerate_policies(mdp: MDP, *, limit: int = 1_000_000) -> Iterator[Ints]:
+    """Return every deterministic policy of a tiny model, each an array `[S]` with -1 in terminal states.
+
+    Args:
+        mdp: the model.
+        limit: the most policies to accept.
+
+    Raises:
+        ValueError: if there are more.
+    """
+    count = math.prod(int(n) for n in mdp.feasible.sum(axis=1) if n)
+    if count > limit:
+        raise ValueError(
+            f"the model has {count} deterministic policies, expected at most {limit}: enumerate a smaller one"
+        )
+    choices = [np.flatnonzero(row).tolist() or [-1] for row in mdp.feasible]
+    return (np.array(policy, np.int64) for policy in product(*choices))
+
+
+def softmax_policy(mdp: MDP, logits: ArrayLike) -> Floats:
+    """Return `π(a|s) = exp θ(s, a) / Σ_b exp θ(s, b)` over feasible actions, `[S, A]`; 0 in terminal states."""
+    scores = np.where(mdp.feasible, floats(logits, "logits"), -np.inf)
+    scores[mdp.terminal] = 0.0
+    return special.softmax(scores, axis=1) * mdp.feasible
+
+
+def policy_chain(mdp: MDP, policy: ArrayLike) -> tuple[sparse.csr_array, Floats]:
+    """Return the Markov chain of a policy.
+
+    Returns:
+        `P_π`, sparse `[S, S]`, of the transitions that do not terminate (rows may sum to less than 1), and the expected
+        rewards `R_π`, `[S]`.
+    """
+    probabilities = check_policy(mdp, policy)
+    weights = sparse.csr_array(
+        (probabilities.ravel(), np.arange(probabilities.size), np.arange(mdp.states + 1) * mdp.actions),
+        shape=(mdp.states, probabilities.size),
+    )
+    indptr, successors, going_on = mdp.continuation
+    transitions = sparse.csr_array((going_on, successors, indptr), shape=(probabilities.size, mdp.states))
+    return weights @ transitions, _expectation(probabilities, mdp.expected_rewards)
+
+
+def occupancy(mdp: MDP, policy: ArrayLike, *, gamma: float, normalised: bool = False) -> Floats:
+    """Return how often each state is visited, `ρ(s) = Σ_t γ^t P(s_t = s)`, `[S]`.
+
+    Args:
+        mdp: the model; episodes begin as its `start` says.
+        policy: `[S]` or `[S, A]`.
+        gamma: discount. At 1, ρ counts the expected visits, and its sum is the expected length of an episode.
+        normalised: return `ν = (1 - γ) ρ`, which sums to 1 if no episode ends; else the rest is the time after the end.
+
+    Raises:
+        ValueError: if gamma is not in [0, 1], or is 1 where the policy does not end every episode.
+    """
+    solver, _ = _system(mdp, policy, gamma)
+    return solver.solve(mdp.start, trans="T") * (1 - gamma if normalised else 1.0)
+
+
+def expected_return(mdp: MDP, policy: ArrayLike, *, gamma: float) -> float:
+    """Return `J(π) = E[Σ_t γ^t r_t]` from the start of the model."""
+    return float(mdp.start @ _values(mdp, policy, gamma))
+
+
+def advantages(mdp: MDP, policy: ArrayLike, *, gamma: float) -> Floats:
+    """Return `A_π(s, a) = Q_π(s, a) - V_π(s)`, `[S, A]`; minus infinity where an action is not feasible.
+
+    The policy's own expectation of it is 0 in every state.
+    """
+    values = _values(mdp, policy, gamma)
+    return action_values(mdp, values, gamma=gamma) - values[:, None]
+
+
+def performance_difference(mdp: MDP, new: ArrayLike, old: ArrayLike, *, gamma: float) -> float:
+    """Return `Σ_s ρ_new(s) Σ_a π_new(a|s) A_old(s, a)`, which equals `J(new) - J(old)`.
+
+    The performance-difference lemma of Kakade and Langford (2002, lemma 6.1).
+    """
+    return float(occupancy(mdp, new, gamma=gamma) @ _gains(mdp, new, old, gamma))
+
+
+def surrogate(mdp: MDP, new: ArrayLike, old: ArrayLike, *, gamma: float) -> float:
+    """Return `L_old(new) = J(old) + Σ_s ρ_old(s) Σ_a π_new(a|s) A_old(s, a)`.
+
+    It is the lemma of `performance_difference` with the visits of the old policy, and agrees with `J(new)` to first
+    order about the old policy (Schulman et al. 2015, arXiv 1502.05477, equations 3 and 4).
+    """
+    gain = occupancy(mdp, old, gamma=gamma) @ _gains(mdp, new, old, gamma)
+    return expected_return(mdp, old, gamma=gamma) + float(gain)
+
+
+def mixture(mdp: MDP, policy: ArrayLike, other: ArrayLike, *, alpha: float) -> Floats:
+    """Return `(1 - α) policy + α other`, `[S, A]`."""
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha is {alpha}, expected a number in [0, 1]")
+    return (1 - alpha) * check_policy(mdp, policy) + alpha * check_policy(mdp, other)
+
+
+def mixture_bound(mdp: MDP, policy: ArrayLike, other: ArrayLike, *, alpha: float, gamma: float) -> float:
+    r"""Return a lower bound on `J(new)` of the conservative mixture `new = (1 - α) policy + α other`.
+
+    `L(new) - 2 ε γ α² / (1 - γ)²` with `ε = max_s |E_{a ~ other} A_policy(s, a)|`: the expectation is over the policy
+    that is mixed in, not over the mixture (Kakade and Langford 2002; Schulman et al. 2015, arXiv 1502.05477,
+    equation 6).
+
+    Args:
+        mdp: the model.
+        policy: `[S]` or `[S, A]`.
+        other: what is mixed in.
+        alpha: its share, in [0, 1].
+        gamma: discount, in [0, 1).
+    """
+    _check_contraction(gamma)
+    epsilon = np.abs(_gains(mdp, other, policy, gamma)).max()
+    new = mixture(mdp, policy, other, alpha=alpha)
+    return surrogate(mdp, new, policy, gamma=gamma) - 2 * float(epsilon) * gamma * alpha**2 / (1 - gamma) ** 2
+
+
+def trust_region_bound(mdp: MDP, new: ArrayLike, old: ArrayLike, *, gamma: float) -> float:
+    r"""Return a lower bound on `J(new)` for any two policies.
+
+    `L_old(new) - 4 ε γ / (1 - γ)² max_s KL(old(.|s) ‖ new(.|s))` with `ε = max_{s, a} |A_old(s, a)|` (Schulman et al.
+    2015, arXiv 1502.05477, equation 9); minus infinity if the new policy never does what the old one may.
+    """
+    _check_contraction(gamma)
+    distance = max_kl(mdp, old, new)
+    if math.isinf(distance):
+        return -math.inf
+    epsilon = np.abs(advantages(mdp, old, gamma=gamma)[mdp.feasible]).max()
+    return surrogate(mdp, new, old, gamma=gamma) - 4 * float(epsilon) * gamma / (1 - gamma) ** 2 * distance
+
+
+def max_kl(mdp: MDP, policy: ArrayLike, other: ArrayLike) -> float:
+    """Return `max_s KL(policy(.|s) ‖ other(.|s))` in nats; infinity if `other` never does what `policy` may."""
+    terms = special.rel_entr(check_policy(mdp, policy), check_policy(mdp, other))
+    return float(terms.sum(axis=1).max())
+
+
+def policy_gradient(mdp: MDP, logits: ArrayLike, *, gamma: float) -> Floats:
+    """Return `∂J / ∂θ(s, a) = ρ_π(s) π(a|s) A_π(s, a)` of the softmax policy with the parameters θ, `[S, A]`.
+
+    The policy-gradient theorem (Sutton et al. 2000, theorem 1) for tables; `ρ` is not normalised, so that no constant
+    is missing.
+    """
+    policy = softmax_policy(mdp, logits)
+    visits = occupancy(mdp, policy, gamma=gamma)[:, None]
+    return visits * policy * np.where(mdp.feasible, advantages(mdp, policy, gamma=gamma), 0.0)
+
+
+def _expectation(probabilities: Floats, table: Floats) -> Floats:
+    """Return the expectation of a table `[S, A]` under a policy, `[S]`; entries of probability 0 are not read."""
+    return (probabilities * np.where(probabilities > 0, table, 0.0)).sum(axis=1)
+
+
+def _gains(mdp: MDP, new: ArrayLike, old: ArrayLike, gamma: float) -> Floats:
+    """Return `Σ_a π_new(a|s) A_old(s, a)`, `[S]`."""
+    return _expectation(check_policy(mdp, new), advantages(mdp, old, gamma=gamma))
+
+
+def _values(mdp: MDP, policy: ArrayLike, gamma: float) -> Floats:
+    """Return V of a policy, `[S]`."""
+    solver, rewards = _system(mdp, policy, gamma)
+    return solver.solve(rewards)
+
+
+def _system(mdp: MDP, policy: ArrayLike, gamma: float) -> tuple[SuperLU, Floats]:
+    """Return the factors of `I - γ P_π`, and `R_π`."""
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma is {gamma}, expected a number in [0, 1]")
+    transitions, rewards = policy_chain(mdp, policy)
+    if gamma == 1:
+        _check_ends(mdp, transitions)
+    return splu((sparse.eye_array(mdp.states) - gamma * transitions).tocsc()), rewards
+
+
+def _check_ends(mdp: MDP, transitions: sparse.csr_array) -> None:
+    """Refuse a policy under which an episode may go on for ever."""
+    ending = np.flatnonzero(transitions.sum(axis=1) < 1 - TOLERANCE)
+    origins, targets = transitions.nonzero()
+    nodes = mdp.states + 1
+    backwards = (np.append(targets, np.full(ending.size, mdp.states)), np.append(origins, ending))
+    graph = sparse.csr_array((np.ones(backwards[0].size), backwards), shape=(nodes, nodes))
+    ends = np.isin(np.arange(mdp.states), breadth_first_order(graph, mdp.states, return_predecessors=False))
+    refuse(
+        ~ends,
+        lambda s: f"gamma is 1, but from state {s} the policy never ends an episode",
+        "use a smaller gamma, or a policy that ends",
+    )
+
+
+def _check_contraction(gamma: float) -> None:
+    if not 0 <= gamma < 1:
+        raise ValueError(f"gamma is {gamma}, expected a number in [0, 1): the bound divides by 1 - gamma")

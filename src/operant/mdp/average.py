@@ -1,0 +1,92 @@
+"""Average reward: what a policy earns a step when it runs for ever."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.mdp.model import MDP
+from operant.mdp.problem import Problem, check_tolerance
+from operant.mdp.validation import refuse
+
+__all__ = ["AverageSolution", "relative_value_iteration"]
+
+
+@dataclass(frozen=True, eq=False)
+class AverageSolution:
+    """The best average reward, relative values, and a policy.
+
+    Attributes:
+        gain: the best average reward a step, the middle of its bounds.
+        lower: certified: from every state at least this can be earned, and the policy earns it.
+        upper: certified: from no state can more be earned.
+        bias: `[S]`, the relative values, 0 in state 0.
+        policy: `[S]`, an action in every state.
+        iterations: sweeps.
+        converged: whether the tolerance that was asked for is reached.
+        seconds: of wall time.
+    """
+
+    gain: float
+    lower: float
+    upper: float
+    bias: NDArray[np.float64]
+    policy: NDArray[np.int64]
+    iterations: int
+    converged: bool
+    seconds: float
+
+
+def relative_value_iteration(
+    mdp: MDP,
+    *,
+    tolerance: float = 1e-6,
+    max_iterations: int = 100_000,
+    damping: float = 0.5,
+    threads: int | None = None,
+) -> AverageSolution:
+    """Find the best average reward by undiscounted sweeps, less a constant (White 1963; Puterman 1994, §8.5).
+
+    After each sweep, the least and the greatest change bound the best gain from every state (Odoni 1969), whatever the
+    structure of the model. They meet if from every state the same gain can be had, as when any state can be reached
+    from any other; elsewhere it stops at `max_iterations`.
+
+    Args:
+        mdp: the model, without terminal states and terminations.
+        tolerance: accuracy of the gain, in units of reward.
+        max_iterations: sweeps after which it returns what it has, `converged` being false.
+        damping: the share of the old values that each sweep keeps, which makes periodic models converge; 0 for none.
+        threads: that share a sweep at most; None to choose.
+
+    Raises:
+        ValueError: an argument is out of range, or episodes can end in this model.
+    """
+    began = time.perf_counter()
+    check_tolerance(tolerance, max_iterations)
+    if not 0 <= damping < 1:
+        raise ValueError(f"damping is {damping}, expected at least 0 and less than 1")
+    refuse(mdp.terminal, lambda s: f"state {s} is terminal, but the average reward is that of a run without end")
+    refuse(mdp.terminates, lambda i: f"transition {i} terminates, but the average reward is that of a run without end")
+    problem = Problem.of(mdp, 1.0, threads=threads)
+    values, out, policy = np.zeros(mdp.states), np.empty(mdp.states), np.full(mdp.states, -1)
+    iteration = 0
+    while True:
+        iteration += 1
+        low, high = problem.improve(values, out, policy, margin=-np.inf)
+        error = 2 * problem.rounding(values)
+        low, high = low - error, high + error
+        if high - low <= max(2 * tolerance, 4 * error) or iteration == max_iterations:
+            break
+        values = damping * values + (1 - damping) * out
+        values -= values[0]
+    return AverageSolution(
+        gain=(low + high) / 2,
+        lower=low,
+        upper=high,
+        bias=values - values[0],
+        policy=policy,
+        iterations=iteration,
+        converged=high - low <= 2 * tolerance,
+        seconds=time.perf_counter() - began,
+    )

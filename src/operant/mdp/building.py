@@ -1,0 +1,275 @@
+"""From what people have (environments, arrays, tables, functions) to the entries of a model."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from scipy.sparse.csgraph import breadth_first_order
+
+from operant.mdp.entries import COLUMNS, Entries
+from operant.mdp.validation import (
+    Bools,
+    Floats,
+    Ints,
+    booleans,
+    check_indices,
+    check_length,
+    check_size,
+    floats,
+    integers,
+    pair,
+)
+
+_HEADERS = (COLUMNS, COLUMNS[:5])
+
+
+def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[Entries, Floats | None, int | None]:
+    """Return the transitions of an environment, the distribution of its first state and its step limit, if known."""
+    from operant.envs.finite import FiniteEnv  # noqa: PLC0415 - registers our worlds; torch comes with it
+
+    if isinstance(env, str):
+        made = gymnasium.make(env, **options)
+        try:
+            return read_gymnasium(made)
+        finally:
+            made.close()
+    if options:
+        raise TypeError(f"options ({', '.join(options)}) are for the id of an environment, not for one that is made")
+    limit = None if env.spec is None else env.spec.max_episode_steps
+    bare = env.unwrapped
+    if isinstance(bare, FiniteEnv):
+        return _entries_of(bare.transitions), bare.transitions.start, limit
+    table = getattr(bare, "P", None)
+    if table is None:
+        raise ValueError(
+            f"{env} shows no transition table (env.unwrapped.P): "
+            "read a toy-text environment or a grid world, or learn from samples with operant.tabular"
+        )
+    start = getattr(bare, "initial_state_distrib", None)
+    start = None if start is None else floats(start, "initial_state_distrib")
+    columns = list(zip(*_listed(table), strict=True)) or [()] * len(COLUMNS)
+    entries = Entries.of(dict(zip(COLUMNS, columns, strict=True)), len(table), getattr(bare.action_space, "n", None))
+    return replace(entries, ignored=np.repeat(_entered_by_ending(entries, start), entries.actions)), start, limit
+
+
+def _entries_of(model: Any) -> Entries:
+    """Return the entries of sparse rows, which `operant.envs.finite.Transitions` has."""
+    return Entries(
+        states=model.states,
+        actions=model.actions,
+        rows=np.repeat(np.arange(model.states * model.actions), np.diff(model.indptr)),
+        successors=model.successors,
+        probabilities=model.probabilities,
+        rewards=model.rewards,
+        terminates=model.terminates,
+    )
+
+
+def _listed(table: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield `(s, a, successor, probability, reward, terminated)` of Gymnasium's `P[s][a]`."""
+    for s in range(len(table)):
+        if isinstance(table, Mapping) and s not in table:
+            raise ValueError(f"P has {len(table)} states but no state {s}, expected them to be numbered from 0")
+        for a, outcomes in table[s].items() if isinstance(table[s], Mapping) else enumerate(table[s]):
+            for outcome in outcomes:
+                if not isinstance(outcome, Sequence) or len(outcome) != 4:
+                    expected = "(probability, successor, reward, terminated)"
+                    raise ValueError(f"P[{s}][{a}] holds {outcome!r}, expected {expected}")
+                probability, successor, reward, terminated = outcome
+                yield s, a, successor, probability, reward, terminated
+
+
+def _entered_by_ending(entries: Entries, start: Floats | None) -> Bools:
+    """Return the states, `[S]`, that an episode enters only by ending there.
+
+    Where the start is not known, every state that no other state ends in may be one.
+    """
+    if start is not None:
+        check_length(start, entries.states, "initial_state_distrib")
+    origins = entries.rows // entries.actions
+    live = entries.probabilities > 0
+    ends = live & entries.terminates & (origins != entries.successors)
+    entered = np.bincount(entries.successors[ends], minlength=entries.states) > 0
+    reached = _reached(entries, ~entered if start is None else start > 0)
+    entered = np.bincount(entries.successors[ends & reached[origins]], minlength=entries.states) > 0
+    return entered & ~reached
+
+
+def _reached(entries: Entries, sources: Bools) -> Bools:
+    """Return the states, `[S]`, that transitions which do not terminate lead to from `sources`, and these."""
+    goes_on = (entries.probabilities > 0) & ~entries.terminates
+    first = np.flatnonzero(sources)
+    origins = np.concatenate([entries.rows[goes_on] // entries.actions, np.full(first.size, entries.states)])
+    targets = np.concatenate([entries.successors[goes_on], first])
+    nodes = entries.states + 1
+    graph = sparse.csr_array((np.ones(origins.size), (origins, targets)), shape=(nodes, nodes))
+    order = breadth_first_order(graph, entries.states, return_predecessors=False)
+    return np.isin(np.arange(entries.states), order)
+
+
+def read_arrays(
+    transitions: Any, rewards: Any, *, order: str, terminal: ArrayLike | None, feasible: ArrayLike | None
+) -> Entries:
+    """Return the entries of dense or sparse arrays."""
+    if order not in ("sas", "ass"):
+        raise ValueError(f'order is {order!r}, expected "sas" or "ass"')
+    matrix: Any = _by_rows(transitions, order, "transitions")
+    height, states = matrix.shape
+    actions = height // states
+    check_size(states, actions)
+    rows = np.repeat(np.arange(states * actions), np.diff(matrix.indptr))
+    successors = matrix.indices.astype(np.int64)
+    allowed = np.ones((states, actions), np.bool_) if feasible is None else booleans(feasible, "feasible")
+    if allowed.shape != (states, actions):
+        raise ValueError(f"feasible has shape {allowed.shape}, expected {(states, actions)}")
+    return Entries(
+        states=states,
+        actions=actions,
+        rows=rows,
+        successors=successors,
+        probabilities=floats(matrix.data, "transitions"),
+        rewards=_rewards_at(rewards, order, rows, successors, (states, actions)),
+        terminates=np.zeros(rows.size, np.bool_),
+        ignored=(~allowed | _state_mask(terminal, states)[:, None]).ravel(),
+        required=np.ones(states * actions, np.bool_),
+    )
+
+
+def _is_sparse(given: Any) -> bool:
+    return sparse.issparse(given) or (isinstance(given, list | tuple) and any(map(sparse.issparse, given)))
+
+
+def _by_rows(given: Any, order: str, name: str) -> sparse.csr_array:
+    """Return what is given as a sparse matrix with row `s * A + a`, `[S * A, S]`."""
+    if not _is_sparse(given):
+        dense = _states_first(floats(given, name), order)
+        if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or not dense.size:
+            expected = "(S, A, S)" if order == "sas" else "(A, S, S)"
+            raise ValueError(f'{name} has shape {np.shape(given)}, expected {expected} with order "{order}"')
+        return sparse.csr_array(dense.reshape(-1, dense.shape[2]))
+    if isinstance(given, list | tuple):
+        if order == "sas":
+            raise ValueError(f'{name} is a list of matrices, expected it with order "ass": one matrix for each action')
+        given = sparse.vstack(given)
+    matrix: Any = sparse.csr_array(given)
+    matrix.check_format(full_check=True)
+    count, states = matrix.shape
+    if not count or not states or count % states:
+        expected = "(S * A, S)" if order == "sas" else "(A * S, S)"
+        raise ValueError(f"{name} has shape {matrix.shape}, expected {expected}, the first a multiple of the second")
+    return matrix[np.arange(count).reshape(-1, states).T.ravel()] if order == "ass" else matrix
+
+
+def _states_first(dense: Floats, order: str) -> Floats:
+    return np.moveaxis(dense, 0, 1) if order == "ass" and dense.ndim == 3 else dense
+
+
+def _rewards_at(given: Any, order: str, rows: Ints, successors: Ints, shape: tuple[int, int]) -> Floats:
+    """Return the reward of every transition, `[n]`."""
+    states, actions = shape
+    if _is_sparse(given):
+        matrix = _by_rows(given, order, "rewards")
+        if matrix.shape != (states * actions, states):
+            raise ValueError(f"rewards has shape {matrix.shape}, expected that of transitions")
+        return floats(matrix[rows, successors], "rewards")
+    dense = _states_first(floats(given, "rewards"), order)
+    if dense.shape not in ((), (states,), (states, actions), (states, actions, states)):
+        whole = (states, actions, states) if order == "sas" else (actions, states, states)
+        options = f"({states},), {(states, actions)} or {whole}"
+        raise ValueError(f'rewards has shape {np.shape(given)}, expected a number, {options} with order "{order}"')
+    s, a = np.divmod(rows, actions)
+    return dense[(s, a, successors)[: dense.ndim]] if dense.ndim else np.full(rows.size, dense)
+
+
+def read_table(
+    table: str | Path | ArrayLike | Mapping[str, ArrayLike],
+    states: int | None,
+    actions: int | None,
+    *,
+    terminal: ArrayLike | None,
+) -> Entries:
+    """Return the entries of a CSV file, an array `[n, 5 or 6]` or named columns."""
+    if isinstance(table, str | Path):
+        table = _read_csv(Path(table))
+    if not isinstance(table, Mapping):
+        array = floats(table, "table")
+        if array.ndim != 2 or array.shape[1] not in (5, 6):
+            raise ValueError(f"table has shape {array.shape}, expected (n, 5) or (n, 6) for {', '.join(COLUMNS)}")
+        table = dict(zip(COLUMNS, array.T, strict=False))
+    if tuple(table) not in _HEADERS:
+        raise ValueError(f"table has the columns {', '.join(map(str, table))}, expected {', '.join(COLUMNS)}")
+    entries = Entries.of(table, states, actions)
+    return replace(entries, ignored=np.repeat(_state_mask(terminal, entries.states), entries.actions))
+
+
+def _read_csv(path: Path) -> dict[str, Floats]:
+    """Return the columns of a CSV file by the names in its first line."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            names = tuple(name.strip() for name in file.readline().split(","))
+            if names not in _HEADERS:
+                raise ValueError(f"it begins with {','.join(names)[:80]!r}, expected the header {','.join(COLUMNS)!r}")
+            with warnings.catch_warnings(action="ignore", category=UserWarning):
+                values = np.loadtxt(file, delimiter=",", comments=None, ndmin=2)
+        if not values.size:
+            raise ValueError("it has no line below its header, expected transitions")
+        return dict(zip(names, values.T, strict=True))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as a table: {error}") from error
+
+
+def read_function(
+    states: int,
+    actions: int,
+    function: Callable[[int, int], Iterable[Any] | None],
+    *,
+    terminal: ArrayLike | None,
+) -> Entries:
+    """Return the entries that a function gives for each state and action."""
+    check_size(states, actions)
+    ended = _state_mask(terminal, states)
+    pieces = [
+        _outcomes(result, row, actions)
+        for row in range(states * actions)
+        if not ended[row // actions] and (result := function(*divmod(row, actions))) is not None
+    ]
+    if not pieces:
+        raise ValueError("the function finds no action feasible in any state, expected at least one transition")
+    columns = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    entries = Entries.of(dict(zip(COLUMNS, columns, strict=True)), states, actions)
+    return replace(entries, required=np.bincount(entries.rows, minlength=states * actions) > 0)
+
+
+def _outcomes(result: Any, row: int, actions: int) -> tuple[NDArray[Any], ...]:
+    """Return the columns of a table, each `[k]`, of one answer of a function."""
+    try:
+        p, successors, r, *rest = map(np.asarray, result)
+        (ends,) = rest or [np.array(False)]
+        if p.ndim != 1 or not p.size or successors.shape != p.shape:
+            raise ValueError(f"{p.shape} probabilities and {successors.shape} successors")
+        r, ends = np.broadcast_to(r, p.shape), np.broadcast_to(ends, p.shape)
+    except (TypeError, ValueError) as error:
+        expected = "None or (probabilities, successors, rewards[, terminates]), each of k > 0 numbers"
+        raise ValueError(f"{pair(row, actions)}: the function must return {expected}; found: {error}") from error
+    s, a = divmod(row, actions)
+    return np.full(p.size, s), np.full(p.size, a), successors, p, r, ends
+
+
+def _state_mask(given: ArrayLike | None, states: int) -> Bools:
+    """Return a mask `[S]` from a mask, from a list of indices, or from nothing."""
+    array = np.asarray([] if given is None else given)
+    if array.dtype == np.bool_:
+        check_length(array, states, "terminal")
+        return array
+    indices = integers(array, "terminal")
+    check_length(indices, indices.size, "terminal")
+    check_indices(indices, states, lambda i: f"terminal number {i}")
+    mask = np.zeros(states, np.bool_)
+    mask[indices] = True
+    return mask

@@ -1,0 +1,76 @@
+"""Sweeps on a graphics processor, or wherever else PyTorch can multiply a sparse matrix by a vector."""
+
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from operant.mdp.iteration import Iteration
+
+__all__ = ["iterate_on_device"]
+
+CHECKS = 10
+"""Sweeps from one look at the bounds to the next: a look waits for the device."""
+
+
+def _matrix(indptr: Tensor, successors: Tensor, probabilities: Tensor, columns: int) -> Tensor:
+    with warnings.catch_warnings():  # PyTorch calls its sparse rows a beta, each time
+        warnings.filterwarnings("ignore", message="Sparse CSR", category=UserWarning)
+        size = (indptr.numel() - 1, columns)
+        return torch.sparse_csr_tensor(indptr, successors, probabilities, size, check_invariants=False)
+
+
+def _select(rows: tuple[Tensor, Tensor, Tensor], chosen: Tensor, columns: int) -> Tensor:
+    """Return some rows of a sparse matrix."""
+    indptr, successors, probabilities = rows
+    lengths = indptr[chosen + 1] - indptr[chosen]
+    begins = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    shifts = torch.repeat_interleave(indptr[chosen] - begins[:-1], lengths)
+    entries = torch.arange(shifts.numel(), device=shifts.device) + shifts
+    return _matrix(begins, successors[entries], probabilities[entries], columns)
+
+
+def iterate_on_device(solver: Iteration, device: str, *, evaluations: int = 0) -> None:
+    """Improve all states at once, each time followed by sweeps over the rows of the policy, until bounds are close.
+
+    Args:
+        solver: a solver that has just begun, with a discount; it ends there as if it had done the work.
+        device: where PyTorch runs.
+        evaluations: sweeps after an improvement; 0 for value iteration.
+
+    Raises:
+        ValueError: there is no discount.
+        RuntimeError: PyTorch has no such device.
+    """
+    problem, rows = solver.problem, solver.problem.rows
+    if not problem.discounted:
+        raise ValueError(f"gamma is {rows.gamma} and device is {device!r}, expected gamma below 1 on a device")
+    sparse = (
+        torch.as_tensor(rows.indptr.view(np.int64), device=device),
+        torch.as_tensor(rows.successors.astype(np.int64), device=device),
+        torch.as_tensor(rows.probabilities, device=device),
+    )
+    rewards, terminal = torch.as_tensor(rows.rewards, device=device), torch.as_tensor(problem.terminal, device=device)
+    matrix, first_rows = _matrix(*sparse, problem.states), torch.arange(problem.states, device=device) * rows.actions
+    values = torch.as_tensor(solver.values, device=device)
+    for count in solver.rounds():
+        table = (rewards + rows.gamma * (matrix @ values)).view(problem.states, rows.actions)
+        best, actions = table.max(dim=1)
+        before, values = values, best.masked_fill(terminal, 0.0)
+        if not evaluations and count % CHECKS and count < solver.limit:
+            continue
+        change = (values - before)[~terminal]
+        if change.numel():
+            solver.change = change.min().item(), change.max().item()
+        solver.values, solver.policy = values.cpu().numpy(), actions.masked_fill(terminal, -1).cpu().numpy()
+        if solver.finished:
+            break
+        if problem.even:
+            problem.centre(solver.values, solver.change)
+            values = torch.as_tensor(solver.values, device=device)
+        if evaluations:
+            chosen = first_rows + actions
+            chain, earned = _select(sparse, chosen, problem.states), rewards[chosen].masked_fill(terminal, 0.0)
+            for _ in range(evaluations):
+                values = earned + rows.gamma * (chain @ values)

@@ -1,0 +1,147 @@
+"""The values of a given policy: by the linear system that they solve, or by sweeps."""
+
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from operant.mdp.analysis import policy_chain
+from operant.mdp.linear import DIRECT_UP_TO, factorise, solve_chain
+from operant.mdp.model import MDP
+from operant.mdp.policies import check_policy
+from operant.mdp.problem import Problem, check_tolerance, rows_of
+from operant.mdp.solution import action_values
+from operant.mdp.undiscounted import bounds_of_chain, check_chain_ends
+
+__all__ = ["Evaluation", "policy_evaluation"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What a policy is worth.
+
+    Attributes:
+        values: `[S]`, V; 0 in terminal states.
+        q: `[S, A]`, Q; minus infinity where an action is not feasible.
+        advantage: `[S, A]`, Q less the mean of Q under the policy, whose own mean under the policy is 0.
+        lower: `[S]`, certified: no value is less. None where nothing is certified.
+        upper: `[S]`, certified: no value is greater. None where nothing is certified.
+        residual: the greatest change in a last sweep.
+        iterations: sweeps, or steps of the Krylov method; 0 for a factorisation.
+        converged: whether all values are within the tolerance.
+        gamma: the discount factor.
+        seconds: of wall time.
+    """
+
+    values: Floats
+    q: Floats
+    advantage: Floats
+    lower: Floats | None
+    upper: Floats | None
+    residual: float
+    iterations: int
+    converged: bool
+    gamma: float
+    seconds: float
+
+
+def policy_evaluation(
+    mdp: MDP,
+    policy: ArrayLike,
+    *,
+    gamma: float,
+    method: Literal["auto", "direct", "krylov", "iterative"] = "auto",
+    tolerance: float = 1e-8,
+    max_iterations: int = 1_000_000,
+    initial: ArrayLike | None = None,
+    threads: int | None = None,
+) -> Evaluation:
+    """Return the values, the action values and the advantages of a policy.
+
+    Args:
+        mdp: the model.
+        policy: `[S]` actions, or `[S, A]` probabilities.
+        gamma: the discount factor; at 1 the policy must end every episode.
+        method: `"direct"` factorises `I - gamma P`; `"krylov"` solves it by BiCGStab to rounding errors; `"iterative"`
+            backs up all states in place, in alternating order, until nothing changes; `"auto"` is `"direct"` for small
+            models and `"krylov"` for others.
+        tolerance: accuracy of every value, in units of reward.
+        max_iterations: sweeps or Krylov steps after which it returns what it has, `converged` being false.
+        initial: `[S]`, first values; None for the least that can be earned, 0 at gamma = 1.
+        threads: that share a sweep at most; None to choose.
+
+    Raises:
+        ValueError: an argument is out of range, or `gamma` is 1 and the policy never ends an episode.
+    """
+    check_tolerance(tolerance, max_iterations)
+    if method not in ("auto", "direct", "krylov", "iterative"):
+        raise ValueError(f"method is {method!r}, expected 'auto', 'direct', 'krylov' or 'iterative'")
+    began = time.perf_counter()
+    probabilities = check_policy(mdp, policy)
+    chain = _chain(mdp, probabilities, gamma, threads)
+    if not chain.discounted:
+        check_chain_ends(chain)
+    values, iterations = chain.start(initial), 0
+    if method == "direct" or (method == "auto" and mdp.states <= DIRECT_UP_TO):
+        values = factorise(chain)
+    elif method == "iterative":
+        values, iterations = _sweep(chain, values, tolerance, max_iterations)
+    else:
+        iterations = solve_chain(chain, values, 2 * chain.rounding(values), limit=max_iterations)
+    out = np.empty_like(values)
+    change = chain.improve(values, out, np.zeros(mdp.states, np.int64))
+    lower, upper = _bounds(chain, values, out, change)
+    width = _width(lower, upper)
+    values = chain.restore(out)
+    q = action_values(mdp, values, gamma=gamma)
+    mean = (probabilities * np.where(mdp.feasible, q, 0.0)).sum(axis=1)
+    return Evaluation(
+        values=values,
+        q=q,
+        advantage=q - mean[:, None],
+        lower=lower,
+        upper=upper,
+        residual=max(-change[0], change[1]),
+        iterations=iterations,
+        converged=width <= 2 * tolerance,
+        gamma=gamma,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _chain(mdp: MDP, probabilities: Floats, gamma: float, threads: int | None) -> Problem:
+    transitions, rewards = policy_chain(mdp, probabilities)
+    transitions.eliminate_zeros()
+    rows = rows_of((transitions.indptr, transitions.indices, transitions.data), rewards, 1, gamma)
+    return Problem.of_rows(rows, mdp.terminal, threads=threads)
+
+
+def _sweep(chain: Problem, values: Floats, tolerance: float, max_iterations: int) -> tuple[Floats, int]:
+    """Sweep until all values are within the tolerance; return them, and how many sweeps it took."""
+    actions, out = np.zeros(chain.states, np.int64), np.empty_like(values)
+    for iteration in range(1, max_iterations + 1):
+        change = chain.sweep(values, actions, backward=iteration % 2 == 0)
+        if max(-change[0], change[1]) * min(chain.stretch, 1e3) <= tolerance or iteration.bit_count() == 1:
+            change = chain.improve(values, out, actions)
+            width = _width(*_bounds(chain, values, out, change))
+            if width <= 2 * tolerance or max(-change[0], change[1]) <= chain.rounding(values):
+                return out, iteration
+    return values, max_iterations
+
+
+def _width(lower: Floats | None, upper: Floats | None) -> float:
+    return np.inf if lower is None or upper is None else float((upper - lower).max())
+
+
+def _bounds(
+    chain: Problem, values: Floats, out: Floats, change: tuple[float, float]
+) -> tuple[Floats | None, Floats | None]:
+    """Return certified bounds, given values, their backup and the least and the greatest change in it."""
+    if chain.discounted:
+        down, up = chain.shifts(change, chain.rounding(values))
+        return chain.restore(out, down), chain.restore(out, up)
+    return bounds_of_chain(chain, values) or (None, None)

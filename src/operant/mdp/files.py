@@ -1,0 +1,148 @@
+"""Models on disk: JSON that people can read for small models, NumPy's npz for large ones; neither can hold code."""
+
+import errno
+import io
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any, NoReturn
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
+
+import numpy as np
+
+from operant.mdp.entries import COLUMNS
+from operant.mdp.model import MDP
+from operant.mdp.validation import check_size
+from operant.runtime.files import replace_durably
+
+SCHEMA = 1
+"""Version of both formats."""
+JSON_ROWS = 100_000
+"""The most transitions, and the most pairs of a state and an action, of a model in JSON."""
+JSON_BYTES = 2**26
+"""The largest JSON file that is read."""
+
+_FORMAT = "operant.mdp"
+_ARRAYS = ("indptr", "successors", "probabilities", "rewards", "terminates", "start")
+_NUMBERS = ("schema", "states", "actions", "max_steps")
+_NO_LIMIT = 0
+# What readers raise at nonsense; the directory of a damaged zip file also makes them seek to before it (EINVAL).
+_DAMAGE = (ValueError, TypeError, KeyError, EOFError, RuntimeError, MemoryError, struct.error, BadZipFile)
+
+
+def save(mdp: MDP, path: str | Path) -> None:
+    """Write a model so that `load` returns the same numbers, bit for bit.
+
+    Args:
+        mdp: the model.
+        path: where to write; the suffix chooses the format: `.json` (at most 100 000 transitions; a list of
+            `[s, a, s', p, r, terminates]`, to read and to edit) or `.npz` (any size). A file of that name is replaced.
+
+    Raises:
+        ValueError: if the suffix is another, or the model is too large for JSON.
+        OSError: if the file cannot be written.
+    """
+    path = Path(path)
+    replace_durably(path, _npz_bytes(mdp) if _is_npz(path) else _json_bytes(mdp))
+
+
+def load(path: str | Path) -> MDP:
+    """Read a model that `save` wrote, or JSON written by hand.
+
+    In JSON, `start` (a list of S probabilities, or one state) and `max_steps` may be missing. No file is trusted: what
+    it asks for is bounded by its size, arrays that are compressed or hold Python objects are refused, and the model is
+    checked as every model is.
+
+    Args:
+        path: a file with the suffix `.json` (at most 64 MiB) or `.npz`.
+
+    Raises:
+        ValueError: if the file is no model; the message says why.
+        OSError: if the file cannot be read.
+    """
+    path = Path(path)
+    read = _read_npz if _is_npz(path) else _read_json
+    try:
+        return read(path)
+    except (*_DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        raise ValueError(f"{path} holds no model: {error}") from error
+
+
+def _is_npz(path: Path) -> bool:
+    if path.suffix not in (".json", ".npz"):
+        raise ValueError(f"{path} has the suffix {path.suffix!r}, expected .json or .npz")
+    return path.suffix == ".npz"
+
+
+def _npz_bytes(mdp: MDP) -> bytes:
+    numbers = (SCHEMA, mdp.states, mdp.actions, _NO_LIMIT if mdp.max_steps is None else mdp.max_steps)
+    buffer = io.BytesIO()
+    arrays = {name: getattr(mdp, name) for name in _ARRAYS}
+    np.savez(buffer, allow_pickle=False, **arrays, **dict(zip(_NUMBERS, map(np.int64, numbers), strict=True)))
+    return buffer.getvalue()
+
+
+def _read_npz(path: Path) -> MDP:
+    with ZipFile(path) as archive:
+        packed = [item.filename for item in archive.infolist() if item.compress_type != ZIP_STORED]
+    if packed:
+        raise ValueError(f"{packed[0]} is compressed, so that its size is unknown; write it with numpy.savez")
+    with np.load(path, allow_pickle=False) as file:
+        schema, states, actions, limit = (file[name].item() for name in _NUMBERS)
+        _check_schema(schema)
+        arrays = {name: file[name] for name in _ARRAYS}
+    return MDP(states, actions, **arrays, max_steps=None if limit == _NO_LIMIT else limit)
+
+
+def _json_bytes(mdp: MDP) -> bytes:
+    _check_rows(max(mdp.successors.size, mdp.states * mdp.actions))
+    rows = np.repeat(np.arange(mdp.states * mdp.actions), np.diff(mdp.indptr))
+    columns = (*np.divmod(rows, mdp.actions), mdp.successors, mdp.probabilities, mdp.rewards, mdp.terminates)
+    transitions = zip(*(column.tolist() for column in columns), strict=True)
+    head = {
+        "format": _FORMAT,
+        "schema": SCHEMA,
+        "states": mdp.states,
+        "actions": mdp.actions,
+        "max_steps": mdp.max_steps,
+        "start": mdp.start.tolist(),
+        "columns": list(COLUMNS),
+    }
+    lines = ",\n".join(json.dumps(transition) for transition in transitions)
+    return f'{json.dumps(head)[:-1]}, "transitions": [\n{lines}\n]}}\n'.encode()
+
+
+def _read_json(path: Path) -> MDP:
+    size = path.stat().st_size
+    if size > JSON_BYTES:
+        raise ValueError(f"it has {size} bytes, expected at most {JSON_BYTES} in JSON; use .npz")
+    content: Any = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise ValueError(f'it lacks "format": "{_FORMAT}"')
+    _check_schema(content.get("schema"))
+    unknown = set(content) - {"format", "schema", "states", "actions", "max_steps", "start", "columns", "transitions"}
+    if unknown:
+        raise ValueError(f"it has the unknown entry {min(unknown)!r}")
+    states, actions = content.get("states"), content.get("actions")
+    _check_rows(math.prod(check_size(states, actions)))
+    named, listed = content.get("columns", list(COLUMNS)), content.get("transitions", [])
+    columns = dict(zip(named, zip(*listed, strict=True), strict=True)) if listed else {}
+    start, max_steps = content.get("start"), content.get("max_steps")
+    return MDP.from_table(columns, states=states, actions=actions, start=start, max_steps=max_steps)
+
+
+def _check_rows(rows: int) -> None:
+    if rows > JSON_ROWS:
+        raise ValueError(f"{rows} transitions or pairs of state and action are more than {JSON_ROWS}; use .npz")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"it holds {name}, expected finite numbers")
+
+
+def _check_schema(schema: Any) -> None:
+    if schema != SCHEMA:
+        raise ValueError(f"it has schema {schema!r}, this operant reads {SCHEMA}")

@@ -1,0 +1,63 @@
+"""States between which one can move at no cost: they have one value in common."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from operant.mdp.model import MDP
+
+__all__ = ["Groups", "free_groups"]
+
+Floats = NDArray[np.float64]
+
+ROUNDS = 100
+"""How often rows that leave their component are taken away before all states are left by themselves."""
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """States that count as one.
+
+    Attributes:
+        labels: `[S]`, the group of each state; a terminal state is by itself.
+        inner: `[S * A]`, the rows that move at no reward within a group.
+    """
+
+    labels: NDArray[np.int64]
+    inner: NDArray[np.bool_]
+
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return int(self.labels.max(initial=-1)) + 1
+
+    def greatest(self, values: Floats) -> Floats:
+        """Return the greatest value in each group, `[G]`."""
+        best = np.full(self.count, -np.inf)
+        np.maximum.at(best, self.labels, values)
+        return best
+
+
+def free_groups(mdp: MDP) -> Groups:
+    """Return the maximal end components of the rows that earn nothing and never terminate (de Alfaro 1997).
+
+    In such a component, one can go from any state to any other with probability 1 and at no reward.
+    """
+    indptr, successors, _ = mdp.continuation
+    lengths = np.diff(indptr)
+    owners = np.arange(lengths.size) // mdp.actions
+    inner = (mdp.expected_rewards.ravel() == 0) & (lengths == np.diff(mdp.indptr))
+    sources = np.repeat(np.arange(lengths.size), lengths)
+    for _ in range(ROUNDS):
+        kept = inner[sources]
+        edges = (np.ones(np.count_nonzero(kept), np.int8), (owners[sources[kept]], successors[kept]))
+        graph = sparse.csr_array(edges, shape=(mdp.states, mdp.states))
+        _, labels = connected_components(graph, connection="strong")
+        leaves = kept & (labels[owners[sources]] != labels[successors])
+        if not leaves.any():
+            return Groups(labels.astype(np.int64), inner)
+        inner[sources[leaves]] = False
+    return Groups(np.arange(mdp.states), np.zeros_like(inner))

@@ -1,0 +1,59 @@
+"""Finite horizon: the best policy depends on the time that is left (Bellman 1957)."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from operant.mdp.model import MDP
+from operant.mdp.problem import Problem
+from operant.mdp.validation import check_count
+
+__all__ = ["FiniteHorizonSolution", "backward_induction"]
+
+
+@dataclass(frozen=True, eq=False)
+class FiniteHorizonSolution:
+    """Optimal values and actions at every time.
+
+    Attributes:
+        values: `[H + 1, S]`, what can still be earned at time t from each state; the last row is what ends are worth.
+        policy: `[H, S]`, an action at time t in every state, -1 in terminal ones.
+        horizon: H, the number of actions.
+        gamma: the discount factor.
+        seconds: of wall time.
+    """
+
+    values: NDArray[np.float64]
+    policy: NDArray[np.int64]
+    horizon: int
+    gamma: float
+    seconds: float
+
+
+def backward_induction(
+    mdp: MDP, *, horizon: int, gamma: float = 1.0, final: ArrayLike | None = None, threads: int | None = None
+) -> FiniteHorizonSolution:
+    """Solve a model for a given number of actions, from the last one back. Exact but for rounding errors.
+
+    Args:
+        mdp: the model.
+        horizon: H, the number of actions, at least 1.
+        gamma: the discount factor.
+        final: `[S]`, what each state is worth when time is up; None for nothing. It is ignored in terminal states.
+        threads: that share a sweep at most; None to choose.
+
+    Raises:
+        TypeError: the horizon is not a whole number.
+        ValueError: an argument is out of range.
+    """
+    began = time.perf_counter()
+    horizon = check_count(horizon, "horizon")
+    problem = Problem.of(mdp, gamma, threads=threads, centred=False)
+    values = np.empty((horizon + 1, mdp.states))
+    policy = np.full((horizon, mdp.states), -1)
+    values[horizon] = problem.start(np.zeros(mdp.states) if final is None else final)
+    for t in reversed(range(horizon)):
+        problem.improve(values[t + 1], values[t], policy[t], margin=-np.inf)
+    return FiniteHorizonSolution(values, policy, horizon, problem.rows.gamma, time.perf_counter() - began)

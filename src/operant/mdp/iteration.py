@@ -1,0 +1,130 @@
+"""What the solvers have in common: where they begin, when they stop, and what they return."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from operant.mdp.linear import solve_chain
+from operant.mdp.model import MDP
+from operant.mdp.problem import Problem, check_tolerance
+from operant.mdp.solution import Solution
+from operant.mdp.undiscounted import bounds_without_discount, check_bounded, expected_steps, proper_policy
+
+__all__ = ["Iteration"]
+
+
+@dataclass(eq=False)
+class Iteration:
+    """A solver at work.
+
+    With a discount the first values are the least that can be earned, and the policy is undecided: -1 everywhere.
+    At gamma = 1 the policy is a proper one and the values are its own. Backups raise them monotonically to the best
+    that a proper policy earns, also where the Bellman equation has other solutions (Bertsekas and Yu 2016).
+
+    Attributes:
+        mdp: the model.
+        problem: the model as the kernels take it.
+        tolerance: the accuracy that was asked for.
+        limit: rounds after which it gives up.
+        values: `[S]`, less the offset.
+        out: `[S]`, scratch.
+        policy: `[S]`.
+        began: `time.perf_counter()` at its beginning.
+        change: the least and the greatest change in the last backup of all states.
+        count: rounds so far.
+    """
+
+    mdp: MDP
+    problem: Problem
+    tolerance: float
+    limit: int
+    values: NDArray[np.float64]
+    out: NDArray[np.float64]
+    policy: NDArray[np.int64]
+    began: float
+    change: tuple[float, float] = (np.inf, -np.inf)
+    count: int = 0
+
+    @classmethod
+    def begin(
+        cls,
+        mdp: MDP,
+        *,
+        gamma: float,
+        tolerance: float,
+        limit: int,
+        initial: ArrayLike | None = None,
+        threads: int | None = None,
+    ) -> Self:
+        """Prepare a model, first values and a first policy.
+
+        Raises:
+            ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+        """
+        began = time.perf_counter()
+        check_tolerance(tolerance, limit)
+        problem = Problem.of(mdp, gamma, threads=threads)
+        values, policy = problem.start(initial), np.full(mdp.states, -1)
+        if not problem.discounted:
+            if initial is not None:
+                raise ValueError("initial values were given, expected None: at gamma = 1 none but our own are safe")
+            policy = proper_policy(mdp)
+            steps = expected_steps(problem, policy)
+            problem = replace(problem, stretch=float(steps.max(initial=1.0)))
+            solve_chain(problem.chain(policy), values, 8 * problem.rounding(steps * problem.largest_reward))
+        return cls(mdp, problem, tolerance, limit, values, np.empty_like(values), policy, began)
+
+    def rounds(self) -> Iterator[int]:
+        """Count rounds up to the limit; seldom, at gamma = 1, see to it that values are finite."""
+        while self.count < self.limit:
+            self.count += 1
+            yield self.count
+            if self.count.bit_count() == 1 and not self.problem.discounted:
+                check_bounded(self.mdp, self.policy)
+
+    def back_up(self, *, margin: float | None = None) -> None:
+        """Back up all states at once and make the policy greedy for the values before."""
+        self.change = self.problem.improve(self.values, self.out, self.policy, margin=margin)
+        self.values, self.out = self.out, self.values
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last backup of all states was the last that is needed, or the last that is allowed."""
+        return self.count >= self.limit or self.problem.close(self.change, self.tolerance, self.values)
+
+    @property
+    def residual(self) -> float:
+        """The greatest absolute change in the last backup of all states."""
+        return max(-self.change[0], self.change[1], 0.0)
+
+    def conclude(self, method: str) -> Solution:
+        """Turn the last backup of all states into a solution with certified bounds."""
+        problem, values = self.problem, self.values
+        if problem.discounted:
+            down, up = problem.shifts(self.change, problem.rounding(values))
+            lower, upper = problem.restore(values, down), problem.restore(values, up)
+            values, converged = problem.restore(values, (down + up) / 2), up - down <= 2 * self.tolerance
+        else:
+            bounds = bounds_without_discount(self.mdp, problem, values, self.policy)
+            lower, upper = bounds or (None, None)
+            converged = problem.close(self.change, self.tolerance, values)
+            if bounds is not None:
+                values = (bounds[0] + bounds[1]) / 2
+                converged = float((bounds[1] - bounds[0]).max(initial=0.0)) <= 2 * self.tolerance
+        return Solution(
+            values=values,
+            policy=self.policy,
+            iterations=self.count,
+            residual=self.residual,
+            converged=converged,
+            lower=lower,
+            upper=upper,
+            gamma=problem.rows.gamma,
+            method=method,
+            seconds=time.perf_counter() - self.began,
+            mdp=self.mdp,
+        )

@@ -1,0 +1,174 @@
+"""The value of a policy as the solution of a linear system: `(I - gamma P) v = r`."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse import linalg
+
+from operant.mdp import kernels
+from operant.mdp.kernels import backup, compiled, expect
+from operant.mdp.problem import Problem
+
+__all__ = ["DIRECT_UP_TO", "factorise", "solve", "solve_chain"]
+
+Floats = NDArray[np.float64]
+
+DIRECT_UP_TO = 2_000
+"""States up to which a factorisation is cheap whatever the structure: that of a random graph fills in."""
+
+
+class _Krylov(NamedTuple):
+    """The vectors of BiCGStab, each `[S]`: van der Vorst (1992) calls them x, r, r̂, p, v and t."""
+
+    x: Floats
+    residual: Floats
+    shadow: Floats
+    direction: Floats
+    product: Floats
+    second: Floats
+
+
+@compiled
+def _residual(begin, end, chain, x, out):  # pragma: no cover
+    """Write `r - (I - gamma P) x` to `out`; return its greatest absolute value and its square."""
+    size, square = 0.0, 0.0
+    for s in range(begin, end):
+        out[s] = backup(chain, s, x) - x[s]
+        size, square = max(size, abs(out[s])), square + out[s] * out[s]
+    return size, square
+
+
+@compiled
+def _turn(begin, end, krylov, beta, omega):  # pragma: no cover
+    """Take the next direction."""
+    direction = krylov.direction
+    for s in range(begin, end):
+        direction[s] = krylov.residual[s] + beta * (direction[s] - omega * krylov.product[s])
+
+
+@compiled
+def _multiply_direction(begin, end, chain, krylov):  # pragma: no cover
+    """Multiply the direction by the matrix; return the result times the shadow."""
+    total = 0.0
+    for s in range(begin, end):
+        krylov.product[s] = krylov.direction[s] - chain.gamma * expect(chain, s, krylov.direction)
+        total += krylov.product[s] * krylov.shadow[s]
+    return total
+
+
+@compiled
+def _shorten(begin, end, krylov, alpha):  # pragma: no cover
+    """Take the first half of a step off the residual."""
+    for s in range(begin, end):
+        krylov.residual[s] -= alpha * krylov.product[s]
+
+
+@compiled
+def _multiply_residual(begin, end, chain, krylov):  # pragma: no cover
+    """Multiply the residual by the matrix; return the result times the residual, and its square."""
+    total, square = 0.0, 0.0
+    for s in range(begin, end):
+        krylov.second[s] = krylov.residual[s] - chain.gamma * expect(chain, s, krylov.residual)
+        total += krylov.second[s] * krylov.residual[s]
+        square += krylov.second[s] * krylov.second[s]
+    return total, square
+
+
+@compiled
+def _advance(begin, end, krylov, alpha, omega):  # pragma: no cover
+    """Take the step; return the greatest absolute residual, and the residual times the shadow."""
+    size, total, residual = 0.0, 0.0, krylov.residual
+    for s in range(begin, end):
+        krylov.x[s] += alpha * krylov.direction[s] + omega * residual[s]
+        residual[s] -= omega * krylov.second[s]
+        size, total = max(size, abs(residual[s])), total + residual[s] * krylov.shadow[s]
+    return size, total
+
+
+def _bicgstab(chain: Problem, x: Floats, target: float, limit: int) -> int:
+    """Lower the residual of `x` to `target`, in place, or until the method breaks down; return the iterations."""
+    run, size, rows = chain.workers.run, chain.states, chain.rows
+    krylov = _Krylov(x, *np.zeros((5, size)))
+    parts = run(_residual, size, rows, x, krylov.residual)
+    largest, rho = max(part[0] for part in parts), sum(part[1] for part in parts)
+    krylov.shadow[:] = krylov.residual
+    alpha = omega = previous = 1.0
+    for iteration in range(limit):
+        if largest <= target or rho == 0 or omega == 0 or not np.isfinite(rho):
+            return iteration
+        run(_turn, size, krylov, rho / previous * alpha / omega, omega)
+        along = sum(run(_multiply_direction, size, rows, krylov))
+        if along == 0:
+            return iteration
+        alpha, previous = rho / along, rho
+        run(_shorten, size, krylov, alpha)
+        parts = run(_multiply_residual, size, rows, krylov)
+        square = sum(part[1] for part in parts)
+        omega = sum(part[0] for part in parts) / square if square > 0 else 0.0
+        parts = run(_advance, size, krylov, alpha, omega)
+        largest, rho = max(part[0] for part in parts), sum(part[1] for part in parts)
+    return limit
+
+
+def solve_chain(chain: Problem, values: Floats, target: float, *, limit: int = 10_000) -> int:
+    """Solve for the values of a chain, in place, by a Krylov method that cannot end worse than it began.
+
+    BiCGStab may break down or wander. So its result is taken only where the residual has fallen, and each try that
+    fails is followed by two Gauss-Seidel sweeps, which contract whatever happened before.
+
+    Args:
+        chain: the rows of a policy, as `Problem.chain` returns them.
+        values: `[S]`, the first guess, less the offset; overwritten.
+        target: the greatest absolute residual to reach.
+        limit: how many iterations to spend, about.
+
+    Returns:
+        How many iterations it took.
+    """
+    used, residual = 0, _largest_residual(chain, values)
+    while residual > target and used < limit:
+        trial = values.copy()
+        used += _bicgstab(chain, trial, target, limit - used) + 2
+        after = _largest_residual(chain, trial)
+        if after < residual:
+            values[:] = trial
+        if after > target:
+            for backward in (False, True):
+                kernels.sweep_chain(chain.rows, values, backward)
+            after = _largest_residual(chain, values)
+        if after >= residual and residual <= 4 * chain.rounding(values):
+            break
+        residual = after
+    return used
+
+
+def _largest_residual(chain: Problem, values: Floats) -> float:
+    parts = chain.workers.run(_residual, chain.states, chain.rows, values, np.empty_like(values))
+    largest = max(part[0] for part in parts)
+    return largest if np.isfinite(sum(part[1] for part in parts)) else np.inf
+
+
+def factorise(chain: Problem) -> Floats:
+    """Solve for the values of a chain by a sparse LU factorisation.
+
+    Raises:
+        ValueError: the system is singular: from some state the chain never ends, and nothing discounts.
+    """
+    rows = chain.rows
+    data = (rows.probabilities * -rows.gamma, rows.successors.astype(np.int32), rows.indptr.astype(np.int32))
+    matrix = sparse.csr_array(data, shape=(chain.states, chain.states)) + sparse.eye_array(chain.states)
+    try:
+        return linalg.splu(sparse.csc_matrix(matrix)).solve(rows.rewards)
+    except RuntimeError as error:
+        raise ValueError("the chain never ends and gamma is 1, so that its values are not defined") from error
+
+
+def solve(chain: Problem, values: Floats, target: float) -> Floats:
+    """Return the values of a chain: by a factorisation if it is small, else by a Krylov method from a first guess."""
+    if chain.states <= DIRECT_UP_TO:
+        return factorise(chain)
+    values = values.copy()
+    solve_chain(chain, values, target)
+    return values

@@ -1,0 +1,67 @@
+"""Linear programming: the least vector that no backup raises (d'Epenoux 1963; Puterman 1994, §6.9)."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import linprog
+
+from operant.mdp.iteration import Iteration
+from operant.mdp.model import MDP
+from operant.mdp.solution import Solution
+
+__all__ = ["linear_programming"]
+
+
+def linear_programming(mdp: MDP, *, gamma: float, tolerance: float = 1e-6) -> Solution:
+    """Solve a model as a linear program, by HiGHS (Huangfu and Hall 2018).
+
+    The program is `min sum_s V(s)` subject to `V(s) >= R(s, a) + gamma sum_s' P(s' | s, a) V(s')`. One Bellman backup
+    of its solution gives the bounds and the policy.
+
+    Args:
+        mdp: the model.
+        gamma: the discount factor; at 1 every state needs a policy that ends the episode.
+        tolerance: accuracy of every value that counts as converged, in units of reward.
+
+    Returns:
+        The solution, `iterations` counting those of HiGHS.
+
+    Raises:
+        ValueError: an argument is out of range; or `gamma` is 1 and from some state no policy ends the episode, or
+            values are infinite.
+        RuntimeError: HiGHS found no solution for another reason, which the message names.
+    """
+    solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=1)
+    rows, live, iterations = solver.problem.rows, ~mdp.terminal, 0
+    if live.any():
+        feasible = np.flatnonzero(mdp.feasible)
+        shape = (rows.rewards.size, mdp.states)
+        following = sparse.csr_array((rows.probabilities, rows.successors.astype(np.int32), rows.indptr), shape=shape)
+        owners = sparse.csr_array(
+            (np.ones(feasible.size), (np.arange(feasible.size), feasible // mdp.actions)),
+            shape=(feasible.size, mdp.states),
+        )
+        result = linprog(
+            np.ones(np.count_nonzero(live)),
+            A_ub=(gamma * following[feasible] - owners).tocsc()[:, live],
+            b_ub=-rows.rewards[feasible],
+            bounds=(None, None),
+            method="highs",
+        )
+        _check(result, gamma)
+        solver.values[live], iterations = result.x, int(result.nit)
+    for _ in solver.rounds():
+        solver.back_up()
+    return replace(solver.conclude("linear-programming"), iterations=iterations)
+
+
+def _check(result: Any, gamma: float) -> None:
+    if result.x is None and gamma == 1:
+        raise ValueError(
+            "gamma is 1 and rewards can be collected for ever, so that values are infinite; "
+            "take gamma below 1, a finite horizon or the average reward"
+        )
+    if result.x is None:
+        raise RuntimeError(f"HiGHS: {result.message}")

@@ -1,0 +1,83 @@
+"""Models by name or from a file, with the map they are drawn on where there is one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.envs import GridWorld
+from operant.mdp.files import load
+from operant.mdp.model import MDP
+
+ARROWS = {"FrozenLakeEnv": "←↓→↑", "CliffWalkingEnv": "↑→↓←", "GridWorld": "↑→↓←↖↗↘↙·"}
+"""What the actions of an environment look like on its map, by the name of its class."""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A model and how to draw it.
+
+    Attributes:
+        name: what it is called.
+        mdp: the model.
+        shape: rows and columns of its map, whose cells are the states in their order; None where there is no map.
+        symbols: `[R, C]`, one character a cell; None where the map has none.
+        arrows: one character an action; empty where they have no direction.
+    """
+
+    name: str
+    mdp: MDP
+    shape: tuple[int, int] | None = None
+    symbols: NDArray[np.str_] | None = None
+    arrows: str = ""
+
+
+def read(task: str | None = None, *, drawing: str | Path | None = None, file: str | Path | None = None) -> Mapped:
+    """Return the model of a task, of a grid drawn in a text file, or of a file.
+
+    Args:
+        task: the id of a Gymnasium environment that shows its transition table.
+        drawing: a text file in the format of `operant.envs.drawing`.
+        file: a model as `operant.mdp.save` writes it, or a table `s,a,s',p,r` that ends in `.csv`.
+
+    Raises:
+        ValueError: not exactly one of them is given, or what is read is no model.
+        OSError: a file cannot be read.
+    """
+    if sum(source is not None for source in (task, drawing, file)) != 1:
+        raise ValueError("name exactly one model: a task, a drawing (--map FILE) or a file (--mdp FILE)")
+    if file is not None:
+        path = Path(file)
+        return Mapped(path.name, MDP.from_table(path) if path.suffix == ".csv" else load(path))
+    if drawing is not None:
+        return _of_env(GridWorld(Path(drawing).read_text(encoding="utf-8")), Path(drawing).name)
+    env = gymnasium.make(str(task))
+    try:
+        return _of_env(env, str(task))
+    finally:
+        env.close()
+
+
+def _of_env(env: gymnasium.Env[Any, Any], name: str) -> Mapped:
+    mdp, inner = MDP.from_gymnasium(env), env.unwrapped
+    symbols = _symbols(inner)
+    shape = getattr(inner, "shape", None) if symbols is None else symbols.shape
+    drawn = shape is not None and len(shape) == 2 and shape[0] * shape[1] == mdp.states
+    return Mapped(
+        name,
+        mdp,
+        shape=(int(shape[0]), int(shape[1])) if drawn and shape is not None else None,
+        symbols=symbols if drawn else None,
+        arrows=ARROWS.get(type(inner).__name__, "")[: mdp.actions],
+    )
+
+
+def _symbols(inner: Any) -> NDArray[np.str_] | None:
+    """Return the characters of the map of our grids and of Gymnasium's frozen lake."""
+    if isinstance(inner, GridWorld):
+        return inner.grid.symbols
+    described = getattr(inner, "desc", None)
+    return None if described is None else np.asarray(described).astype(str)

@@ -1,0 +1,244 @@
+"""A known Markov decision process, stored as sparse rows."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import gymnasium
+import numpy as np
+from numpy.typing import ArrayLike
+
+from operant.mdp import building
+from operant.mdp.entries import Entries, compress, start_distribution
+from operant.mdp.validation import (
+    Bools,
+    Floats,
+    Ints,
+    booleans,
+    check_count,
+    check_length,
+    check_size,
+    check_start,
+    check_sums,
+    check_terminal,
+    check_transitions,
+    floats,
+    integers,
+    refuse,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class MDP:
+    """States, actions, transition probabilities and rewards.
+
+    Row `s * actions + a` of the sparse arrays lists what action `a` can lead to in state `s`. A transition that
+    terminates ends the episode: nothing follows, so the value of its successor does not count. An action that is not
+    feasible has an empty row. A state without a feasible action is terminal; its value is 0.
+
+    The constructors `from_gymnasium`, `from_arrays`, `from_table` and `from_function` sort the successors of each row.
+    Entries that agree in state, action, successor, reward and termination become one, their probabilities added;
+    entries that differ in the reward alone stay apart, so that a simulation draws rewards with their true spread.
+    However it is made, a model is checked: a ValueError or TypeError names the first state and action that is wrong,
+    what was found, what was expected, and how many more are wrong in the same way.
+
+    Attributes:
+        states: S.
+        actions: A.
+        indptr: `[S * A + 1]`, where each row begins.
+        successors: `[n]`, the next state of every transition.
+        probabilities: `[n]`, positive; every row that is not empty sums to 1 within 1e-9.
+        rewards: `[n]`, R(s, a, s').
+        terminates: `[n]`, whether the episode ends with the transition; always true where the successor is terminal.
+        start: `[S]`, the distribution of the first state, 0 in terminal states; uniform if nothing is known.
+        max_steps: steps after which an episode is truncated when it is simulated; None for never. Solvers ignore it.
+    """
+
+    states: int
+    actions: int
+    indptr: Ints
+    successors: Ints
+    probabilities: Floats
+    rewards: Floats
+    terminates: Bools
+    start: Floats
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        states, actions = check_size(self.states, self.actions)
+        object.__setattr__(self, "states", states)
+        object.__setattr__(self, "actions", actions)
+        self._convert(integers, "indptr", "successors")
+        self._convert(floats, "probabilities", "rewards", "start")
+        self._convert(booleans, "terminates")
+        rows = self._check_rows()
+        columns = (rows, self.successors, self.probabilities, self.rewards)
+        check_transitions(*columns, states=self.states, actions=self.actions)
+        refuse(self.probabilities == 0, lambda i: f"transition {i} has probability 0, expected it to be left out")
+        check_sums(rows, self.probabilities, self.feasible.ravel(), actions=self.actions)
+        check_terminal(self.terminal)
+        check_start(self.start, self.terminal)
+        object.__setattr__(self, "terminates", self.terminates | self.terminal[self.successors])
+        if self.max_steps is not None:
+            object.__setattr__(self, "max_steps", check_count(self.max_steps, "max_steps"))
+
+    def _convert(self, convert: Callable[[Any, str], Any], *names: str) -> None:
+        for name in names:
+            object.__setattr__(self, name, np.ascontiguousarray(convert(getattr(self, name), name)))
+
+    def _check_rows(self) -> Ints:
+        """Check that the sparse arrays fit together, and return the row of every transition, `[n]`."""
+        check_length(self.indptr, self.states * self.actions + 1, "indptr")
+        for name in ("probabilities", "rewards", "terminates"):
+            check_length(getattr(self, name), self.successors.size, name)
+        lengths = np.diff(self.indptr)
+        refuse(
+            lengths < 0, lambda i: f"indptr falls from {self.indptr[i]} to {self.indptr[i + 1]}, expected it to rise"
+        )
+        if self.indptr[0] != 0 or self.indptr[-1] != self.successors.size:
+            found = f"{self.indptr[0]} to {self.indptr[-1]}"
+            raise ValueError(
+                f"indptr runs from {found}, expected 0 to {self.successors.size}, the number of transitions"
+            )
+        return np.repeat(np.arange(lengths.size), lengths)
+
+    @cached_property
+    def feasible(self) -> Bools:
+        """Which actions can be taken, `[S, A]`."""
+        return (np.diff(self.indptr) > 0).reshape(self.states, self.actions)
+
+    @cached_property
+    def terminal(self) -> Bools:
+        """Which states are terminal, `[S]`: no action can be taken there."""
+        return np.logical_not(self.feasible.any(axis=1))
+
+    @cached_property
+    def expected_rewards(self) -> Floats:
+        """Expected reward of every action, `[S, A]`; minus infinity where it is not feasible."""
+        rows = np.repeat(np.arange(self.states * self.actions), np.diff(self.indptr))
+        sums = np.bincount(rows, self.probabilities * self.rewards, minlength=self.states * self.actions)
+        return np.where(self.feasible, sums.reshape(self.states, self.actions), -np.inf)
+
+    @cached_property
+    def continuation(self) -> tuple[Ints, Ints, Floats]:
+        """What does not terminate, as `(indptr, successors, probabilities)`; rows may sum to less than 1."""
+        if not self.terminates.any():
+            return self.indptr, self.successors, self.probabilities
+        going_on = ~self.terminates
+        counts = np.concatenate([[0], np.cumsum(going_on)])
+        return counts[self.indptr], self.successors[going_on], self.probabilities[going_on]
+
+    @classmethod
+    def from_gymnasium(cls, env: gymnasium.Env[Any, Any] | str, **options: Any) -> Self:
+        """Read the transition table that an environment shows as `env.unwrapped.P`.
+
+        `P[s][a]` lists `(probability, successor, reward, terminated)`. A state that an episode can enter only by ending
+        there is terminal, whatever its own row says: Gymnasium's cliff and taxi let the agent walk on. The first state
+        is distributed as `initial_state_distrib`, where there is one; the step limit is that of the environment's spec.
+
+        Args:
+            env: an environment, or the id of one that is made, read and closed.
+            **options: for `gymnasium.make`, with an id.
+
+        Raises:
+            ValueError: if the environment shows no table, or the table is no model.
+        """
+        return cls._from(*building.read_gymnasium(env, **options))
+
+    @classmethod
+    def from_arrays(
+        cls,
+        transitions: Any,
+        rewards: Any,
+        *,
+        order: Literal["sas", "ass"] = "sas",
+        terminal: ArrayLike | None = None,
+        feasible: ArrayLike | None = None,
+        start: ArrayLike | None = None,
+        max_steps: int | None = None,
+    ) -> Self:
+        """Take probabilities and rewards as arrays, dense or sparse.
+
+        Args:
+            transitions: P(s' | s, a), dense `[S, A, S]` or a sparse SciPy matrix `[S * A, S]` with row `s * A + a`.
+                With order "ass", dense `[A, S, S]`, a sparse matrix `[A * S, S]` with row `a * S + s`, or a list of A
+                matrices.
+            rewards: a number for every step; `[S]`, earned on leaving s; `[S, A]`; or R(s, a, s') in the shape and
+                order of the transitions. Rewards where the probability is 0 are not read; what a sparse matrix does
+                not store is 0.
+            order: "sas" or "ass".
+            terminal: states whose rows are ignored, as a mask `[S]` or a list of indices.
+            feasible: `[S, A]`, which actions can be taken; the rows of the others are ignored. All by default.
+            start: `[S]`, the distribution of the first state, or the index of the only one. By default uniform over
+                the states that are not terminal.
+            max_steps: step limit of simulated episodes; None for none.
+
+        Raises:
+            ValueError: if shapes do not fit, or the numbers are no model.
+        """
+        entries = building.read_arrays(transitions, rewards, order=order, terminal=terminal, feasible=feasible)
+        return cls._from(entries, start, max_steps)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: str | Path | ArrayLike | Mapping[str, ArrayLike],
+        *,
+        states: int | None = None,
+        actions: int | None = None,
+        terminal: ArrayLike | None = None,
+        start: ArrayLike | None = None,
+        max_steps: int | None = None,
+    ) -> Self:
+        """Take a list of transitions; an action without one is not feasible, a state without one is terminal.
+
+        Args:
+            table: the path of a CSV file with the header `s,a,s',p,r` or `s,a,s',p,r,terminates` (0 or 1); an array
+                `[n, 5]` or `[n, 6]` with these columns; or a mapping from these names to arrays `[n]`.
+            states: S; by default one more than the largest index, and then every state must occur.
+            actions: A; by default one more than the largest index, and then every action must occur.
+            terminal: states whose rows are ignored, as a mask `[S]` or a list of indices.
+            start: as for `from_arrays`.
+            max_steps: step limit of simulated episodes; None for none.
+
+        Raises:
+            ValueError: if the table cannot be read, or is no model.
+        """
+        return cls._from(building.read_table(table, states, actions, terminal=terminal), start, max_steps)
+
+    @classmethod
+    def from_function(
+        cls,
+        states: int,
+        actions: int,
+        function: Callable[[int, int], Iterable[Any] | None],
+        *,
+        terminal: ArrayLike | None = None,
+        start: ArrayLike | None = None,
+        max_steps: int | None = None,
+    ) -> Self:
+        """Ask a function for each state and action.
+
+        Args:
+            states: S.
+            actions: A.
+            function: `function(s, a)` returns `(probabilities, successors, rewards)`, arrays `[k]`, with `terminates`
+                as a fourth if episodes can end; rewards and terminates may be single numbers. None says that the
+                action is not feasible.
+            terminal: states that are not asked for, as a mask `[S]` or a list of indices.
+            start: as for `from_arrays`.
+            max_steps: step limit of simulated episodes; None for none.
+
+        Raises:
+            ValueError: if the function returns something else, or what it returns is no model.
+        """
+        return cls._from(building.read_function(states, actions, function, terminal=terminal), start, max_steps)
+
+    @classmethod
+    def _from(cls, entries: Entries, start: ArrayLike | None, max_steps: int | None) -> Self:
+        rows = compress(entries)
+        feasible = (np.diff(rows.indptr) > 0).reshape(entries.states, entries.actions)
+        first = start_distribution(start, np.logical_not(feasible.any(axis=1)))
+        return cls(entries.states, entries.actions, *rows, start=first, max_steps=max_steps)

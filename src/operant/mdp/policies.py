@@ -1,0 +1,58 @@
+"""Policies as arrays: `[S]` actions, or `[S, A]` probabilities."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from operant.mdp.model import MDP
+from operant.mdp.validation import integers, refuse
+
+__all__ = ["check_deterministic", "check_policy"]
+
+TOLERANCE = 1e-9
+"""How far from 1 the probabilities of a state may sum."""
+
+
+def check_deterministic(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
+    """Return a policy of one action a state, `[S]`, -1 in terminal states.
+
+    Raises:
+        ValueError: the shape is wrong, or an action is out of range or not feasible in its state.
+    """
+    actions = integers(policy, "policy")
+    if actions.shape != (mdp.states,):
+        raise ValueError(f"policy has the shape {actions.shape}, expected {(mdp.states,)}")
+    live = ~mdp.terminal
+    inside = (actions >= 0) & (actions < mdp.actions)
+    refuse(live & ~inside, lambda s: f"policy takes action {actions[s]} in state {s}, expected 0 to {mdp.actions - 1}")
+    feasible = mdp.feasible[np.arange(mdp.states), np.where(inside, actions, 0)]
+    refuse(live & ~feasible, lambda s: f"policy takes action {actions[s]} in state {s}, which is not feasible there")
+    return np.where(live, actions, -1)
+
+
+def check_policy(mdp: MDP, policy: ArrayLike) -> NDArray[np.float64]:
+    """Return a policy as probabilities, `[S, A]`; what it says about terminal states is ignored, and 0.
+
+    Raises:
+        ValueError: the shape is wrong, or the probabilities of a state are negative, not finite, do not sum to 1, or
+            give weight to an action that is not feasible.
+    """
+    table = np.asarray(policy)
+    if table.ndim == 1:
+        actions = check_deterministic(mdp, table)
+        return (actions[:, None] == np.arange(mdp.actions)).astype(float)
+    probabilities = np.where(mdp.terminal[:, None], 0.0, np.asarray(table, float)) if table.ndim == 2 else table
+    if probabilities.shape != (mdp.states, mdp.actions):
+        raise ValueError(
+            f"policy has the shape {table.shape}, expected {(mdp.states,)} for actions "
+            f"or {(mdp.states, mdp.actions)} for probabilities"
+        )
+    wrong = ~((probabilities >= 0) & (probabilities <= 1 + TOLERANCE))
+    refuse(np.any(wrong, axis=1), lambda s: f"policy has the probabilities {table[s]} in state {s}, expected 0 to 1")
+    barred = (probabilities > 0) & ~mdp.feasible
+    refuse(np.any(barred, axis=1), lambda s: f"policy takes an action in state {s} that is not feasible: {table[s]}")
+    sums = probabilities.sum(axis=1)
+    refuse(
+        (np.abs(sums - 1) > TOLERANCE) & ~mdp.terminal,
+        lambda s: f"policy has probabilities that sum to {sums[s]} in state {s}, expected 1",
+    )
+    return probabilities

@@ -1,0 +1,235 @@
+"""Policy iteration: value a policy, make it greedy for its own values, and again (Howard 1960)."""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from operant.mdp.iteration import Iteration
+from operant.mdp.linear import DIRECT_UP_TO, factorise, solve_chain
+from operant.mdp.model import MDP
+from operant.mdp.policies import check_deterministic
+from operant.mdp.problem import Problem
+from operant.mdp.solution import Solution
+from operant.mdp.undiscounted import check_bounded, check_ends, shortest_way
+
+__all__ = ["inexact_policy_iteration", "modified_policy_iteration", "policy_iteration"]
+
+FORCING = 0.1
+"""How far an inexact evaluation lowers the change that the improvement before it made."""
+SETTLED = 1e-3
+"""The share of states that change their action below which an evaluation lowers it by the square of that."""
+PATIENCE = 8
+"""Sweeps after which a third of the way to the target, on a logarithmic scale, must be done."""
+
+
+def policy_iteration(
+    mdp: MDP,
+    *,
+    gamma: float,
+    tolerance: float = 1e-6,
+    max_iterations: int = 1_000,
+    evaluation: Literal["auto", "direct", "krylov"] = "auto",
+    initial: ArrayLike | None = None,
+    threads: int | None = None,
+) -> Solution:
+    """Solve a model by exact evaluations of ever better policies.
+
+    A policy keeps its action in a state unless another is better by more than rounding errors, so that actions that
+    tie never make it cycle. It ends when no state changes its action.
+
+    Args:
+        mdp: the model.
+        gamma: the discount factor; at 1 every state needs a policy that ends the episode.
+        tolerance: accuracy of every value that counts as converged, in units of reward.
+        max_iterations: improvements after which it returns what it has, `converged` being false.
+        evaluation: `"direct"` factorises the linear system, which is best for small models and hopeless for large
+            random graphs; `"krylov"` solves it iteratively to rounding errors; `"auto"` is the former for small models.
+        initial: `[S]`, the first policy, proper if gamma is 1; None for shortest ways to an end, and, where none
+            leads there, for what is greedy on the least values.
+        threads: that share a sweep at most; None to choose.
+
+    Returns:
+        The solution, `iterations` counting improvements.
+
+    Raises:
+        ValueError: an argument is out of range; or `gamma` is 1 and from some state no policy ends the episode, or
+            values are infinite.
+    """
+    if evaluation not in ("auto", "direct", "krylov"):
+        raise ValueError(f"evaluation is {evaluation!r}, expected 'auto', 'direct' or 'krylov'")
+    solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=max_iterations, threads=threads)
+    problem = solver.problem
+    _first_policy(solver, initial)
+    direct = evaluation == "direct" or (evaluation == "auto" and mdp.states <= DIRECT_UP_TO)
+    for _ in solver.rounds():
+        chain, held = problem.chain(solver.policy), solver.policy.copy()
+        if direct:
+            solver.values = factorise(chain)
+        else:
+            solve_chain(chain, solver.values, 2 * problem.rounding(solver.values))
+        solver.back_up(margin=keep_margin(problem, solver.values))
+        if (solver.policy == held).all():
+            break
+        if not problem.discounted:
+            check_bounded(mdp, solver.policy)
+    return solver.conclude("policy-iteration")
+
+
+def keep_margin(problem: Problem, values: np.ndarray) -> float:
+    """Return by how much an action must be better for an exact evaluation to prove that it is."""
+    return 8 * problem.rounding(values) * min(problem.stretch, 1e3)
+
+
+def _first_policy(solver: Iteration, initial: ArrayLike | None) -> None:
+    if initial is not None:
+        solver.policy = check_deterministic(solver.mdp, initial)
+        if not solver.problem.discounted:
+            check_ends(solver.mdp, solver.policy)
+    elif solver.problem.discounted:
+        solver.problem.improve(solver.values, solver.out, solver.policy)
+        way = shortest_way(solver.mdp)
+        solver.policy = np.where(way >= 0, way, solver.policy)
+
+
+def modified_policy_iteration(
+    mdp: MDP,
+    *,
+    gamma: float,
+    tolerance: float = 1e-6,
+    max_iterations: int = 100_000,
+    evaluations: int | None = None,
+    initial: ArrayLike | None = None,
+    threads: int | None = None,
+    device: str | None = None,
+) -> Solution:
+    """Solve a model by improvements between which the policy is valued by a few cheap sweeps (Puterman and Shin 1978).
+
+    A sweep over the rows of one policy costs a fraction of a sweep over all actions. Where all rows sum to 1, the
+    values are moved by a constant to the middle of their bounds after each improvement.
+
+    Args:
+        mdp: the model.
+        gamma: the discount factor; at 1 every state needs a policy that ends the episode.
+        tolerance: accuracy of every value, in units of reward, at most.
+        max_iterations: improvements after which it returns what it has, `converged` being false.
+        evaluations: sweeps after each improvement; None for as many as lower the change tenfold, 100 at most (on a
+            device: 20).
+        initial: `[S]`, first values; None as in `value_iteration`.
+        threads: that share a sweep at most; None to choose.
+        device: a PyTorch device such as `"cuda"`; None for compiled code on the processor.
+
+    Returns:
+        The solution, `iterations` counting improvements.
+
+    Raises:
+        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+    """
+    if evaluations is not None and evaluations < 0:
+        raise ValueError(f"evaluations is {evaluations}, expected at least 0, or None to choose")
+    solver = Iteration.begin(
+        mdp, gamma=gamma, tolerance=tolerance, limit=max_iterations, initial=initial, threads=threads
+    )
+    if device is None:
+        _modified(solver, evaluations, krylov=False)
+    else:
+        from operant.mdp.device import iterate_on_device  # noqa: PLC0415 (torch only where it is asked for)
+
+        iterate_on_device(solver, device, evaluations=20 if evaluations is None else evaluations)
+    return solver.conclude("modified-policy-iteration")
+
+
+def _modified(solver: Iteration, evaluations: int | None, *, krylov: bool) -> None:
+    """Improve and evaluate in turn."""
+    problem, least = solver.problem, solver.tolerance / (2 * solver.problem.stretch)
+    for _ in solver.rounds():
+        held = solver.policy.copy()
+        solver.back_up()
+        if solver.finished:
+            break
+        if problem.even:
+            problem.centre(solver.values, solver.change)
+        settled = np.count_nonzero(solver.policy != held) <= SETTLED * held.size
+        target = (FORCING**2 if settled else FORCING) * problem.spread(solver.change)
+        _evaluate(solver, max(target, least), evaluations, krylov=krylov)
+
+
+def _evaluate(solver: Iteration, target: float, evaluations: int | None, *, krylov: bool) -> None:
+    """Back up the values by the policy, `evaluations` times or until they change by no more than `target`.
+
+    With `krylov` it is asked after a few sweeps whether many more would be needed.
+    """
+    chain, first = solver.problem.chain(solver.policy), np.inf
+    actions = np.zeros(chain.states, np.int64)
+    for sweep in range(100 if evaluations is None else evaluations):
+        change = chain.spread(chain.improve(solver.values, solver.out, actions, margin=0.0))
+        solver.values, solver.out = solver.out, solver.values
+        if evaluations is None and change <= target:
+            break
+        first = change if sweep == 0 else first
+        if krylov and sweep == PATIENCE and change > target * (first / target) ** (2 / 3):
+            solve_chain(chain, solver.values, target / 2, limit=200)
+            break
+
+
+def inexact_policy_iteration(
+    mdp: MDP,
+    *,
+    gamma: float,
+    tolerance: float = 1e-6,
+    max_iterations: int = 10_000,
+    sweeps: int = 4,
+    initial: ArrayLike | None = None,
+    threads: int | None = None,
+) -> Solution:
+    """Solve a large model by Gauss-Seidel sweeps and Krylov evaluations in turn.
+
+    It follows inexact policy iteration (Gargiani et al. 2023, arXiv 2211.04299). Sweeps in alternating order carry
+    news across the model and improve the policy; BiCGStab then solves for its values until the residual has fallen
+    tenfold, which takes care of what sweeps do slowly. Where the residual fails to fall from one improvement to the
+    next, their sweeps are doubled, so that it converges as value iteration does.
+
+    Where no episode ends, it is modified policy iteration, and BiCGStab is called only for a policy that mixes slowly.
+
+    Args:
+        mdp: the model.
+        gamma: the discount factor; at 1 every state needs a policy that ends the episode.
+        tolerance: accuracy of every value, in units of reward, at most.
+        max_iterations: improvements after which it returns what it has, `converged` being false.
+        sweeps: Gauss-Seidel sweeps in an improvement, at first.
+        initial: `[S]`, first values; None as in `value_iteration`.
+        threads: that share a product with the matrix at most; None to choose.
+
+    Returns:
+        The solution, `iterations` counting improvements.
+
+    Raises:
+        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+    """
+    if sweeps < 1:
+        raise ValueError(f"sweeps is {sweeps}, expected at least 1")
+    solver = Iteration.begin(
+        mdp, gamma=gamma, tolerance=tolerance, limit=max_iterations, initial=initial, threads=threads
+    )
+    if solver.problem.even:
+        _modified(solver, None, krylov=True)
+    else:
+        _inexact(solver, sweeps)
+    return solver.conclude("inexact-policy-iteration")
+
+
+def _inexact(solver: Iteration, sweeps: int) -> None:
+    """Sweep in place and evaluate by a Krylov method in turn."""
+    problem, least, best = solver.problem, solver.tolerance / (8 * solver.problem.stretch), np.inf
+    for count in solver.rounds():
+        low, high = 0.0, 0.0
+        for i in range(sweeps):
+            low, high = problem.sweep(solver.values, solver.policy, backward=i % 2 == 1)
+        residual = max(-low, high)
+        if residual <= 16 * max(least, problem.rounding(solver.values)) or count == solver.limit:
+            solver.back_up()
+            if solver.finished:
+                break
+        sweeps = sweeps if residual < best else 2 * sweeps
+        best = min(best, residual)
+        solve_chain(problem.chain(solver.policy), solver.values, max(FORCING * residual, least), limit=200)

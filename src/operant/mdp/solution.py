@@ -1,0 +1,72 @@
+"""What a solver returns."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.mdp import kernels
+from operant.mdp.model import MDP
+from operant.mdp.problem import rows_of
+
+__all__ = ["Solution", "action_values"]
+
+Floats = NDArray[np.float64]
+Actions = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Optimal values, a policy, and how far from the truth they can be.
+
+    With bounds, every value is within half their distance of the optimum, and so is, within their distance, what the
+    policy earns from every state.
+
+    Attributes:
+        values: `[S]`, 0 in terminal states.
+        policy: `[S]`, an action in every state, -1 in terminal ones.
+        iterations: sweeps over the model, or improvements of the policy; the function that returned this says which.
+        residual: the greatest change in the last Bellman backup of all states.
+        converged: whether the tolerance that was asked for is reached.
+        lower: `[S]`, certified: no optimal value is less. None where nothing is certified.
+        upper: `[S]`, certified: no optimal value is greater. None where nothing is certified.
+        gamma: the discount factor.
+        method: which solver it was.
+        seconds: of wall time, preparation and certification included.
+        mdp: the model.
+    """
+
+    values: Floats
+    policy: Actions
+    iterations: int
+    residual: float
+    converged: bool
+    lower: Floats | None
+    upper: Floats | None
+    gamma: float
+    method: str
+    seconds: float
+    mdp: MDP = field(repr=False)
+
+    @cached_property
+    def q(self) -> Floats:
+        """The values of all actions, `[S, A]`; minus infinity where an action is not feasible."""
+        return action_values(self.mdp, self.values, gamma=self.gamma)
+
+
+def action_values(mdp: MDP, values: Floats, *, gamma: float) -> Floats:
+    """Return the expected reward of every action and the discounted values of what follows.
+
+    Args:
+        mdp: the model.
+        values: `[S]`.
+        gamma: the discount factor.
+
+    Returns:
+        `[S, A]`; minus infinity where an action is not feasible.
+    """
+    rows = rows_of(mdp.continuation, mdp.expected_rewards.ravel(), mdp.actions, gamma)
+    out = np.empty(rows.rewards.size)
+    kernels.action_values(0, out.size, rows, np.asarray(values, float), out)
+    return out.reshape(mdp.states, mdp.actions)

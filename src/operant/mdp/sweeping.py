@@ -1,0 +1,170 @@
+"""Prioritised sweeping: back up first where it matters most (Moore and Atkeson 1993)."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from operant.mdp.iteration import Iteration
+from operant.mdp.kernels import Rows, Vectors, best_action, compiled
+from operant.mdp.model import MDP
+from operant.mdp.solution import Solution
+from operant.mdp.undiscounted import check_bounded
+
+__all__ = ["prioritised_sweeping"]
+
+
+class _Heap(NamedTuple):
+    """States by priority.
+
+    Attributes:
+        order: `[S]`, a binary heap of states: no state has a greater priority than the one above it.
+        places: `[S]`, where each state stands in it, or -1.
+        priorities: `[S]`.
+    """
+
+    order: NDArray[np.int64]
+    places: NDArray[np.int64]
+    priorities: NDArray[np.float64]
+
+
+class _Predecessors(NamedTuple):
+    """The states that can lead to a state, sparse: where each list begins, who, and how likely at most."""
+
+    begins: NDArray[np.int64]
+    states: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+
+@compiled
+def _rise(heap, i):  # pragma: no cover
+    """Move the state at place `i` up to where it belongs."""
+    s = heap.order[i]
+    while i > 0 and heap.priorities[heap.order[(i - 1) // 2]] < heap.priorities[s]:
+        heap.order[i] = heap.order[(i - 1) // 2]
+        heap.places[heap.order[i]] = i
+        i = (i - 1) // 2
+    heap.order[i] = s
+    heap.places[s] = i
+
+
+@compiled
+def _sink(heap, size):  # pragma: no cover
+    """Move the first state down to where it belongs."""
+    s, i = heap.order[0], 0
+    while 2 * i + 1 < size:
+        child = 2 * i + 1
+        if child + 1 < size and heap.priorities[heap.order[child + 1]] > heap.priorities[heap.order[child]]:
+            child += 1
+        if heap.priorities[heap.order[child]] <= heap.priorities[s]:
+            break
+        heap.order[i] = heap.order[child]
+        heap.places[heap.order[i]] = i
+        i = child
+    heap.order[i] = s
+    heap.places[s] = i
+
+
+@compiled
+def _raise(heap, size, s, priority):  # pragma: no cover
+    """Give a state a greater priority, on the heap; return the size of that."""
+    heap.priorities[s] = priority
+    if heap.places[s] < 0:
+        heap.order[size] = s
+        heap.places[s] = size
+        size += 1
+    _rise(heap, heap.places[s])
+    return size
+
+
+@compiled
+def _pop(heap, size):  # pragma: no cover
+    """Take the state of greatest priority off the heap, which has one less then."""
+    s = heap.order[0]
+    heap.places[s] = -1
+    heap.priorities[s] = 0.0
+    if size > 1:
+        heap.order[0] = heap.order[size - 1]
+        _sink(heap, size - 1)
+    return s
+
+
+@compiled
+def _sweep(rows, vectors, predecessors, heap, threshold, limit):  # pragma: no cover  # noqa: PLR0917
+    """Back up the state of greatest priority until none is above the threshold; return how many backups it took."""
+    values, policy, size = vectors.values, vectors.policy, 0
+    for s in range(values.size):
+        best, action = best_action(rows, s, values, policy[s], vectors.margin)
+        if action >= 0 and abs(best - values[s]) > threshold:
+            size = _raise(heap, size, s, abs(best - values[s]))
+    for backups in range(limit):
+        if size == 0:
+            return backups
+        s = _pop(heap, size)
+        size -= 1
+        best, policy[s] = best_action(rows, s, values, policy[s], vectors.margin)
+        change = rows.gamma * abs(best - values[s])
+        values[s] = best
+        for j in range(predecessors.begins[s], predecessors.begins[s + 1]):
+            t = predecessors.states[j]
+            heap.priorities[t] += predecessors.weights[j] * change
+            if heap.priorities[t] > threshold:
+                size = _raise(heap, size, t, heap.priorities[t])
+    return limit
+
+
+def prioritised_sweeping(
+    mdp: MDP,
+    *,
+    gamma: float,
+    tolerance: float = 1e-6,
+    max_backups: int | None = None,
+    initial: ArrayLike | None = None,
+) -> Solution:
+    """Solve a model by single backups, always of the state whose value may change most.
+
+    That is bounded by the changes of its successors since its last backup, each times the greatest probability of
+    getting there.
+
+    It pays where news comes from few places, such as one goal in a large maze.
+
+    Args:
+        mdp: the model.
+        gamma: the discount factor; at 1 every state needs a policy that ends the episode.
+        tolerance: accuracy of every value, in units of reward, at most.
+        max_backups: single backups after which it returns what it has, `converged` being false; None for 100 000
+            times the number of states.
+        initial: `[S]`, first values; None as in `value_iteration`.
+
+    Returns:
+        The solution, `iterations` counting backups of single states.
+
+    Raises:
+        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+    """
+    limit = 100_000 * mdp.states if max_backups is None else max_backups
+    solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=limit, initial=initial, threads=1)
+    problem, predecessors = solver.problem, _predecessors(solver.problem.rows, mdp.states)
+    threshold = tolerance / (4 * problem.stretch)
+    while True:
+        heap = _Heap(np.empty(mdp.states, np.int64), np.full(mdp.states, -1), np.zeros(mdp.states))
+        vectors = Vectors(solver.values, solver.out, solver.policy, problem.margin(solver.values))
+        most = min(limit - solver.count, 1_000 * mdp.states)
+        solver.count += _sweep(problem.rows, vectors, predecessors, heap, threshold, most)
+        solver.back_up()
+        if solver.finished:
+            return solver.conclude("prioritised-sweeping")
+        threshold = min(threshold, solver.residual) / 2
+        if not problem.discounted:
+            check_bounded(mdp, solver.policy)
+
+
+def _predecessors(rows: Rows, states: int) -> _Predecessors:
+    lengths = np.diff(rows.indptr.view(np.int64))
+    owners = np.repeat(np.arange(lengths.size) // rows.actions, lengths)
+    order = np.lexsort((rows.probabilities, owners, rows.successors))
+    owners, successors, weights = owners[order], rows.successors[order], rows.probabilities[order]
+    last = np.ones(owners.size, np.bool_)
+    last[:-1] = (owners[1:] != owners[:-1]) | (successors[1:] != successors[:-1])
+    counts = np.bincount(successors[last], minlength=states)
+    return _Predecessors(np.concatenate([[0], np.cumsum(counts)]), owners[last], weights[last])

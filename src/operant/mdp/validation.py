@@ -1,0 +1,152 @@
+"""What makes a model a model; an error names the first thing that is wrong and counts the others."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+TOLERANCE = 1e-9
+"""How far from 1 a sum of probabilities may be."""
+
+
+def refuse(wrong: Bools, describe: Callable[[int], str], advice: str = "") -> None:
+    """Raise a ValueError about the first true element of `wrong`, if there is one, and count the others."""
+    count = int(np.count_nonzero(wrong))
+    if count:
+        more = f" (and {count - 1} more like it)" if count > 1 else ""
+        raise ValueError(f"{describe(int(np.argmax(wrong)))}{more}{advice and '; '}{advice}")
+
+
+def floats(values: Any, name: str) -> Floats:
+    """Return numbers as float64."""
+    return _numeric(values, name).astype(np.float64, copy=False)
+
+
+def integers(values: Any, name: str) -> Ints:
+    """Return whole numbers as int64; floats are accepted where nothing is lost."""
+    array = _numeric(values, name)
+    with np.errstate(invalid="ignore"):
+        whole = array.astype(np.int64, copy=False)
+    refuse((whole != array).ravel(), lambda i: f"{name} number {i} is {array.flat[i]}, expected a whole number")
+    return whole
+
+
+def booleans(values: Any, name: str) -> Bools:
+    """Return truth values; the numbers 0 and 1 are accepted."""
+    array = _numeric(values, name)
+    truth = array.astype(np.bool_, copy=False)
+    refuse((truth != array).ravel(), lambda i: f"{name} number {i} is {array.flat[i]}, expected true, false, 0 or 1")
+    return truth
+
+
+def check_length(array: NDArray[Any], length: int, name: str) -> None:
+    """Refuse what is not a vector of the given length."""
+    if array.shape != (length,):
+        raise ValueError(f"{name} has shape {array.shape}, expected ({length},)")
+
+
+def check_count(count: Any, name: str) -> int:
+    """Return a positive integer as an int, and refuse all else."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer):
+        raise TypeError(f"{name} is {count!r}, expected an int")
+    if count < 1:
+        raise ValueError(f"{name} is {count}, expected at least 1")
+    return int(count)
+
+
+def check_size(states: Any, actions: Any) -> tuple[int, int]:
+    """Return both counts as ints, and refuse a model that 64-bit indices cannot address."""
+    states, actions = check_count(states, "states"), check_count(actions, "actions")
+    if states**2 * actions >= 2**63:
+        raise ValueError(f"{states} states with {actions} actions are more than 64-bit indices can address")
+    return states, actions
+
+
+def check_indices(indices: Ints, bound: int, describe: Callable[[int], str]) -> None:
+    """Refuse indices outside 0 to `bound - 1`; `describe` says which index it is, by its place."""
+    refuse(
+        (indices < 0) | (indices >= bound),
+        lambda i: f"{describe(i)} is {indices[i]}, expected 0 to {bound - 1}",
+    )
+
+
+def check_transitions(
+    rows: Ints, successors: Ints, probabilities: Floats, rewards: Floats, *, states: int, actions: int
+) -> None:
+    """Refuse successors, probabilities and rewards that no model has; row `s * actions + a` belongs to (s, a)."""
+
+    def place(i: int) -> str:
+        return pair(int(rows[i]), actions)
+
+    def target(i: int) -> str:
+        return f"{place(i)}: the probability of state {successors[i]} is {probabilities[i]}"
+
+    check_indices(successors, states, lambda i: f"{place(i)}: the successor")
+    refuse(~((probabilities >= 0) & (probabilities <= 1 + TOLERANCE)), lambda i: f"{target(i)}, expected 0 to 1")
+    refuse(
+        ~np.isfinite(rewards),
+        lambda i: (
+            f"{place(i)}: the reward on the way to state {successors[i]} is {rewards[i]}, expected a finite number"
+        ),
+        "an action that cannot be taken is left out or marked as not feasible, not given an infinite reward",
+    )
+
+
+def check_sums(rows: Ints, probabilities: Floats, required: Bools, *, actions: int) -> None:
+    """Refuse rows whose probabilities do not sum to 1.
+
+    Args:
+        rows: `[n]`, the row of each probability.
+        probabilities: `[n]`.
+        required: `[S * A]`, the rows that must be there; the others may be empty.
+        actions: A.
+    """
+    sums = np.bincount(rows, probabilities, minlength=required.size)
+    present = required.copy()
+    present[rows] = True
+    refuse(
+        present & ~(np.abs(sums - 1) <= TOLERANCE),
+        lambda row: f"{pair(row, actions)}: the probabilities sum to {sums[row]:.12g}, expected 1 within {TOLERANCE}",
+        "divide a rounded row by its sum; leave out an action that cannot be taken, and a terminal state",
+    )
+
+
+def check_start(start: Floats, terminal: Bools) -> None:
+    """Refuse what is no distribution over the states that are not terminal."""
+    check_length(start, terminal.size, "start")
+    refuse(~(start >= 0), lambda s: f"start gives state {s} the probability {start[s]}, expected 0 to 1")
+    if not abs(start.sum() - 1) <= TOLERANCE:
+        raise ValueError(f"start sums to {start.sum():.12g}, expected 1 within {TOLERANCE}")
+    refuse(
+        (start > 0) & terminal,
+        lambda s: (
+            f"start gives state {s} the probability {start[s]:.12g}, but it is terminal: nothing can be done there"
+        ),
+    )
+
+
+def check_terminal(terminal: Bools) -> None:
+    """Refuse a model without a decision."""
+    if terminal.all():
+        raise ValueError(f"none of the {terminal.size} states has a feasible action, expected at least one transition")
+
+
+def pair(row: int, actions: int) -> str:
+    """Name the state and the action of a row."""
+    state, action = divmod(row, actions)
+    return f"state {state}, action {action}"
+
+
+def _numeric(values: Any, name: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} is ragged, expected an array: {error}") from error
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} is an array of {array.dtype}, expected real numbers")
+    return array

@@ -1,0 +1,27 @@
+import numpy as np
+import pytest
+from exact import dense, random_models
+
+from operant.mdp import MDP
+from operant.mdp.horizon import backward_induction
+
+
+def test_it_equals_the_recursion_written_out():
+    for mdp, gamma in random_models(20, seed=5):
+        transitions, rewards = dense(mdp)
+        solution = backward_induction(mdp, horizon=4, gamma=gamma)
+        values = np.zeros(mdp.states)
+        for _ in range(4):
+            q = np.where(mdp.feasible, rewards + gamma * transitions @ values, -np.inf)
+            values = np.where(mdp.terminal, 0.0, q.max(axis=1))
+        np.testing.assert_allclose(solution.values[0], values, atol=1e-12)
+
+
+def test_the_lake_within_its_step_limit():
+    solution = backward_induction(MDP.from_gymnasium("FrozenLake-v1"), horizon=100)
+    assert solution.values[0][0] == pytest.approx(0.744190, abs=1e-6)
+
+
+def test_a_horizon_below_zero_is_refused():
+    with pytest.raises(ValueError, match="horizon"):
+        backward_induction(MDP.from_gymnasium("FrozenLake-v1"), horizon=-1)

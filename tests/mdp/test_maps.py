@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from operant.mdp import maps, save
+
+DRAWING = "S.#\n..G\n"
+
+
+def test_a_frozen_lake_has_its_map_and_arrows():
+    model = maps.read("FrozenLake-v1")
+    assert model.shape == (4, 4)
+    assert model.symbols[0, 0] == "S"
+    assert model.symbols[3, 3] == "G"
+    assert model.arrows == "←↓→↑"
+    assert model.mdp.states == 16
+
+
+def test_a_cliff_has_a_shape_but_no_symbols():
+    model = maps.read("CliffWalking-v1")
+    assert model.shape == (4, 12)
+    assert model.symbols is None
+    assert model.arrows == "↑→↓←"
+
+
+def test_a_model_without_a_map_has_none():
+    model = maps.read("Taxi-v4")
+    assert model.shape is None
+    assert model.arrows == ""
+
+
+def test_a_drawing_is_read(tmp_path):
+    path = tmp_path / "grid.txt"
+    path.write_text(DRAWING)
+    model = maps.read(drawing=path)
+    assert model.name == "grid.txt"
+    assert model.shape == (2, 3)
+    assert model.symbols[0, 2] == "#"
+    assert model.mdp.terminal.reshape(2, 3)[1, 2]
+
+
+def test_a_saved_model_is_read(tmp_path):
+    model = maps.read("FrozenLake-v1").mdp
+    save(model, tmp_path / "lake.json")
+    again = maps.read(file=tmp_path / "lake.json")
+    assert again.name == "lake.json"
+    np.testing.assert_array_equal(again.mdp.probabilities, model.probabilities)
+
+
+def test_a_table_is_read(tmp_path):
+    path = tmp_path / "chain.csv"
+    path.write_text("s,a,s',p,r\n0,0,1,1.0,2.5\n")
+    mdp = maps.read(file=path).mdp
+    assert mdp.states == 2
+    assert mdp.rewards.tolist() == [2.5]
+
+
+@pytest.mark.parametrize("sources", [{}, {"task": "FrozenLake-v1", "drawing": "x"}, {"drawing": "x", "file": "y"}])
+def test_exactly_one_source_is_needed(sources):
+    with pytest.raises(ValueError, match="exactly one model"):
+        maps.read(**sources)
+
+
+def test_a_task_without_a_table_is_refused():
+    with pytest.raises(ValueError, match="CartPole"):
+        maps.read("CartPole-v1")

@@ -1,0 +1,27 @@
+import numpy as np
+import pytest
+
+from operant.mdp import MDP
+from operant.mdp.policies import check_deterministic, check_policy
+
+LAKE = MDP.from_gymnasium("FrozenLake-v1")
+
+
+def test_actions_become_probabilities():
+    policy = np.where(LAKE.terminal, -1, 2)
+    table = check_policy(LAKE, policy)
+    assert table.shape == (16, 4)
+    assert (table[~LAKE.terminal, 2] == 1.0).all()
+    assert (table[LAKE.terminal] == 0.0).all()
+
+
+@pytest.mark.parametrize("policy", [np.full(16, 7), np.zeros(3, int), np.full(16, np.nan)])
+def test_what_is_no_policy_is_refused(policy):
+    with pytest.raises((ValueError, TypeError)):
+        check_deterministic(LAKE, policy)
+
+
+@pytest.mark.parametrize("policy", [np.full((16, 4), 0.3), np.full((16, 4), np.nan), np.full((16, 3), 1 / 3)])
+def test_what_are_no_probabilities_is_refused(policy):
+    with pytest.raises((ValueError, TypeError)):
+        check_policy(LAKE, policy)

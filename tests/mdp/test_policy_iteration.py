@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+from exact import assert_solved, optimum, random_models
+
+from operant.mdp import MDP
+from operant.mdp.examples import slippery_grid
+from operant.mdp.policy_iteration import inexact_policy_iteration, modified_policy_iteration, policy_iteration
+
+
+@pytest.mark.parametrize("solver", [policy_iteration, modified_policy_iteration, inexact_policy_iteration])
+def test_the_optimum_of_random_models_lies_within_the_bounds(solver):
+    for mdp, gamma in random_models(60, seed=2):
+        assert_solved(solver(mdp, gamma=gamma, tolerance=1e-5), optimum(mdp, gamma))
+
+
+@pytest.mark.parametrize("evaluation", ["direct", "krylov"])
+def test_both_evaluations_agree(evaluation):
+    mdp = slippery_grid(12)
+    one = policy_iteration(mdp, gamma=0.99, tolerance=1e-8, evaluation=evaluation)
+    two = modified_policy_iteration(mdp, gamma=0.99, tolerance=1e-8)
+    np.testing.assert_allclose(one.values, two.values, atol=2e-8)
+
+
+def test_ties_do_not_make_it_cycle():
+    solution = policy_iteration(slippery_grid(20), gamma=0.99)
+    assert solution.converged
+    assert solution.iterations < 60
+
+
+def test_equal_actions_everywhere_end_at_once():
+    mdp = MDP.from_arrays(np.full((3, 4, 3), 1 / 3), np.ones((3, 4)))
+    solution = policy_iteration(mdp, gamma=0.9)
+    np.testing.assert_allclose(solution.values, 10.0, atol=1e-6)
+    assert solution.iterations <= 2
+
+
+def test_the_cliff_without_a_discount():
+    mdp = MDP.from_gymnasium("CliffWalking-v1")
+    for solver in (policy_iteration, modified_policy_iteration):
+        assert float(mdp.start @ solver(mdp, gamma=1.0).values) == pytest.approx(-13.0, abs=1e-6)
