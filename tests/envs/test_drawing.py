@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operant.envs.cells import Grid, Jump
 from operant.envs.drawing import DrawingError, parse_grid
-from operant.envs.layout import Grid, Jump
 
 
 def rows(grid):

@@ -7,9 +7,9 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operant.envs.cells import Grid, Rules
 from operant.envs.drawing import parse_grid
 from operant.envs.grid import MOVES, GridWorld, grid_transitions
-from operant.envs.layout import Grid, Rules
 
 UP, RIGHT, DOWN, LEFT = range(4)
 

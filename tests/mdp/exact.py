@@ -1,6 +1,7 @@
 """Small models and their exact optimum, by trying every policy."""
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 
@@ -52,3 +53,31 @@ def assert_solved(solution, truth, tolerance=1e-5):
     assert solution.lower is not None
     assert (solution.lower <= truth + slack).all()
     assert (solution.upper >= truth - slack).all()
+
+
+def rational_value(mdp, policy, gamma):
+    """Return the values of a deterministic policy in fractions, for the numbers that the model stores."""
+    indptr, successors, probabilities = mdp.continuation
+    size, gamma = mdp.states, Fraction(gamma)
+    system = [[Fraction(int(s == t)) for t in range(size)] + [Fraction(0)] for s in range(size)]
+    for s in np.flatnonzero(~mdp.terminal):
+        k = s * mdp.actions + policy[s]
+        for j in range(indptr[k], indptr[k + 1]):
+            system[s][successors[j]] -= gamma * Fraction(float(probabilities[j]))
+        for j in range(mdp.indptr[k], mdp.indptr[k + 1]):
+            system[s][-1] += Fraction(float(mdp.probabilities[j])) * Fraction(float(mdp.rewards[j]))
+    for s in range(size):
+        pivot = next(t for t in range(s, size) if system[t][s] != 0)
+        system[s], system[pivot] = system[pivot], system[s]
+        system[s] = [x / system[s][s] for x in system[s]]
+        for t in range(size):
+            if t != s and system[t][s] != 0:
+                system[t] = [x - system[t][s] * y for x, y in zip(system[t], system[s], strict=True)]
+    return [row[-1] for row in system]
+
+
+def rational_optimum(mdp, gamma):
+    """Return the optimal values in fractions, by trying every policy."""
+    choices = [np.flatnonzero(row) if row.any() else [0] for row in mdp.feasible]
+    tried = [rational_value(mdp, policy, gamma) for policy in itertools.product(*choices)]
+    return [max(values) for values in zip(*tried, strict=True)]

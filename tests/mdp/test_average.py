@@ -3,6 +3,9 @@ import pytest
 
 from operant.mdp import MDP
 from operant.mdp.average import relative_value_iteration
+from operant.mdp.examples import random_model, slippery_grid
+from operant.mdp.policy_iteration import policy_iteration
+from operant.mdp.solution import action_values
 
 
 def test_a_cycle_earns_its_mean():
@@ -25,3 +28,28 @@ def test_the_better_of_two_loops_is_found():
 def test_the_swimmer_of_strehl_and_littman():
     mdp = MDP.from_gymnasium("operant/RiverSwim-v0")
     assert relative_value_iteration(mdp, tolerance=1e-5).gain == pytest.approx(668.8073, abs=1e-3)
+
+
+def test_the_gain_is_the_limit_of_the_discounted_values():
+    for seed in range(20):
+        mdp = random_model(8, 3, 3, seed=seed)
+        solution = relative_value_iteration(mdp, tolerance=1e-9)
+        assert solution.converged
+        near = (1 - 0.999999) * policy_iteration(mdp, gamma=0.999999).values
+        np.testing.assert_allclose(near, solution.gain, atol=1e-4)
+        assert solution.lower <= solution.gain <= solution.upper
+        q = action_values(mdp, solution.bias, gamma=1.0)
+        np.testing.assert_allclose(q.max(axis=1) - solution.bias, solution.gain, atol=1e-7)
+
+
+def test_two_gains_never_meet():
+    mdp = MDP.from_table([[0, 0, 0, 1.0, 1.0], [1, 0, 1, 1.0, 3.0]])
+    solution = relative_value_iteration(mdp, max_iterations=50)
+    assert not solution.converged
+    assert solution.lower <= 1
+    assert solution.upper >= 3
+
+
+def test_episodes_have_no_average_reward():
+    with pytest.raises(ValueError, match="state 24 is terminal"):
+        relative_value_iteration(slippery_grid(5))

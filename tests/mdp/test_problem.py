@@ -2,8 +2,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from exact import dense, optimum, random_models
+from exact import dense, optimum, random_models, rational_optimum
 
+from operant.mdp import MDP
 from operant.mdp.problem import Problem, Workers, check_gamma, check_tolerance
 
 
@@ -46,3 +47,37 @@ def test_workers_split_what_is_large_and_keep_the_order():
     assert parts[0][0] == 0
     assert parts[-1][1] == 101
     assert all(one[1] == two[0] for one, two in pairwise(parts))
+
+
+def test_bounds_hold_in_fractions_when_rounding_is_all_that_is_left():
+    for mdp, gamma in random_models(60, seed=21):
+        if mdp.feasible.sum(axis=1).clip(min=1).prod() > 30:
+            continue
+        problem = Problem.of(mdp, gamma)
+        values, out, policy = problem.start(None), np.empty(mdp.states), np.full(mdp.states, -1)
+        for _ in range(3_000):
+            change = problem.improve(values, out, policy)
+            values, out = out, values
+        down, up = problem.shifts(change, problem.rounding(values))
+        lower, upper = problem.restore(values, down), problem.restore(values, up)
+        truth = rational_optimum(mdp, gamma)
+        assert all(low <= value <= high for low, value, high in zip(lower, truth, upper, strict=True))
+        assert (upper - lower).max() < 1e-9
+
+
+def test_rows_that_leak_are_bounded_by_how_much_they_go_on():
+    rows = [[0, 0, 0, 0.25, 1.0, 0], [0, 0, 0, 0.75, 1.0, 1]]
+    problem = Problem.of(MDP.from_table(rows), 0.8, centred=False)
+    assert problem.most == pytest.approx(0.2)
+    assert not problem.even or problem.least == pytest.approx(problem.most)
+    down, up = problem.shifts((1.0, 1.0), 0.0)  # the first backup of 0
+    assert (down, up) == pytest.approx((0.25, 0.25))
+    assert problem.spread((-2.0, 1.0)) == pytest.approx(3.0)
+
+
+def test_centring_keeps_values_in_the_range_that_they_can_have():
+    mdp = MDP.from_arrays(np.full((3, 1, 3), 1 / 3), np.array([[0.0], [1.0], [2.0]]))
+    problem = Problem.of(mdp, 0.99)
+    values = np.array([0.0, 1.0, 2.0])
+    problem.centre(values, (1e6, 1e6))
+    assert values.max() <= problem.ceiling

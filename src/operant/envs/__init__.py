@@ -2,10 +2,10 @@
 
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import BatchEnv, Step, Tree
+from operant.envs.cells import Grid, Rules
 from operant.envs.drawing import DrawingError, parse_grid
 from operant.envs.finite import FiniteEnv, Transitions
 from operant.envs.grid import GridWorld, grid_transitions
-from operant.envs.layout import Grid, Rules
 from operant.envs.making import make, require_space, resolve_backend
 from operant.envs.normalise import Normalise
 from operant.envs.tensor import (

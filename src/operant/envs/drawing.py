@@ -47,7 +47,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.envs.layout import BONUS, CLIFF, FLOOR, GOAL, HOLE, START, WALL, Grid, Jump, Rules
+from operant.envs.cells import BONUS, CLIFF, FLOOR, GOAL, HOLE, START, WALL, Grid, Jump, Rules
 
 _PLAIN = {FLOOR: FLOOR, "F": FLOOR, **{symbol: symbol for symbol in (WALL, START, GOAL, HOLE, CLIFF)}}
 """Cells of one character, and their symbols."""

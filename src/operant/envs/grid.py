@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from operant.envs.cells import BONUS, CLIFF, FLOOR, GOAL, HOLE, START, WALL, Grid
 from operant.envs.drawing import parse_grid
 from operant.envs.finite import FiniteEnv, Transitions, uniform
-from operant.envs.layout import BONUS, CLIFF, FLOOR, GOAL, HOLE, START, WALL, Grid
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1), (-1, 1), (1, 1), (1, -1), (-1, -1), (0, 0))
 """Rows and columns by which each action moves: up, right, down, left, then the diagonals clockwise, then to stay."""
@@ -136,7 +136,7 @@ class GridWorld(FiniteEnv):
         Args:
             drawing: text as in `operant.envs.drawing`, or what was read from it.
             render_mode: "ansi", "rgb_array" or None.
-            **settings: as in `operant.envs.layout.Rules`; they take the place of those in the text.
+            **settings: as in `operant.envs.cells.Rules`; they take the place of those in the text.
 
         Raises:
             DrawingError: the drawing is wrong; the message names line and column.

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp.analysis import policy_chain
+from operant.mdp.certificates import bounds_of_chain
 from operant.mdp.linear import DIRECT_UP_TO, factorise, solve_chain
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy
 from operant.mdp.problem import Problem, check_tolerance, rows_of
 from operant.mdp.solution import action_values
-from operant.mdp.undiscounted import bounds_of_chain, check_chain_ends
+from operant.mdp.undiscounted import check_chain_ends
 
 __all__ = ["Evaluation", "policy_evaluation"]
 

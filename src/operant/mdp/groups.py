@@ -40,6 +40,11 @@ class Groups:
         np.maximum.at(best, self.labels, values)
         return best
 
+    def nearest(self, steps: Floats) -> NDArray[np.int64]:
+        """Return the state of each group with the fewest steps to go, `[G]`."""
+        order = np.lexsort((steps, self.labels))
+        return order[np.searchsorted(self.labels[order], np.arange(self.count))]
+
 
 def free_groups(mdp: MDP) -> Groups:
     """Return the maximal end components of the rows that earn nothing and never terminate (de Alfaro 1997).

@@ -8,11 +8,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from operant.mdp.linear import solve_chain
+from operant.mdp.certificates import bounds_without_discount
+from operant.mdp.linear import DIRECT_UP_TO, factorise, solve_chain
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem, check_tolerance
 from operant.mdp.solution import Solution
-from operant.mdp.undiscounted import bounds_without_discount, check_bounded, expected_steps, proper_policy
+from operant.mdp.undiscounted import chain_steps, check_bounded, ends, proper_policy
 
 __all__ = ["Iteration"]
 
@@ -73,7 +74,7 @@ class Iteration:
             if initial is not None:
                 raise ValueError("initial values were given, expected None: at gamma = 1 none but our own are safe")
             policy = proper_policy(mdp)
-            steps = expected_steps(problem, policy)
+            steps = chain_steps(problem.chain(policy))
             problem = replace(problem, stretch=float(steps.max(initial=1.0)))
             solve_chain(problem.chain(policy), values, 8 * problem.rounding(steps * problem.largest_reward))
         return cls(mdp, problem, tolerance, limit, values, np.empty_like(values), policy, began)
@@ -91,6 +92,27 @@ class Iteration:
         self.change = self.problem.improve(self.values, self.out, self.policy, margin=margin)
         self.values, self.out = self.out, self.values
 
+    def settle(self, *, direct: bool | None = None) -> None:
+        """Value the policy exactly and improve it, round by round, until no state changes its action.
+
+        An action is replaced only by one that is better by more than rounding errors, so that ties never make it cycle.
+
+        Args:
+            direct: by a factorisation, or by a Krylov method; None to choose by the number of states.
+        """
+        problem = self.problem
+        for _ in self.rounds():
+            chain, held = problem.chain(self.policy), self.policy.copy()
+            if direct or (direct is None and problem.states <= DIRECT_UP_TO):
+                self.values = factorise(chain)
+            else:
+                solve_chain(chain, self.values, 2 * problem.rounding(self.values))
+            self.back_up(margin=problem.keep_margin(self.values))
+            if (self.policy == held).all():
+                break
+            if not problem.discounted:
+                check_bounded(self.mdp, self.policy)
+
     @property
     def finished(self) -> bool:
         """Whether the last backup of all states was the last that is needed, or the last that is allowed."""
@@ -102,13 +124,20 @@ class Iteration:
         return max(-self.change[0], self.change[1], 0.0)
 
     def conclude(self, method: str) -> Solution:
-        """Turn the last backup of all states into a solution with certified bounds."""
+        """Turn the last backup of all states into a solution with certified bounds.
+
+        At gamma = 1 small changes prove little. So the policy is improved on exact values until it settles.
+        """
         problem, values = self.problem, self.values
         if problem.discounted:
             down, up = problem.shifts(self.change, problem.rounding(values))
             lower, upper = problem.restore(values, down), problem.restore(values, up)
             values, converged = problem.restore(values, (down + up) / 2), up - down <= 2 * self.tolerance
         else:
+            if not ends(self.mdp, self.policy).all():
+                self.policy = proper_policy(self.mdp)
+            self.settle()
+            values = self.values
             bounds = bounds_without_discount(self.mdp, problem, values, self.policy)
             lower, upper = bounds or (None, None)
             converged = problem.close(self.change, self.tolerance, values)

@@ -33,31 +33,21 @@ def linear_programming(mdp: MDP, *, gamma: float, tolerance: float = 1e-6) -> So
             values are infinite.
         RuntimeError: HiGHS found no solution for another reason, which the message names.
     """
-    solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=1)
-    rows, live, iterations = solver.problem.rows, ~mdp.terminal, 0
-    if live.any():
-        feasible = np.flatnonzero(mdp.feasible)
-        shape = (rows.rewards.size, mdp.states)
-        following = sparse.csr_array((rows.probabilities, rows.successors.astype(np.int32), rows.indptr), shape=shape)
-        owners = sparse.csr_array(
-            (np.ones(feasible.size), (np.arange(feasible.size), feasible // mdp.actions)),
-            shape=(feasible.size, mdp.states),
-        )
-        result = linprog(
-            np.ones(np.count_nonzero(live)),
-            A_ub=(gamma * following[feasible] - owners).tocsc()[:, live],
-            b_ub=-rows.rewards[feasible],
-            bounds=(None, None),
-            method="highs",
-        )
-        _check(result, gamma)
-        solver.values[live], iterations = result.x, int(result.nit)
-    for _ in solver.rounds():
-        solver.back_up()
-    return replace(solver.conclude("linear-programming"), iterations=iterations)
-
-
-def _check(result: Any, gamma: float) -> None:
+    solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=1_000)
+    rows, live, feasible = solver.problem.rows, ~mdp.terminal, np.flatnonzero(mdp.feasible)
+    transitions = (rows.probabilities, rows.successors.astype(np.int32), rows.indptr)
+    following = sparse.csr_array(transitions, shape=(rows.rewards.size, mdp.states))
+    owners = sparse.csr_array(
+        (np.ones(feasible.size), (np.arange(feasible.size), feasible // mdp.actions)),
+        shape=(feasible.size, mdp.states),
+    )
+    result: Any = linprog(
+        np.ones(np.count_nonzero(live)),
+        A_ub=(gamma * following[feasible] - owners).tocsc()[:, live],
+        b_ub=-rows.rewards[feasible],
+        bounds=(None, None),
+        method="highs",
+    )
     if result.x is None and gamma == 1:
         raise ValueError(
             "gamma is 1 and rewards can be collected for ever, so that values are infinite; "
@@ -65,3 +55,6 @@ def _check(result: Any, gamma: float) -> None:
         )
     if result.x is None:
         raise RuntimeError(f"HiGHS: {result.message}")
+    solver.values[live] = result.x
+    solver.back_up()
+    return replace(solver.conclude("linear-programming"), iterations=int(result.nit))

@@ -6,12 +6,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from operant.mdp.iteration import Iteration
-from operant.mdp.linear import DIRECT_UP_TO, factorise, solve_chain
+from operant.mdp.linear import solve_chain
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_deterministic
-from operant.mdp.problem import Problem
 from operant.mdp.solution import Solution
-from operant.mdp.undiscounted import check_bounded, check_ends, shortest_way
+from operant.mdp.undiscounted import check_ends, shortest_way
 
 __all__ = ["inexact_policy_iteration", "modified_policy_iteration", "policy_iteration"]
 
@@ -59,26 +58,9 @@ def policy_iteration(
     if evaluation not in ("auto", "direct", "krylov"):
         raise ValueError(f"evaluation is {evaluation!r}, expected 'auto', 'direct' or 'krylov'")
     solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=max_iterations, threads=threads)
-    problem = solver.problem
     _first_policy(solver, initial)
-    direct = evaluation == "direct" or (evaluation == "auto" and mdp.states <= DIRECT_UP_TO)
-    for _ in solver.rounds():
-        chain, held = problem.chain(solver.policy), solver.policy.copy()
-        if direct:
-            solver.values = factorise(chain)
-        else:
-            solve_chain(chain, solver.values, 2 * problem.rounding(solver.values))
-        solver.back_up(margin=keep_margin(problem, solver.values))
-        if (solver.policy == held).all():
-            break
-        if not problem.discounted:
-            check_bounded(mdp, solver.policy)
+    solver.settle(direct=None if evaluation == "auto" else evaluation == "direct")
     return solver.conclude("policy-iteration")
-
-
-def keep_margin(problem: Problem, values: np.ndarray) -> float:
-    """Return by how much an action must be better for an exact evaluation to prove that it is."""
-    return 8 * problem.rounding(values) * min(problem.stretch, 1e3)
 
 
 def _first_policy(solver: Iteration, initial: ArrayLike | None) -> None:
@@ -232,4 +214,6 @@ def _inexact(solver: Iteration, sweeps: int) -> None:
                 break
         sweeps = sweeps if residual < best else 2 * sweeps
         best = min(best, residual)
-        solve_chain(problem.chain(solver.policy), solver.values, max(FORCING * residual, least), limit=200)
+        exact = 2 * problem.rounding(solver.values)
+        target = max(FORCING * residual, least) if problem.discounted else exact
+        solve_chain(problem.chain(solver.policy), solver.values, target, limit=200)

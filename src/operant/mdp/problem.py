@@ -126,14 +126,13 @@ class Problem:
         smallest = float(rows.rewards.min(where=feasible, initial=np.inf))
         rounding = 4 * UNIT * (longest + 1)
         offset, rewards = 0.0, rows.rewards
-        if centred and gamma < 1 and smallest < np.inf:
+        if centred and gamma < 1:
             offset = smallest / (1 - gamma)
             leak = 1 - masses
             leak[leak <= rounding] = 0.0
             rewards = np.where(
                 np.repeat(terminal, rows.actions) & feasible, 0.0, rewards - smallest - gamma * offset * leak
             )
-        least, most = (least, most) if least <= most else (0.0, 0.0)
         most *= gamma * (1 + rounding)
         stretch = 1 / (1 - most) if most < 1 else float(np.inf)
         return cls(
@@ -184,6 +183,10 @@ class Problem:
         may lead round in circles for ever, so that rounding errors must not choose it.
         """
         return -np.inf if self.discounted else 4 * self.rounding(values)
+
+    def keep_margin(self, values: Floats) -> float:
+        """Return by how much an action must be better for exact values of a policy to prove that it is."""
+        return 8 * self.rounding(values) * min(self.stretch, 1e3)
 
     def improve(self, values: Floats, out: Floats, policy: Actions, *, margin: float | None = None) -> Change:
         """Write the backup of `values` to `out`, make `policy` greedy; return the least and the greatest change.
@@ -257,8 +260,6 @@ class Problem:
             error: bound on its rounding error.
         """
         low, high = change[0] - error, change[1] + error
-        if low > high:  # no state is left to be backed up
-            return 0.0, 0.0
         down, up = self.most if low < 0 else self.least, self.most if high > 0 else self.least
         return low * down / (1 - down) - error, high * up / (1 - up) + error
 

@@ -103,7 +103,7 @@ def asynchronous_value_iteration(
         vectors = Vectors(solver.values, solver.out, solver.policy, problem.margin(solver.values))
         if order == "random":
             _back_up_at_random(problem.rows, vectors, state, mdp.states)
-        elif not mdp.terminal.all():
+        else:
             _follow(problem.rows, vectors, starts, state, mdp.states)
         solver.back_up()
         if solver.finished:
@@ -114,4 +114,4 @@ def asynchronous_value_iteration(
 def _most_that_can_be_earned(mdp: MDP, problem: Problem) -> float:
     """Return an upper bound on all optimal values with a discount: the greatest reward for ever, or the least loss."""
     greatest = float(mdp.expected_rewards.max(where=mdp.feasible, initial=-np.inf))
-    return greatest / (1 - (problem.most if greatest > 0 else problem.least)) if greatest > -np.inf else 0.0
+    return greatest / (1 - (problem.most if greatest > 0 else problem.least))

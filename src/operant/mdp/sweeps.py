@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp.linear import solve
 from operant.mdp.model import MDP
-from operant.mdp.policy_iteration import keep_margin
 from operant.mdp.problem import Problem
 from operant.mdp.undiscounted import proper_policy
 
@@ -89,7 +88,7 @@ def _policy_iteration(
     while changed:
         before, held = values, policy.copy()
         values = solve(problem.chain(policy), values, problem.rounding(values))
-        problem.improve(values, out, policy, margin=keep_margin(problem, values))
+        problem.improve(values, out, policy, margin=problem.keep_margin(values))
         changed = bool((policy != held).any())
         yield Sweep(values.copy(), policy.copy(), float(np.abs(values - before).max(initial=0.0)))
 

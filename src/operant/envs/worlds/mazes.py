@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from operant.envs.cells import Grid
 from operant.envs.drawing import parse_grid
 from operant.envs.grid import GridWorld, grid_transitions
-from operant.envs.layout import Grid
 
 
 class ChangingMaze(GridWorld):
@@ -32,7 +32,7 @@ class ChangingMaze(GridWorld):
             after: drawing of the second one.
             change_at: steps before the change, not negative.
             render_mode: "ansi", "rgb_array" or None.
-            **settings: of both grids, as in `operant.envs.layout.Rules`.
+            **settings: of both grids, as in `operant.envs.cells.Rules`.
 
         Raises:
             DrawingError: a drawing is wrong.

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from operant.envs.layout import Grid, Rules
+from operant.envs.cells import Grid, Rules
 
 
 def test_an_empty_grid_goes_from_corner_to_corner():

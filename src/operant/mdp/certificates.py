@@ -1,0 +1,136 @@
+"""How far a value can be from the optimum where nothing discounts.
+
+The Bellman equation may have several solutions at gamma = 1, and a small residual proves nothing. Two inequalities do,
+for any vector: `L <= T_pi L` for a proper policy pi gives `L <= V_pi <= V*`, and `TU <= U` gives `V* <= U`, because
+both survive any number of backups. Such vectors are sought in the form `V - e h` and `V + e h`, where `h` counts
+steps, and are returned only if one last backup, rounding included, confirms them.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from operant.mdp.groups import Groups, free_groups
+from operant.mdp.linear import solve
+from operant.mdp.model import MDP
+from operant.mdp.problem import Problem, rows_of
+from operant.mdp.undiscounted import chain_steps, ends, exits, reach
+
+__all__ = ["bounds_of_chain", "bounds_without_discount"]
+
+Floats = NDArray[np.float64]
+Actions = NDArray[np.int64]
+Bounds = tuple[Floats, Floats]
+
+IMPROVEMENTS = 100
+"""How often the policy that counts steps is improved before the search for an upper bound is given up."""
+
+
+def bounds_of_chain(chain: Problem, values: Floats) -> Bounds | None:
+    """Return certified bounds on the values of a chain that ends with probability 1, or None where none were found."""
+    noise = 4 * chain.rounding(values)
+    rise, steps = _rise(chain, values), chain_steps(chain)
+    lower = values - 2 * (noise - rise.min(initial=0.0)) * steps
+    upper = values + 2 * (noise + rise.max(initial=0.0)) * steps
+    sound = _grows(chain, lower) and _rise(chain, upper).max(initial=-np.inf) < -chain.rounding(upper)
+    return (lower, upper) if sound else None
+
+
+def bounds_without_discount(mdp: MDP, problem: Problem, values: Floats, policy: Actions) -> Bounds | None:
+    """Return certified lower and upper bounds on the optimal values, each `[S]`, or None where none were found.
+
+    States between which one can move at no reward have the same optimal value. They count as one, and such moves do
+    not count: going round in circles, no `h` could fall at every step.
+
+    Args:
+        mdp: the model.
+        problem: the same at gamma = 1.
+        values: `[S]`, about optimal.
+        policy: `[S]`, about optimal and proper.
+    """
+    if not ends(mdp, policy).all():
+        return None
+    chain, noise = problem.chain(policy), 4 * problem.rounding(values)
+    steps = chain_steps(chain)
+    lower = values - 2 * (noise - _rise(chain, values).min(initial=0.0)) * steps
+    groups = free_groups(mdp)
+    tops = groups.greatest(values)[groups.labels]
+    slack = 2 * (noise + _outer_rise(problem, groups, tops).max(initial=0.0))
+    nearest = groups.nearest(steps)
+    clock = _Clock(mdp, problem, groups, 1 + (problem.action_values(tops) - tops[:, None]).ravel() / slack)
+    longest = clock.longest(nearest * mdp.actions + np.maximum(policy[nearest], 0))
+    if longest is None or not _grows(chain, lower):
+        return None
+    upper = tops + slack * longest
+    falls = _outer_rise(problem, groups, upper).max(initial=-np.inf) < -problem.rounding(upper)
+    return (lower, upper) if falls else None
+
+
+def _rise(problem: Problem, values: Floats) -> Floats:
+    """Return by how much a backup raises the values of the states that are not terminal."""
+    out = np.empty_like(values)
+    problem.improve(values, out, np.zeros(problem.states, np.int64))
+    return (out - values)[~problem.terminal]
+
+
+def _grows(chain: Problem, values: Floats) -> bool:
+    """Tell whether a backup raises all values, beyond doubt."""
+    return bool(_rise(chain, values).min(initial=np.inf) > chain.rounding(values))
+
+
+def _outer_rise(problem: Problem, groups: Groups, values: Floats) -> Floats:
+    """Return by how much each feasible row that leaves its group is above the value of its state."""
+    table = problem.action_values(values) - values[:, None]
+    return table.ravel()[np.isfinite(problem.rows.rewards) & ~groups.inner]
+
+
+class _Clock:
+    """Solves `h = max_a (t_a + P_a h)` over the rows that leave their group, by policy iteration on groups.
+
+    Args:
+        mdp: the model.
+        problem: the same at gamma = 1.
+        groups: of its states.
+        times: `[S * A]`, `t = 1 + A / e`: a row whose advantage `A` is far below 0 takes no time at all.
+    """
+
+    def __init__(self, mdp: MDP, problem: Problem, groups: Groups, times: Floats) -> None:
+        rows = problem.rows
+        self.groups, self.times = groups, np.where(groups.inner, -np.inf, times)
+        self.exits = exits(mdp) | np.repeat(mdp.terminal, mdp.actions)
+        self.owners = groups.labels[np.arange(times.size) // mdp.actions]
+        transitions = (rows.probabilities, rows.successors.astype(np.int64), rows.indptr.astype(np.int64))
+        self.graph = sparse.csr_array(transitions, shape=(times.size, mdp.states))
+        self.counting = replace(problem, rows=rows._replace(rewards=self.times))
+
+    def longest(self, chosen: Actions) -> Floats | None:
+        """Return `h`, `[S]`, equal within a group, or None where it is infinite or the search is given up.
+
+        Args:
+            chosen: `[G]`, the row by which each group is left at first.
+        """
+        steps = np.zeros(self.groups.count)
+        for _ in range(IMPROVEMENTS):
+            chain = self._chain(chosen)
+            if chain is None:
+                return None
+            steps = solve(chain, steps, 1e-6)
+            following = self.counting.action_values(steps[self.groups.labels]).ravel()
+            best = np.lexsort((following, self.owners))[np.cumsum(np.bincount(self.owners)) - 1]
+            better = following[best] > following[chosen] + 1e-3
+            if not better.any():
+                return steps[self.groups.labels]
+            chosen = np.where(better, best, chosen)
+        return None
+
+    def _chain(self, chosen: Actions) -> Problem | None:
+        """Return the chain of groups that are left by the chosen rows, or None if it does not end."""
+        matrix, count = self.graph[chosen], self.groups.count
+        successors = self.groups.labels[matrix.indices]
+        if (reach(matrix.indptr, successors, self.exits[chosen], count) < 0).any():
+            return None
+        times = np.where(np.isfinite(self.times[chosen]), self.times[chosen], 0.0)
+        rows = rows_of((matrix.indptr, successors, matrix.data), times, 1, 1.0)
+        return replace(self.counting, rows=rows, terminal=np.zeros(count, np.bool_))
