@@ -30,7 +30,7 @@ class Check:
         error: its standard error; 0 for an exact number.
         reference: the number to reach.
         unit: of the last digit that the reference is given with.
-        runs: of the reference and of the measurement; the reference is taken to have the same error.
+        exact: whether the reference is; otherwise it was measured with as many runs, and has the same error.
     """
 
     what: str
@@ -38,11 +38,12 @@ class Check:
     error: float
     reference: float
     unit: float
+    exact: bool = False
 
     @property
     def tolerance(self) -> float:
         """Four combined standard errors and half a unit of the last digit."""
-        return 4.0 * math.sqrt(2.0) * self.error + 0.5 * self.unit
+        return 4.0 * math.sqrt(1.0 if self.exact else 2.0) * self.error + 0.5 * self.unit
 
     @property
     def holds(self) -> bool:
@@ -50,10 +51,10 @@ class Check:
         return abs(self.measured - self.reference) <= self.tolerance
 
     @classmethod
-    def of(cls, what: str, samples: ArrayLike, reference: str, *, scale: float = 1.0) -> "Check":
+    def of(cls, what: str, samples: ArrayLike, reference: str, *, scale: float = 1.0, exact: bool = False) -> "Check":
         """Compare the mean of `samples` over independent runs, times `scale`, with a printed number."""
         values = np.asarray(samples, dtype=np.float64).ravel() * scale
-        return cls(what, float(values.mean()), standard_error(values), float(reference), _unit(reference))
+        return cls(what, float(values.mean()), standard_error(values), float(reference), _unit(reference), exact)
 
 
 def _unit(printed: str) -> float:
@@ -65,6 +66,13 @@ def standard_error(samples: ArrayLike) -> float:
     """Return the standard error of the mean of independent samples."""
     values = np.asarray(samples, dtype=np.float64).ravel()
     return float(values.std(ddof=1) / math.sqrt(values.size)) if values.size > 1 else 0.0
+
+
+def summary(samples: ArrayLike, *, keep: int = 200, digits: int = 4) -> dict[str, Any]:
+    """Return mean, standard error and the first `keep` numbers, one a seed."""
+    values = np.asarray(samples, dtype=np.float64).ravel()
+    finals = [float(f"{value:.{digits}g}") for value in values[:keep]]
+    return {"mean": values.mean(), "error": standard_error(values), "runs": values.size, "seeds": finals}
 
 
 def conclude(file: str, results: dict[str, Any], checks: Sequence[Check], claims: dict[str, bool]) -> None:
@@ -103,12 +111,13 @@ def rounded(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def panels(count: int, **options: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure with so many panels side by side."""
-    figure, axes = plt.subplots(1, count, figsize=(4.6 * count, 3.6), constrained_layout=True, squeeze=False, **options)
-    for axis in axes[0]:
+def panels(columns: int, rows: int = 1, **options: Any) -> tuple[Figure, list[Axes]]:
+    """Return a figure with so many panels, row by row."""
+    size = (4.6 * columns, 3.6 * rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, constrained_layout=True, squeeze=False, **options)
+    for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
-    return figure, list(axes[0])
+    return figure, list(axes.flat)
 
 
 def save(figure: Figure, file: str, axes: Iterable[Axes] = ()) -> None:

@@ -1,6 +1,5 @@
 """From names and numbers to a learner with its environments: what every algorithm of this chapter shares."""
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +8,8 @@ import torch
 from operant import catalog
 from operant.envs import BatchEnv, make
 from operant.runtime.evaluation import Evaluation, evaluate_policy
+from operant.runtime.experiments import learner_kind
 from operant.runtime.settings import Settings
-from operant.runtime.tables import NONE, from_table
 
 EVALUATION_ROWS = 20
 """Most environments that a seed is evaluated in at once."""
@@ -60,28 +59,6 @@ class Experiment:
         env.close()
 
 
-def configuration(algorithm: catalog.Algorithm, task: str, preset: str | None = None, **values: Any) -> Any:
-    """Return the configuration of an algorithm: its defaults, then the preset, then single values.
-
-    Args:
-        algorithm: from the catalog.
-        task: selects a preset by itself where there is one of its name.
-        preset: a named one instead; `"paper"` is the defaults alone.
-        **values: fields of the configuration.
-
-    Raises:
-        ValueError: there is no such preset or field, or a value is out of its range.
-    """
-    module = importlib.import_module(algorithm.module)
-    kind = getattr(module, algorithm.config)
-    if preset is not None and preset not in algorithm.presets and preset not in module.PRESETS:
-        known = ", ".join([*algorithm.presets, *module.PRESETS])
-        raise ValueError(f"{algorithm.name} has no preset {preset!r}; there are: {known}")
-    base = kind(**module.PRESETS.get(preset or task, {}))
-    table = {name: NONE if value is None else value for name, value in values.items()}
-    return from_table(kind, table, base=base, where=algorithm.name)
-
-
 def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:
     """Make the environments and the learner of a run.
 
@@ -95,15 +72,12 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
         ValueError: the task is unknown or does not suit the algorithm.
         TypeError: the configuration is of another kind.
     """
-    module = importlib.import_module(algorithm.module)
-    kind = getattr(module, algorithm.config)
-    if not isinstance(config, kind):
-        raise TypeError(f"{algorithm.name} needs a configuration of {kind.__name__}, got {config!r}")
+    kind = learner_kind(algorithm, config)
     env = make(
         settings.task, config.environments, settings.seeds, backend=settings.env_backend, device=torch.device(device)
     )
     try:
-        learner = getattr(module, algorithm.learner)(config, env, seeds=settings.seeds, budget=settings.budget)
+        learner = kind(config, env, seeds=settings.seeds, budget=settings.budget)
     except BaseException:
         env.close()
         raise

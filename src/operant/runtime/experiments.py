@@ -1,0 +1,42 @@
+"""From names and numbers to the configuration of a learner, whatever its chapter."""
+
+import importlib
+from typing import Any
+
+from operant.catalog import Algorithm
+from operant.runtime.tables import NONE, from_table
+
+
+def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **values: Any) -> Any:
+    """Return the configuration of an algorithm: its defaults, then the preset, then single values.
+
+    Args:
+        algorithm: from the catalog.
+        task: selects a preset by itself where there is one of its name.
+        preset: a named one instead; `"paper"` is the defaults alone.
+        **values: fields of the configuration.
+
+    Raises:
+        ValueError: there is no such preset or field, or a value is out of its range.
+    """
+    module = importlib.import_module(algorithm.module)
+    kind = getattr(module, algorithm.config)
+    if preset is not None and preset not in algorithm.presets and preset not in module.PRESETS:
+        known = ", ".join([*algorithm.presets, *module.PRESETS])
+        raise ValueError(f"{algorithm.name} has no preset {preset!r}; there are: {known}")
+    base = kind(**module.PRESETS.get(preset or task, {}))
+    table = {name: NONE if value is None else value for name, value in values.items()}
+    return from_table(kind, table, base=base, where=algorithm.name)
+
+
+def learner_kind(algorithm: Algorithm, config: Any) -> Any:
+    """Return the class of an algorithm's learner, for a configuration of the algorithm's own kind.
+
+    Raises:
+        TypeError: the configuration is of another kind.
+    """
+    module = importlib.import_module(algorithm.module)
+    kind = getattr(module, algorithm.config)
+    if not isinstance(config, kind):
+        raise TypeError(f"{algorithm.name} needs a configuration of {kind.__name__}, got {config!r}")
+    return getattr(module, algorithm.learner)

@@ -1,0 +1,75 @@
+"""Chapter 2: tables learned from samples.
+
+Everything runs along the seed axis: a learner holds the tables of `S` seeds, and a kernel lets all of them act and
+learn in a model (`operant.mdp.MDP`), or a loop in any Gymnasium environment with finite spaces.
+"""
+
+from operant.runtime.experiments import configuration
+from operant.tabular.assembly import Experiment, assemble, known_model, learner_for
+from operant.tabular.baseline import RandomAgent, RandomConfig
+from operant.tabular.double import DoubleQLearning, DoubleQLearningConfig
+from operant.tabular.dyna import DynaQ, DynaQConfig, DynaQPlus, DynaQPlusConfig
+from operant.tabular.enumeration import enumerated
+from operant.tabular.episodic import (
+    LambdaReturn,
+    LambdaReturnConfig,
+    MonteCarlo,
+    MonteCarloConfig,
+    MonteCarloPrediction,
+    MonteCarloPredictionConfig,
+)
+from operant.tabular.judging import Sampled, expected_returns, sampled_returns
+from operant.tabular.learner import History, TabularLearner
+from operant.tabular.n_step import NStepSarsa, NStepSarsaConfig, NStepTD, NStepTDConfig
+from operant.tabular.one_step import ExpectedSarsa, OneStepConfig, QLearning, Sarsa
+from operant.tabular.optimism import MBIEEB, MBIEEBConfig, RMax, RMaxConfig
+from operant.tabular.prediction import Prediction
+from operant.tabular.sweeping import PrioritisedSweeping, PrioritisedSweepingConfig
+from operant.tabular.traces import SarsaLambda, SarsaLambdaConfig, TDLambda, TDLambdaConfig
+
+__all__ = [
+    "MBIEEB",
+    "DoubleQLearning",
+    "DoubleQLearningConfig",
+    "DynaQ",
+    "DynaQConfig",
+    "DynaQPlus",
+    "DynaQPlusConfig",
+    "ExpectedSarsa",
+    "Experiment",
+    "History",
+    "LambdaReturn",
+    "LambdaReturnConfig",
+    "MBIEEBConfig",
+    "MonteCarlo",
+    "MonteCarloConfig",
+    "MonteCarloPrediction",
+    "MonteCarloPredictionConfig",
+    "NStepSarsa",
+    "NStepSarsaConfig",
+    "NStepTD",
+    "NStepTDConfig",
+    "OneStepConfig",
+    "Prediction",
+    "PrioritisedSweeping",
+    "PrioritisedSweepingConfig",
+    "QLearning",
+    "RMax",
+    "RMaxConfig",
+    "RandomAgent",
+    "RandomConfig",
+    "Sampled",
+    "Sarsa",
+    "SarsaLambda",
+    "SarsaLambdaConfig",
+    "TDLambda",
+    "TDLambdaConfig",
+    "TabularLearner",
+    "assemble",
+    "configuration",
+    "enumerated",
+    "expected_returns",
+    "known_model",
+    "learner_for",
+    "sampled_returns",
+]

@@ -1,0 +1,173 @@
+"""Tables of values, and how actions are chosen by them.
+
+A table holds one number for every cell: state and action for control, state alone (one action) for prediction. Only
+feasible actions are looked at; ties are broken at random.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.tabular.compiling import compiled
+from operant.tabular.formulas import expected_value, moved
+from operant.tabular.random import Words, below, draw, uniform, words
+from operant.tabular.schedules import Schedule, scheduled, step_size_of
+
+
+class Choices(NamedTuple):
+    """The feasible actions of every state.
+
+    Attributes:
+        options: int64 `[states, A]`, the feasible actions first.
+        counts: int64 `[states]`, how many they are.
+    """
+
+    options: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, feasible: NDArray[np.bool_]) -> Self:
+        """Return the choices of a mask `[states, A]`."""
+        order = np.argsort(~feasible, axis=1, kind="stable")
+        return cls(np.ascontiguousarray(order, np.int64), feasible.sum(axis=1, dtype=np.int64))
+
+
+class Rule(NamedTuple):
+    """What a learner's updates share and never change.
+
+    Attributes:
+        choices: the feasible actions.
+        gamma: discount a step.
+        step_size: of the updates.
+        epsilon: of exploration.
+        count_steps: whether schedules count steps; otherwise they count episodes.
+    """
+
+    choices: Choices
+    gamma: float
+    step_size: Schedule
+    epsilon: Schedule
+    count_steps: bool
+
+
+class Table(NamedTuple):
+    """The values of `S` seeds, and what updating and acting need.
+
+    Attributes:
+        q: float64 `[S, states, A]`.
+        visits: int64 `[S, states, A]`, updates of every cell.
+        clock: int64 `[S]`, episodes or steps that schedules have counted.
+        epsilon: float64 `[S]`, exploration rate of the moment.
+        step_size: float64 `[S]`, that of the moment.
+        rng: uint64 `[S]`, stream of the policy.
+    """
+
+    q: NDArray[np.float64]
+    visits: NDArray[np.int64]
+    clock: NDArray[np.int64]
+    epsilon: NDArray[np.float64]
+    step_size: NDArray[np.float64]
+    rng: Words
+
+    @classmethod
+    def new(cls, rule: Rule, seeds: Sequence[int], states: int, actions: int, initial: float) -> Self:
+        """Return the tables of `S` seeds before learning, all values `initial`."""
+        shape = (len(seeds), states, actions)
+        return cls(
+            q=np.full(shape, initial, np.float64),
+            visits=np.zeros(shape, np.int64),
+            clock=np.zeros(len(seeds), np.int64),
+            epsilon=np.full(len(seeds), rule.epsilon.initial),
+            step_size=np.full(len(seeds), rule.step_size.initial),
+            rng=words(seeds, "policy"),
+        )
+
+
+@compiled
+def best_value(choices, values, state):
+    """Return `max_a Q(s, a)` of the values `[A]` of a state's actions."""
+    best = values[choices.options[state, 0]]
+    for k in range(1, choices.counts[state]):
+        best = max(best, values[choices.options[state, k]])
+    return best
+
+
+@compiled
+def mean_value(choices, values, state):
+    """Return the mean of `Q(s, a)` over the feasible actions, of the values `[A]` of a state's actions."""
+    total = 0.0
+    for k in range(choices.counts[state]):
+        total += values[choices.options[state, k]]
+    return total / choices.counts[state]
+
+
+@compiled
+def exploring_value(rule, table, i, state):
+    """Return the expected value of a state under the ε-greedy policy of the moment."""
+    values = table.q[i, state]
+    best, mean = best_value(rule.choices, values, state), mean_value(rule.choices, values, state)
+    return expected_value(best, mean, table.epsilon[i])
+
+
+@compiled
+def any_action(choices, rng, i, state):
+    """Return a feasible action, each with the same probability."""
+    return choices.options[state, below(rng, i, choices.counts[state])]
+
+
+@compiled
+def greedy(choices, values, state, rng, i):
+    """Return an action of the largest of the values `[A]`; among several a random one, by stream `i`."""
+    count = choices.counts[state]
+    action = choices.options[state, 0]
+    best, ties = values[action], 1
+    for k in range(1, count):
+        option = choices.options[state, k]
+        if values[option] > best:
+            best, action, ties = values[option], option, 1
+        elif values[option] == best:
+            ties += 1
+    if ties == 1:
+        return action
+    left = below(rng, i, ties)
+    for k in range(count):
+        option = choices.options[state, k]
+        if values[option] == best:
+            if left == 0:
+                return option
+            left -= 1
+    return action
+
+
+@compiled
+def epsilon_greedy(rule, table, i, state):
+    """Return any feasible action with probability ε, a greedy one otherwise (Sutton and Barto 2018, section 2.2)."""
+    if uniform(table.rng, i) < table.epsilon[i]:
+        return any_action(rule.choices, table.rng, i, state)
+    return greedy(rule.choices, table.q[i, state], state, table.rng, i)
+
+
+@compiled
+def drawn_action(cumulative, actions, rng, i, state):
+    """Return an action of a stochastic policy, given as cumulative probabilities `[states * A]`."""
+    return draw(cumulative, state * actions, (state + 1) * actions, rng, i) - state * actions
+
+
+@compiled
+def improve(rule, table, i, cell, target):
+    """Move `Q(s, a)` of a cell `(s, a)` towards a target by the step size, and count the update."""
+    state, action = cell
+    table.visits[i, state, action] += 1
+    step_size = step_size_of(rule.step_size, table.step_size[i], table.visits[i, state, action])
+    table.q[i, state, action] = moved(table.q[i, state, action], target, step_size)
+
+
+@compiled
+def tick(rule, table, i, ended):
+    """Count a step, or an episode that has ended, and let the schedules follow."""
+    if ended or rule.count_steps:
+        table.clock[i] += 1
+        table.epsilon[i] = scheduled(rule.epsilon, table.clock[i])
+        table.step_size[i] = scheduled(rule.step_size, table.clock[i])

@@ -1,0 +1,164 @@
+"""From names and numbers to a learner and what it learns in: what every algorithm of this chapter shares."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+
+from operant import catalog
+from operant.envs import BatchEnv, FiniteEnv, make
+from operant.envs.worlds.bandits import Bandit
+from operant.envs.worlds.mazes import ChangingMaze
+from operant.mdp import MDP
+from operant.runtime.evaluation import Evaluation, evaluate_policy
+from operant.runtime.experiments import configuration, learner_kind
+from operant.runtime.settings import Settings
+from operant.tabular.enumeration import enumerated
+from operant.tabular.judging import LONGEST_EPISODE, sampled_returns
+from operant.tabular.learner import Player, TabularLearner
+from operant.tabular.simulator import UNLIMITED
+
+EVALUATION_ROWS = 20
+"""Most environments that a seed is evaluated in at once."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A learner, and how good its policies are.
+
+    Attributes:
+        learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
+        settings: what it was made from.
+        mdp: the model of the task, if it has one that does not change.
+    """
+
+    learner: TabularLearner
+    settings: Settings
+    mdp: MDP | None
+
+    def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
+        """Score the greedy policies (what is followed, for prediction), with the same episodes at every call.
+
+        In a task without a step limit, an episode is cut after `operant.tabular.judging.LONGEST_EPISODE` steps.
+
+        Args:
+            episodes: of each seed. Default: as many as the settings say.
+            backend: "tensor" simulates the model, "gymnasium" steps Gymnasium's environment, "auto" is the former
+                where there is a model. Default: that of the settings.
+
+        Raises:
+            ValueError: `episodes` is not positive, or there is no such backend, or no model.
+        """
+        settings, learner = self.settings, self.learner
+        episodes = settings.evaluate_episodes if episodes is None else episodes
+        if episodes < 1:
+            raise ValueError(f"episodes must be at least 1, got {episodes}")
+        if _simulated(settings.task, self.mdp, backend or settings.env_backend):
+            assert self.mdp is not None  # noqa: S101 - what is simulated has a model
+            sampled = sampled_returns(self.mdp, learner.policy(), seeds=settings.seeds, episodes=episodes)
+            return Evaluation.of(sampled.returns, sampled.lengths.mean(axis=1))
+        rows = max(n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0)
+        env = enumerated(settings.task, settings.seeds, rows=rows, purpose="evaluation", longest=LONGEST_EPISODE)
+        try:
+            most = max(1_000_000, episodes * LONGEST_EPISODE)
+            return evaluate_policy(Player(learner), env, seeds=len(settings.seeds), episodes=episodes, max_steps=most)
+        finally:
+            env.close()
+
+    def close(self) -> None:
+        """Close the environments that the learner acts in."""
+        self.learner.close()
+
+
+def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:
+    """Make the learner of a run and what it learns in.
+
+    A task whose model is known and does not change is simulated inside the kernel; any other one with finite spaces is
+    stepped. `settings.env_backend` asks for one of them: "tensor" (the former) or "gymnasium" (the latter).
+
+    Args:
+        algorithm: from the catalog.
+        settings: the run's.
+        config: of the algorithm's own kind.
+        device: must be "cpu": tables are updated one cell after another.
+
+    Raises:
+        ValueError: the task is unknown or does not suit a table, or the device is another one.
+        TypeError: the configuration is of another kind.
+    """
+    kind = learner_kind(algorithm, config)
+    if device != "cpu":
+        raise ValueError(f"{algorithm.name} runs on the cpu alone, where a table is fastest; got device {device!r}")
+    mdp = known_model(settings.task)
+    source: MDP | BatchEnv | None = mdp if _simulated(settings.task, mdp, settings.env_backend) else None
+    if source is None:
+        source = enumerated(settings.task, settings.seeds)
+    try:
+        learner = kind(config, source, seeds=settings.seeds, budget=settings.budget)
+    except BaseException:
+        if not isinstance(source, MDP):
+            source.close()
+        raise
+    return Experiment(learner, settings, mdp)
+
+
+def known_model(task: str) -> MDP | None:
+    """Return the model of a task, with its step limit; None if it has none, or one that changes.
+
+    Raises:
+        ValueError: the task is unknown or out of date.
+        ModuleNotFoundError: the task needs a package that is not installed.
+    """
+    _check_name(task)
+    env = gymnasium.make(task, disable_env_checker=True)
+    try:
+        bare = env.unwrapped
+        if isinstance(bare, Bandit | ChangingMaze) or not (isinstance(bare, FiniteEnv) or hasattr(bare, "P")):
+            return None
+        return MDP.from_gymnasium(env)
+    finally:
+        env.close()
+
+
+def _check_name(task: str) -> None:
+    """Refuse a name that Gymnasium does not know, with the message of `operant.envs.make`."""
+    try:
+        make(task, 1, [0], backend="gymnasium").close()
+    except TypeError:
+        return  # it is known, but its spaces are composite
+
+
+def _simulated(task: str, mdp: MDP | None, backend: str) -> bool:
+    """Tell whether a task is simulated from its model.
+
+    Raises:
+        ValueError: there is no such backend, or no model where it is asked for.
+    """
+    if backend not in ("auto", "tensor", "gymnasium"):
+        raise ValueError(f"backend must be 'auto', 'tensor' or 'gymnasium', got {backend!r}")
+    if backend == "tensor" and mdp is None:
+        raise ValueError(f"{task!r} shows no model that could be simulated; take the backend 'gymnasium'")
+    return backend != "gymnasium" and mdp is not None
+
+
+def learner_for(
+    algorithm: str, source: MDP | BatchEnv, *, seeds: Sequence[int], budget: int = UNLIMITED, **values: Any
+) -> TabularLearner:
+    """Return the learner of an algorithm in a model, or in an environment, of one's own.
+
+    Args:
+        algorithm: a name of the catalog, such as `"q-learning"`.
+        source: see `TabularLearner`.
+        seeds: one for each run.
+        budget: environment steps a seed; the iteration that reaches it is as short as it must be.
+        **values: fields of the algorithm's configuration.
+
+    Raises:
+        ValueError: a name is unknown, a value out of its range, or the algorithm of another chapter.
+    """
+    entry = catalog.find(algorithm)
+    if entry.chapter != "tabular":
+        raise ValueError(f"{algorithm} learns no table; it belongs to operant.{entry.chapter}")
+    config = configuration(entry, "", **values)
+    return learner_kind(entry, config)(config, source, seeds=seeds, budget=budget)

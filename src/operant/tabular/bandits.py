@@ -1,0 +1,261 @@
+"""Bandits: `S` seeds that each face `K` arms, and how arms are pulled, compared by what they cost.
+
+Regret counts what was not earned because another arm than the best was pulled, in expectation: `Σ_t (μ* - μ_{a_t})`. No
+method that is good on all problems has a regret that grows slower than `C ln T`, with the constant of `lai_robbins`.
+The ways to choose an arm are in `operant.tabular.strategies`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from operant.runtime.learner import Metrics
+from operant.state import State
+from operant.streams import seed_sequence
+from operant.tabular.compiling import compiled
+from operant.tabular.formulas import moved
+from operant.tabular.random import Words, below, normal, uniform, words
+from operant.tabular.records import restored, state_of
+from operant.tabular.simulator import UNLIMITED
+
+Floats = NDArray[np.float64]
+
+
+class Arms(NamedTuple):
+    """The problems of `S` seeds.
+
+    Attributes:
+        means: `[S, K]`.
+        best: `[S]`, the largest mean.
+        bernoulli: whether an arm pays 1 or 0; otherwise a normal number.
+        noise: standard deviation of what an arm pays, if it is normal.
+    """
+
+    means: Floats
+    best: Floats
+    bernoulli: bool
+    noise: float
+
+    @classmethod
+    def paying_one(cls, probabilities: ArrayLike, seeds: int = 1) -> Self:
+        """Return Bernoulli arms.
+
+        Args:
+            probabilities: of a 1, `[K]` for all seeds or `[S, K]`.
+            seeds: S, if the arms are the same for all.
+
+        Raises:
+            ValueError: they are no probabilities.
+        """
+        means = _rows(probabilities, seeds)
+        if not ((means >= 0.0) & (means <= 1.0)).all():
+            raise ValueError(f"probabilities must be in [0, 1], got {means.tolist()}")
+        return cls(means, means.max(axis=1), bernoulli=True, noise=0.0)
+
+    @classmethod
+    def normal(cls, means: ArrayLike, seeds: int = 1, *, noise: float = 1.0) -> Self:
+        """Return arms that pay normal numbers around their means, `[K]` or `[S, K]`.
+
+        Raises:
+            ValueError: a mean is not finite, or the standard deviation `noise` is negative or not finite.
+        """
+        table = _rows(means, seeds)
+        if not np.isfinite(table).all() or not 0.0 <= noise < np.inf:
+            raise ValueError(f"means must be finite and noise not negative, got {table.tolist()} and {noise}")
+        return cls(table, table.max(axis=1), bernoulli=False, noise=float(noise))
+
+    @classmethod
+    def testbed(cls, seeds: Sequence[int], arms: int = 10, *, centre: float = 0.0) -> Self:
+        """Return the k-armed testbed: a problem of its own for each seed, with means drawn from a normal distribution.
+
+        Args:
+            seeds: one for each problem.
+            arms: K.
+            centre: mean of the means; their standard deviation, and that of rewards, is 1 (Sutton and Barto 2018, 2.3).
+        """
+        generators = [np.random.Generator(np.random.PCG64(seed_sequence(seed, "arms"))) for seed in seeds]
+        return cls.normal(np.stack([centre + generator.standard_normal(arms) for generator in generators]))
+
+
+def _rows(values: ArrayLike, seeds: int) -> Floats:
+    table = np.array(values, np.float64, ndmin=1)
+    if table.ndim == 1:
+        table = np.repeat(table[None], seeds, axis=0)
+    if table.ndim != 2 or table.size == 0:
+        raise ValueError(f"arms must be [K] or [S, K] with at least one arm, got shape {table.shape}")
+    return table
+
+
+class Pulls(NamedTuple):
+    """What `S` seeds have seen and done.
+
+    Attributes:
+        counts: `[S, K]`, pulls of each arm.
+        estimates: `[S, K]`, what each arm seems to pay.
+        scores: `[S, K]`, by which the next arm is chosen.
+        clock: `[S]`, pulls so far.
+        mean: `[S]`, of all rewards so far.
+        regret: `[S]`, so far.
+        reward: `[S]`, summed since the last report.
+        best: `[S]`, pulls of the best arm since the last report.
+        payments: uint64 `[S]`, stream of the arms.
+        rng: uint64 `[S]`, stream of the strategy.
+    """
+
+    counts: NDArray[np.int64]
+    estimates: Floats
+    scores: Floats
+    clock: NDArray[np.int64]
+    mean: Floats
+    regret: Floats
+    reward: Floats
+    best: NDArray[np.int64]
+    payments: Words
+    rng: Words
+
+    @classmethod
+    def new(cls, seeds: Sequence[int], arms: int, initial: float) -> Self:
+        """Return the record of seeds that have pulled nothing; all estimates are `initial`."""
+        shape, count = (len(seeds), arms), len(seeds)
+        return cls(
+            counts=np.zeros(shape, np.int64),
+            estimates=np.full(shape, initial, np.float64),
+            scores=np.zeros(shape),
+            clock=np.zeros(count, np.int64),
+            mean=np.zeros(count),
+            regret=np.zeros(count),
+            reward=np.zeros(count),
+            best=np.zeros(count, np.int64),
+            payments=words(seeds, "arms pay"),
+            rng=words(seeds, "policy"),
+        )
+
+
+@compiled
+def pull(arms, pulls, i, arm):
+    """Pull an arm, keep account of it and return what it pays; estimates are left to the strategy."""
+    mean = arms.means[i, arm]
+    if arms.bernoulli:
+        reward = 1.0 if uniform(pulls.payments, i) < mean else 0.0
+    else:
+        reward = mean + arms.noise * normal(pulls.payments, i)
+    pulls.counts[i, arm] += 1
+    pulls.clock[i] += 1
+    pulls.mean[i] = moved(pulls.mean[i], reward, 1.0 / pulls.clock[i])
+    pulls.reward[i] += reward
+    pulls.regret[i] += arms.best[i] - mean
+    if mean == arms.best[i]:
+        pulls.best[i] += 1
+    return reward
+
+
+@compiled
+def pull_and_average(arms, pulls, i, arm, step_size):
+    """Pull an arm and move its estimate, by a step size, or for 0 to the mean of all it has paid."""
+    reward = pull(arms, pulls, i, arm)
+    share = step_size if step_size > 0.0 else 1.0 / pulls.counts[i, arm]
+    pulls.estimates[i, arm] = moved(pulls.estimates[i, arm], reward, share)
+
+
+@compiled
+def top_arm(values, rng, i):
+    """Return an arm of the largest of the values `[K]`; among several a random one."""
+    arm, ties = 0, 1
+    for k in range(1, len(values)):
+        if values[k] > values[arm]:
+            arm, ties = k, 1
+        elif values[k] == values[arm]:
+            ties += 1
+    left = below(rng, i, ties) if ties > 1 else 0
+    for k in range(arm, len(values)):
+        if values[k] == values[arm]:
+            if left == 0:
+                return k
+            left -= 1
+    return arm
+
+
+class BanditLearner:
+    """`S` seeds that pull arms.
+
+    A subclass names its kernel: `run(arms, pulls, rule, steps)` lets every seed pull so many arms.
+
+    Args:
+        config: how the arms are chosen; it has `steps`, the pulls of one iteration, and `rule()`.
+        arms: the problems.
+        seeds: one for each of them.
+        budget: pulls of each seed; the iteration that reaches it is as short as it must be.
+
+    Attributes:
+        consumed: pulls of each seed so far.
+        pulls: what has been seen and done.
+    """
+
+    config: Any
+    run: ClassVar[Any]
+    needs_bernoulli: ClassVar[bool] = False
+    device = torch.device("cpu")
+
+    def __init__(self, config: Any, arms: Arms, *, seeds: Sequence[int], budget: int = UNLIMITED) -> None:
+        if arms.means.shape[0] != len(seeds):
+            raise ValueError(f"{len(seeds)} seeds need as many problems, but there are {arms.means.shape[0]}")
+        if self.needs_bernoulli and not arms.bernoulli:
+            raise ValueError(f"{type(self).__name__} is for arms that pay 1 or 0, but these pay normal numbers")
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 pull, got {budget}")
+        self.config, self.arms, self.seeds, self.budget, self.consumed = config, arms, list(seeds), budget, 0
+        self.rule = config.rule()
+        self.pulls = Pulls.new(self.seeds, arms.means.shape[1], self.initial_estimate())
+
+    def initial_estimate(self) -> float:
+        """Return what every arm seems to pay before it is pulled."""
+        return 0.0
+
+    def iterate(self) -> Metrics:
+        """Pull `config.steps` arms of every seed, and report regret, mean reward and the share of best arms."""
+        steps = max(1, min(self.config.steps, self.budget - self.consumed))
+        type(self).run(self.arms, self.pulls, self.rule, steps)
+        self.consumed += steps
+        reward, best = self.pulls.reward / steps, self.pulls.best / steps
+        self.pulls.reward[:], self.pulls.best[:] = 0.0, 0
+        reports = {"bandit/regret": self.pulls.regret, "bandit/reward": reward, "bandit/best_arm": best}
+        return {name: torch.from_numpy(values.copy()) for name, values in reports.items()}
+
+    def state_dict(self) -> State:
+        """Return estimates, counts and streams."""
+        return {"consumed": self.consumed, "pulls": state_of(self.pulls)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken; the arms must be the same."""
+        self.pulls = restored(self.pulls, state["pulls"], path="pulls")
+        self.consumed = state["consumed"]
+
+
+@compiled
+def bernoulli_kl(p, q):
+    """Return KL(Bernoulli(p) ‖ Bernoulli(q)) in nats, for q in (0, 1)."""
+    left = p * np.log(p / q) if p > 0.0 else 0.0
+    return left + ((1.0 - p) * np.log((1.0 - p) / (1.0 - q)) if p < 1.0 else 0.0)
+
+
+def lai_robbins(arms: Arms) -> Floats:
+    """Return the constant `C` of the least regret that a good method can have, `C ln T` (Lai and Robbins 1985).
+
+    `C = Σ_a (μ* - μ_a) / KL(arm a ‖ best arm)` over the arms that are not best. It bounds the slope of regret over ln T
+    for large T; at a finite T regret can be below it.
+
+    Returns:
+        `[S]`; infinite where a mean of 1 makes the best arm known after a single 0 of another.
+    """
+    constants = np.zeros(len(arms.best))
+    for i, best in enumerate(arms.best):
+        for mean in arms.means[i][arms.means[i] < best]:
+            if not arms.bernoulli:
+                divergence = (best - mean) ** 2 / (2.0 * arms.noise**2) if arms.noise > 0.0 else np.inf
+            else:
+                divergence = np.inf if best == 1.0 else bernoulli_kl(mean, best)
+            constants[i] += (best - mean) / divergence
+    return constants

@@ -1,0 +1,96 @@
+"""Double Q-learning: two tables, each valuing the actions that the other one chooses (van Hasselt 2010, NeurIPS).
+
+The maximum over noisy estimates is too large in expectation. Here a coin decides which table is updated; it chooses the
+best next action, and the other one, whose noise is independent, says what that action is worth:
+
+    Q_A(s, a) ← Q_A(s, a) + α (r + γ Q_B(s', argmax_a' Q_A(s', a')) - Q_A(s, a)),   and the other way round
+
+The agent acts by the mean of both tables. What differs: ties are broken at random; an episode that a time limit cuts
+bootstraps from its true last state.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.tabular.acting import Table, epsilon_greedy, greedy, tick
+from operant.tabular.compiling import compiled
+from operant.tabular.configs import ControlConfig
+from operant.tabular.formulas import moved, q_target
+from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.random import below
+from operant.tabular.schedules import step_size_of
+from operant.tabular.simulator import advance, may_go_on
+
+
+@dataclass(frozen=True)
+class DoubleQLearningConfig(ControlConfig):
+    """Hyperparameters of Double Q-learning."""
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {"CliffWalking-v1": {"gamma": 1.0, "step_size": 0.5}}
+"""Configuration by task."""
+
+
+class Agent(NamedTuple):
+    """The tables: their mean, which acts, and each of them.
+
+    Attributes:
+        table: its `q` is the mean, its `visits` count updates of either.
+        pair: `[2 S, states, A]`: table A of all seeds, then table B.
+        updates: `[2 S, states, A]`, of each table.
+    """
+
+    table: Table
+    pair: NDArray[np.float64]
+    updates: NDArray[np.int64]
+
+
+@compiled
+def choose(rule, agent, i, state):
+    """Return an ε-greedy action by the mean of both tables."""
+    return epsilon_greedy(rule.base, agent.table, i, state)
+
+
+@compiled
+def learn(rule, agent, i, step):
+    """Move one of the tables, chosen by a coin, towards `r + γ Q_other(s', argmax Q_own(s', ·))`."""
+    table, pair, base, seeds = agent.table, agent.pair, rule.base, len(agent.table.rng)
+    state, action, successor = step.state, step.action, step.successor
+    coin = below(table.rng, i, 2)
+    own, other = i + coin * seeds, i + (1 - coin) * seeds
+    next_value = 0.0
+    if not step.terminated:
+        next_value = pair[other, successor, greedy(base.choices, pair[own, successor], successor, table.rng, i)]
+    target = q_target(step.reward, next_value, step.terminated, base.gamma)
+    table.visits[i, state, action] += 1
+    agent.updates[own, state, action] += 1
+    step_size = step_size_of(base.step_size, table.step_size[i], agent.updates[own, state, action])
+    pair[own, state, action] = moved(pair[own, state, action], target, step_size)
+    table.q[i, state, action] = 0.5 * (pair[own, state, action] + pair[other, state, action])
+    tick(base, table, i, step.terminated or step.truncated)
+
+
+@compiled
+def run(model, world, rule, agent, quota):
+    """Run Double Q-learning in a model."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i):
+            step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
+            learn(rule, agent, i, step)
+            quota.left[i] -= 1
+
+
+class DoubleQLearning(TabularLearner):
+    """Double Q-learning (see `TabularLearner` for the arguments)."""
+
+    config: DoubleQLearningConfig
+    kernels = Kernels(choose, learn, run)
+
+    def make_agent(self) -> Agent:
+        """Return tables without any experience."""
+        table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
+        return Agent(table, np.concatenate([table.q, table.q]), np.concatenate([table.visits, table.visits]))

@@ -1,0 +1,231 @@
+"""Dyna-Q and Dyna-Q+: Q-learning that goes over its memories between two steps.
+
+Sutton 1990 ("Integrated architectures", ICML); Sutton and Barto 2018, sections 8.2 and 8.3.
+
+A model remembers what each action last led to in each state. After every real step, `planning` remembered actions are
+drawn at random and learned from once more. Dyna-Q+ adds `κ sqrt(τ)` to the remembered reward of an action that was last
+tried τ steps ago, and also imagines actions that were never tried in a state it has been to (they seem to lead back to
+the state, without a reward), so that it finds out when the world has changed.
+
+What differs: ties are broken at random; an episode that a time limit cuts bootstraps from its true last state. The
+model remembers the last outcome alone, as in the book: in a random world, planning learns from a stale sample
+(`operant.tabular.sweeping` keeps the frequencies of all outcomes).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.tabular.acting import Rule, Table, best_value, epsilon_greedy, improve, tick
+from operant.tabular.compiling import compiled
+from operant.tabular.configs import ControlConfig, at_least
+from operant.tabular.formulas import q_target, time_bonus
+from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.random import below
+from operant.tabular.simulator import Step, advance, may_go_on
+
+
+@dataclass(frozen=True)
+class DynaQConfig(ControlConfig):
+    """Hyperparameters of Dyna-Q. Defaults are those of the book's maze (figure 8.2)."""
+
+    gamma: float = 0.95
+    """Discount a step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
+    planning: int = 5
+    """Remembered steps that are learned from after each real one. More need less experience and more time; 0 is
+    Q-learning."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        at_least(self, 0, "planning")
+
+
+@dataclass(frozen=True)
+class DynaQPlusConfig(DynaQConfig):
+    """Hyperparameters of Dyna-Q+."""
+
+    kappa: float = 1e-3
+    """κ of the bonus `κ sqrt(τ)`, in units of reward. Higher looks sooner whether the world has changed."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        at_least(self, 0.0, "kappa")
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "CliffWalking-v1": {"gamma": 1.0, "step_size": 0.5},
+    "operant/DynaMaze-v0": {"planning": 50},
+}
+"""Configuration by task."""
+
+
+class DynaRule(NamedTuple):
+    """The rule, and how much is planned.
+
+    Attributes:
+        base: the rule.
+        planning: remembered steps after each real one.
+        kappa: scale of the bonus.
+        imagines: whether actions that were never tried are planned with.
+    """
+
+    base: Rule
+    planning: int
+    kappa: float
+    imagines: bool
+
+
+class Memory(NamedTuple):
+    """What the actions of `S` seeds last led to.
+
+    Attributes:
+        rewards: `[S, states, A]`.
+        successors: `[S, states, A]`.
+        terminated: bool `[S, states, A]`.
+        tried: `[S, states, A]`, step of the last try, counted from 1; 0 for never.
+        known: `[S, states * A]`, the cells that can be drawn for planning, in the order of their first visit.
+        admitted: `[S]`, how many they are.
+        met: bool `[S, states]`, whether a state's actions are among them.
+        clock: `[S]`, real steps so far.
+    """
+
+    rewards: NDArray[np.float64]
+    successors: NDArray[np.int64]
+    terminated: NDArray[np.bool_]
+    tried: NDArray[np.int64]
+    known: NDArray[np.int64]
+    admitted: NDArray[np.int64]
+    met: NDArray[np.bool_]
+    clock: NDArray[np.int64]
+
+    @classmethod
+    def new(cls, seeds: int, states: int, actions: int) -> Self:
+        """Return an empty memory; untried actions lead back to their state."""
+        shape = (seeds, states, actions)
+        return cls(
+            rewards=np.zeros(shape),
+            successors=np.ascontiguousarray(np.broadcast_to(np.arange(states)[:, None], shape)),
+            terminated=np.zeros(shape, np.bool_),
+            tried=np.zeros(shape, np.int64),
+            known=np.zeros((seeds, states * actions), np.int64),
+            admitted=np.zeros(seeds, np.int64),
+            met=np.zeros((seeds, states), np.bool_),
+            clock=np.zeros(seeds, np.int64),
+        )
+
+
+class Agent(NamedTuple):
+    """Tables and memory."""
+
+    table: Table
+    memory: Memory
+
+
+@compiled
+def admit(memory, i, state, action):
+    """Let a cell be drawn for planning."""
+    memory.known[i, memory.admitted[i]] = state * memory.rewards.shape[2] + action
+    memory.admitted[i] += 1
+
+
+@compiled
+def remember(rule, memory, i, step):
+    """Keep what an action led to, and admit what can be planned with from now on."""
+    state, action, choices = step.state, step.action, rule.base.choices
+    if not rule.imagines:
+        if memory.tried[i, state, action] == 0:
+            admit(memory, i, state, action)
+    elif not memory.met[i, state]:
+        memory.met[i, state] = True
+        for k in range(choices.counts[state]):
+            admit(memory, i, state, choices.options[state, k])
+    memory.clock[i] += 1
+    memory.tried[i, state, action] = memory.clock[i]
+    memory.rewards[i, state, action] = step.reward
+    memory.successors[i, state, action] = step.successor
+    memory.terminated[i, state, action] = step.terminated
+
+
+@compiled
+def recall(rule, agent, i):
+    """Return a remembered step, drawn at random, with the bonus in its reward."""
+    memory = agent.memory
+    cell = memory.known[i, below(agent.table.rng, i, memory.admitted[i])]
+    state, action = cell // memory.rewards.shape[2], cell % memory.rewards.shape[2]
+    reward = memory.rewards[i, state, action]
+    if rule.kappa > 0.0:
+        reward += time_bonus(rule.kappa, memory.clock[i] - memory.tried[i, state, action])
+    successor, terminated = memory.successors[i, state, action], memory.terminated[i, state, action]
+    return Step(state, action, reward, successor, terminated, False)
+
+
+@compiled
+def backup(rule, table, i, step):
+    """Move Q(s, a) towards `r + γ max_a' Q(s', a')`."""
+    next_value = 0.0
+    if not step.terminated:
+        next_value = best_value(rule.choices, table.q[i, step.successor], step.successor)
+    target = q_target(step.reward, next_value, step.terminated, rule.gamma)
+    improve(rule, table, i, (step.state, step.action), target)
+
+
+@compiled
+def choose(rule, agent, i, state):
+    """Return an ε-greedy action."""
+    return epsilon_greedy(rule.base, agent.table, i, state)
+
+
+@compiled
+def learn(rule, agent, i, step):
+    """Learn from a step, remember it, and plan."""
+    backup(rule.base, agent.table, i, step)
+    remember(rule, agent.memory, i, step)
+    for _ in range(rule.planning):
+        backup(rule.base, agent.table, i, recall(rule, agent, i))
+    tick(rule.base, agent.table, i, step.terminated or step.truncated)
+
+
+@compiled
+def run(model, world, rule, agent, quota):
+    """Run Dyna-Q or Dyna-Q+ in a model, which the agent does not look at."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i):
+            step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
+            learn(rule, agent, i, step)
+            quota.left[i] -= 1
+
+
+class Dyna(TabularLearner):
+    """What Dyna-Q and Dyna-Q+ share."""
+
+    kernels = Kernels(choose, learn, run)
+
+    def make_agent(self) -> Agent:
+        """Return tables without any experience."""
+        table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
+        return Agent(table, Memory.new(len(self.seeds), self.states, self.actions))
+
+
+class DynaQ(Dyna):
+    """Dyna-Q (see `TabularLearner` for the arguments)."""
+
+    config: DynaQConfig
+
+    def make_rule(self, base: Rule) -> DynaRule:
+        """Add how much is planned."""
+        return DynaRule(base, self.config.planning, kappa=0.0, imagines=False)
+
+
+class DynaQPlus(Dyna):
+    """Dyna-Q+ (see `TabularLearner` for the arguments)."""
+
+    config: DynaQPlusConfig
+
+    def make_rule(self, base: Rule) -> DynaRule:
+        """Add how much is planned, and the bonus."""
+        return DynaRule(base, self.config.planning, float(self.config.kappa), imagines=True)

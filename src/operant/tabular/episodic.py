@@ -1,0 +1,316 @@
+r"""Learning at the end of an episode: Monte Carlo prediction and control, and the offline λ-return.
+
+The return of every step is computed backwards from the end, and every visited cell moves towards it. With `λ = 1` the
+target is the return itself (Sutton and Barto 2018, sections 5.1 and 5.4, made incremental); with a smaller one
+`G_t^λ = r + γ ((1 - λ) V(s') + λ G_{t+1}^λ)` (section 12.1), with the values from before the episode.
+
+First-visit Monte Carlo averages the return of the first visit of a cell in each episode, which is unbiased; every-visit
+Monte Carlo that of all visits, which is biased but consistent.
+
+What differs: an episode that a time limit cuts is no whole one, so its returns end in the value of its true last state.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.tabular.acting import Rule, Table, epsilon_greedy, exploring_value, improve, tick
+from operant.tabular.compiling import compiled
+from operant.tabular.configs import ControlConfig, TableConfig
+from operant.tabular.formulas import lambda_return
+from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.prediction import Policy, Prediction, follow, of_state
+from operant.tabular.simulator import advance, may_go_on
+
+Visits = Literal["first", "every"]
+
+
+@dataclass(frozen=True)
+class MonteCarloPredictionConfig(TableConfig):
+    """Hyperparameters of Monte Carlo prediction."""
+
+    step_size_schedule: Literal["constant", "linear", "exponential", "visits"] = "visits"
+    """How α falls. `visits` averages all returns, as the method is defined; a constant α forgets the first ones."""
+    visits: Visits = "first"
+    """Which visits of a state in an episode count: the first alone, or every one."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        _check_visits(self.visits)
+
+
+@dataclass(frozen=True)
+class LambdaReturnConfig(TableConfig):
+    """Hyperparameters of the offline λ-return algorithm."""
+
+    lam: float = 0.9
+    """λ: 0 looks one step ahead, 1 to the end of the episode."""
+    sweep: Literal["sequential", "together"] = "sequential"
+    """How the moves of an episode are made: one after another, each from the value that the ones before have left, or
+    all from the values before the episode, which makes them equal to those of offline TD(λ).
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        if not 0.0 <= self.lam <= 1.0:
+            raise ValueError(f"lam must be in [0, 1], got {self.lam!r}")
+        if self.sweep not in ("sequential", "together"):
+            raise ValueError(f"sweep must be sequential or together, got {self.sweep!r}")
+
+
+@dataclass(frozen=True)
+class MonteCarloConfig(ControlConfig):
+    """Hyperparameters of on-policy Monte Carlo control."""
+
+    visits: Visits = "every"
+    """Which visits of a state and action in an episode count: the first alone, or every one."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        _check_visits(self.visits)
+
+
+def _check_visits(visits: str) -> None:
+    if visits not in ("first", "every"):
+        raise ValueError(f"visits must be first or every, got {visits!r}")
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "operant/RandomWalk5-v0": {"gamma": 1.0},
+    "operant/RandomWalk19-v0": {"gamma": 1.0},
+}
+"""Configuration by task."""
+
+
+class EpisodeRule(NamedTuple):
+    """How an episode is learned from: λ, whether only first visits count, whether all moves are made together."""
+
+    lam: float
+    first_visit: bool
+    together: bool
+
+
+class Episode(NamedTuple):
+    """The steps of the current episode.
+
+    Attributes:
+        states: `[S, L]`.
+        actions: `[S, L]`; 0 for prediction.
+        rewards: `[S, L]`; at the end of the episode, the targets.
+        length: `[S]`.
+        seen: `[S, states, A]`, number of the last episode, counted from 1, that visited a cell.
+        number: `[S]`, of the current episode, counted from 1.
+    """
+
+    states: NDArray[np.int64]
+    actions: NDArray[np.int64]
+    rewards: NDArray[np.float64]
+    length: NDArray[np.int64]
+    seen: NDArray[np.int64]
+    number: NDArray[np.int64]
+
+    @classmethod
+    def new(cls, seeds: int, states: int, actions: int, capacity: int = 64) -> Self:
+        """Return an empty episode."""
+        steps = (seeds, capacity)
+        return cls(
+            states=np.zeros(steps, np.int64),
+            actions=np.zeros(steps, np.int64),
+            rewards=np.zeros(steps),
+            length=np.zeros(seeds, np.int64),
+            seen=np.zeros((seeds, states, actions), np.int64),
+            number=np.ones(seeds, np.int64),
+        )
+
+
+class Agent(NamedTuple):
+    """Tables and the steps of the current episode."""
+
+    table: Table
+    episode: Episode
+
+
+@compiled
+def backward(rule, agent, i, last_value):
+    """Replace the rewards of the episode by the targets (by the errors, if all moves are made together)."""
+    episode, how = agent.episode, rule.how
+    following, next_value = last_value, last_value
+    for t in range(episode.length[i] - 1, -1, -1):
+        value = agent.table.q[i, episode.states[i, t], episode.actions[i, t]]
+        following = lambda_return(episode.rewards[i, t], next_value, following, rule.base.gamma, how.lam)
+        episode.rewards[i, t] = following - value if how.together else following
+        next_value = value
+
+
+@compiled
+def learn_episode(rule, agent, i, last_value):
+    """Move the values of an episode's cells and forget it; `last_value` is 0 after a termination."""
+    episode, how = agent.episode, rule.how
+    backward(rule, agent, i, last_value)
+    for t in range(episode.length[i]):
+        state, action = episode.states[i, t], episode.actions[i, t]
+        if how.first_visit and episode.seen[i, state, action] == episode.number[i]:
+            continue
+        episode.seen[i, state, action] = episode.number[i]
+        target = episode.rewards[i, t]
+        if how.together:
+            target += agent.table.q[i, state, action]
+        improve(rule.base, agent.table, i, (state, action), target)
+    episode.number[i] += 1
+    episode.length[i] = 0
+
+
+@compiled
+def remember(episode, i, step):
+    """Add a step to the episode; there must be room."""
+    t = episode.length[i]
+    episode.states[i, t], episode.actions[i, t], episode.rewards[i, t] = step.state, step.action, step.reward
+    episode.length[i] += 1
+
+
+@compiled
+def may_remember(agent, i):
+    """Tell whether there is room for another step."""
+    return agent.episode.length[i] < agent.episode.rewards.shape[1]
+
+
+@compiled
+def learn_prediction(rule, agent, i, step):
+    """Remember a step; at the end of the episode, move V(s) of all its states."""
+    remember(agent.episode, i, of_state(step))
+    if step.terminated or step.truncated:
+        learn_episode(rule, agent, i, 0.0 if step.terminated else agent.table.q[i, step.successor, 0])
+    tick(rule.base, agent.table, i, step.terminated or step.truncated)
+
+
+@compiled
+def learn_control(rule, agent, i, step):
+    """Remember a step; at the end of the episode, move Q(s, a) of all its actions."""
+    remember(agent.episode, i, step)
+    if step.terminated or step.truncated:
+        last_value = 0.0 if step.terminated else exploring_value(rule.base, agent.table, i, step.successor)
+        learn_episode(rule, agent, i, last_value)
+    tick(rule.base, agent.table, i, step.terminated or step.truncated)
+
+
+@compiled
+def choose_control(rule, agent, i, state):
+    """Return an ε-greedy action."""
+    return epsilon_greedy(rule.base, agent.table, i, state)
+
+
+@compiled
+def run_prediction(model, world, rule, agent, quota):
+    """Run prediction in a model; a seed whose episode is full waits."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i) and may_remember(agent, i):
+            step = advance(model, world, i, follow(rule, agent, i, world.state[i]))
+            learn_prediction(rule, agent, i, step)
+            quota.left[i] -= 1
+
+
+@compiled
+def run_control(model, world, rule, agent, quota):
+    """Run Monte Carlo control in a model; a seed whose episode is full waits."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i) and may_remember(agent, i):
+            step = advance(model, world, i, choose_control(rule, agent, i, world.state[i]))
+            learn_control(rule, agent, i, step)
+            quota.left[i] -= 1
+
+
+class EpisodicPredictionRule(NamedTuple):
+    """The rule with the policy that is evaluated, and how an episode is learned from."""
+
+    base: Rule
+    policy: Policy
+    how: EpisodeRule
+
+
+class EpisodicControlRule(NamedTuple):
+    """The rule, and how an episode is learned from."""
+
+    base: Rule
+    how: EpisodeRule
+
+
+def with_room(agent: Agent) -> Agent:
+    """Return the agent with space for twice as many steps, if the episode of a seed is full."""
+    episode = agent.episode
+    if (episode.length < episode.rewards.shape[1]).all():
+        return agent
+    doubled = {name: np.repeat(getattr(episode, name), 2, axis=1) for name in ("states", "actions", "rewards")}
+    for name, steps in doubled.items():
+        steps[:, : episode.rewards.shape[1]] = getattr(episode, name)
+    return agent._replace(episode=episode._replace(**doubled))
+
+
+class EpisodicPrediction(Prediction):
+    """What Monte Carlo prediction and the offline λ-return share."""
+
+    kernels = Kernels(follow, learn_prediction, run_prediction)
+    growing = frozenset({"states", "actions", "rewards"})
+
+    def how(self) -> EpisodeRule:
+        """Return how an episode is learned from."""
+        raise TypeError(f"{type(self).__name__} does not say how: use one of its subclasses")
+
+    def make_rule(self, base: Rule) -> EpisodicPredictionRule:
+        """Add the policy and how an episode is learned from."""
+        return EpisodicPredictionRule(base, self.make_policy(), self.how())
+
+    def make_agent(self) -> Agent:
+        """Return tables without any experience."""
+        return Agent(self.new_table(), Episode.new(len(self.seeds), self.states, 1))
+
+    def make_room(self) -> None:
+        """Double the space for steps where an episode has filled it."""
+        self.agent = with_room(self.agent)
+
+
+class MonteCarloPrediction(EpisodicPrediction):
+    """Monte Carlo prediction (see `Prediction` for the arguments)."""
+
+    config: MonteCarloPredictionConfig
+
+    def how(self) -> EpisodeRule:
+        """Return how an episode is learned from."""
+        return EpisodeRule(lam=1.0, first_visit=self.config.visits == "first", together=False)
+
+
+class LambdaReturn(EpisodicPrediction):
+    """The offline λ-return algorithm (see `Prediction` for the arguments)."""
+
+    config: LambdaReturnConfig
+
+    def how(self) -> EpisodeRule:
+        """Return how an episode is learned from."""
+        return EpisodeRule(float(self.config.lam), first_visit=False, together=self.config.sweep == "together")
+
+
+class MonteCarlo(TabularLearner):
+    """On-policy Monte Carlo control (see `TabularLearner` for the arguments)."""
+
+    config: MonteCarloConfig
+    kernels = Kernels(choose_control, learn_control, run_control)
+    growing = EpisodicPrediction.growing
+
+    def make_rule(self, base: Rule) -> EpisodicControlRule:
+        """Add how an episode is learned from."""
+        how = EpisodeRule(lam=1.0, first_visit=self.config.visits == "first", together=False)
+        return EpisodicControlRule(base, how)
+
+    def make_agent(self) -> Agent:
+        """Return tables without any experience."""
+        table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
+        return Agent(table, Episode.new(len(self.seeds), self.states, self.actions))
+
+    def make_room(self) -> None:
+        """Double the space for steps where an episode has filled it."""
+        self.agent = with_room(self.agent)

@@ -1,0 +1,45 @@
+"""The update rules, one scalar function each; those that `operant.ops` has too are tested against it."""
+
+import numpy as np
+
+from operant.tabular.compiling import compiled
+
+
+@compiled
+def q_target(reward, next_value, terminated, gamma):
+    """Return `r + γ (1 - terminated) V(s')` (`operant.ops.q_target`); `next_value` is not read where terminated."""
+    return reward if terminated else reward + gamma * next_value
+
+
+@compiled
+def moved(value, target, step_size):
+    """Return `value + α (target - value)` (Sutton and Barto 2018, equation 2.4)."""
+    return value + step_size * (target - value)
+
+
+@compiled
+def lambda_return(reward, next_value, next_return, gamma, lam):
+    """Return `G_t^λ` from that of the next step (`operant.ops.lambda_returns`; Sutton and Barto 2018, equation 12.3).
+
+    `r + γ ((1 - λ) V(s') + λ G_{t+1}^λ)`: λ = 0 is TD(0), λ = 1 is Monte Carlo. At the last step of an episode both the
+    next value and the next return are the value that the episode ends in, 0 if it has terminated.
+    """
+    return reward + gamma * ((1.0 - lam) * next_value + lam * next_return)
+
+
+@compiled
+def expected_value(best, mean, epsilon):
+    """Return the value of a state under an ε-greedy policy, `(1 - ε) max_a Q + ε mean_a Q`."""
+    return (1.0 - epsilon) * best + epsilon * mean
+
+
+@compiled
+def count_bonus(scale, visits):
+    """Return `β / sqrt(N)` (Strehl and Littman 2008, MBIE-EB, equation 4)."""
+    return scale / np.sqrt(visits)
+
+
+@compiled
+def time_bonus(scale, steps):
+    """Return `κ sqrt(τ)`, τ the steps since an action was last tried (Sutton and Barto 2018, section 8.3)."""
+    return scale * np.sqrt(steps)

@@ -1,0 +1,103 @@
+"""How good policies are in a known model: by sampled episodes, and exactly."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from operant.mdp import MDP
+from operant.tabular.acting import drawn_action
+from operant.tabular.compiling import compiled
+from operant.tabular.random import Words, words
+from operant.tabular.simulator import UNLIMITED, Model, World, advance, begin_all
+
+Floats = NDArray[np.float64]
+
+LONGEST_EPISODE = 10_000
+"""Steps after which an episode is cut when a task has no limit: a policy that is not yet good may never end one."""
+
+
+class Sampled(NamedTuple):
+    """Episodes of `S` policies.
+
+    Attributes:
+        returns: `[S, episodes]`, undiscounted.
+        lengths: `[S, episodes]`, in steps.
+    """
+
+    returns: Floats
+    lengths: NDArray[np.int64]
+
+
+class _Followed(NamedTuple):
+    cumulative: Floats
+    rng: Words
+
+
+@compiled
+def _play(model, world, policies, episodes):
+    """Let every seed follow its policy for some episodes."""
+    for i in range(len(world.state)):
+        while world.episodes[i] < episodes:
+            action = drawn_action(policies.cumulative[i], model.actions, policies.rng, i, world.state[i])
+            advance(model, world, i, action)
+
+
+def sampled_returns(mdp: MDP, policies: ArrayLike, *, seeds: Sequence[int], episodes: int) -> Sampled:
+    """Play episodes of policies, always the same ones for the same seeds.
+
+    Args:
+        mdp: where; an episode is cut at its step limit, or after `LONGEST_EPISODE` steps if it has none.
+        policies: `[S, states, A]`, probabilities.
+        seeds: S of them.
+        episodes: of each seed.
+
+    Raises:
+        ValueError: the shapes differ, or there is no episode.
+    """
+    table = np.asarray(policies, np.float64)
+    if table.shape != (len(seeds), mdp.states, mdp.actions) or episodes < 1:
+        expected = (len(seeds), mdp.states, mdp.actions)
+        raise ValueError(f"policies must have shape {expected}, got {table.shape}; episodes at least 1, got {episodes}")
+    limit = mdp.max_steps or LONGEST_EPISODE
+    model, world = Model.of(mdp, limit), World.new(seeds, "evaluation", record=episodes)
+    begin_all(model, world)
+    cumulative = np.cumsum(table, axis=2).reshape(len(seeds), -1)
+    _play(model, world, _Followed(cumulative, words(seeds, "evaluation policy")), episodes)
+    return Sampled(world.returns, world.lengths)
+
+
+def expected_returns(mdp: MDP, policies: ArrayLike, *, gamma: float = 1.0, steps: int | None = None) -> Floats:
+    """Return the exact values of policies within a number of steps.
+
+    What a learned policy is worth, without the noise of sampled episodes: with γ = 1 the mean return of an evaluation.
+
+    Args:
+        mdp: the model.
+        policies: `[..., states, A]`, probabilities.
+        gamma: discount a step.
+        steps: how many count. Default: the step limit of the model. Without a limit see
+            `operant.mdp.policy_evaluation`.
+
+    Returns:
+        `[..., states]`; the mean over `mdp.start` is the value of the task.
+
+    Raises:
+        ValueError: there is no limit and no number of steps.
+    """
+    horizon = mdp.max_steps if steps is None else steps
+    if horizon is None or not 0 <= horizon < UNLIMITED:
+        raise ValueError(f"the model has no step limit: give a number of steps, not {steps}")
+    table = np.asarray(policies, np.float64)
+    indptr, successors, probabilities = mdp.continuation
+    rows = mdp.states * mdp.actions
+    transitions = sparse.csr_array((probabilities, successors, indptr), shape=(rows, mdp.states))
+    rewards = np.where(mdp.feasible, mdp.expected_rewards, 0.0)
+    flat = table.reshape(-1, mdp.states, mdp.actions)
+    values = np.zeros((len(flat), mdp.states))
+    for _ in range(horizon):
+        q = rewards + gamma * (transitions @ values.T).T.reshape(flat.shape)
+        values = (flat * q).sum(axis=2)
+    return values.reshape(table.shape[:-1])

@@ -1,0 +1,323 @@
+"""What all learners of this chapter share: seeds side by side, experience, reports, the exact state."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from operant.envs.base import BatchEnv
+from operant.mdp import MDP
+from operant.runtime.learner import Metrics
+from operant.state import State
+from operant.streams import seed_sequence
+from operant.tabular.acting import Rule
+from operant.tabular.configs import BaseConfig, ExploringConfig, TableConfig
+from operant.tabular.records import restored, state_of
+from operant.tabular.simulator import UNLIMITED, Model, Quota, Step, World, begin_all, settle
+
+Floats = NDArray[np.float64]
+
+
+class Kernels(NamedTuple):
+    """An algorithm, compiled.
+
+    Attributes:
+        choose: `(rule, agent, i, state) -> action` of seed `i`.
+        learn: `(rule, agent, i, step)`, from a `Step` of seed `i`.
+        run: `(model, world, rule, agent, quota)` lets every seed act and learn in a model until its `Quota` is used
+            up, or until it cannot go on (`make_room`).
+    """
+
+    choose: Callable[..., Any]
+    learn: Callable[..., Any]
+    run: Callable[..., Any]
+
+
+class PlainRule(NamedTuple):
+    """The rule of learners that need no more."""
+
+    base: Rule
+
+
+class History(NamedTuple):
+    """The first `K` episodes of `S` seeds.
+
+    Attributes:
+        returns: `[S, K]`, undiscounted.
+        lengths: `[S, K]`, in steps.
+    """
+
+    returns: Floats
+    lengths: NDArray[np.int64]
+
+
+class TabularLearner:
+    """`S` seeds that learn from a model that is simulated, or from an environment that is stepped.
+
+    A subclass names its `kernels` and makes `agent`, a record with the tables and all else that changes.
+
+    Args:
+        config: hyperparameters.
+        source: a model, simulated inside the kernel; or an environment of `S` rows with the same seeds, whose
+            observations and actions are discrete and start at 0.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        budget: environment steps a seed; the iteration that reaches it is as short as it must be.
+
+    Attributes:
+        consumed: environment steps a seed so far.
+        states: number of states.
+        actions: A.
+        feasible: `[states, A]`, which actions can be taken.
+        world: where the seeds are.
+        rule: what the kernels read of the configuration.
+        agent: tables, counters, streams.
+        device: of actions and observations, the CPU.
+    """
+
+    config: Any
+    kernels: ClassVar[Kernels]
+    growing: ClassVar[frozenset[str]] = frozenset()
+    device = torch.device("cpu")
+
+    def __init__(
+        self, config: BaseConfig, source: MDP | BatchEnv, *, seeds: Sequence[int], budget: int = UNLIMITED
+    ) -> None:
+        if not len(seeds):
+            raise ValueError("at least one seed is needed, got none")
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        self.config, self.seeds, self.budget, self.consumed = config, list(seeds), budget, 0
+        self.world = World.new(self.seeds)
+        self.model: Model | None = None
+        self.env: BatchEnv | None = None
+        if isinstance(source, MDP):
+            self.feasible = source.feasible
+            self.model = Model.of(source)
+            begin_all(self.model, self.world)
+        else:
+            self.feasible = _feasible(source, len(self.seeds))
+            self.env = source
+            self.world.state[:] = _array(source.reset())
+        self.states, self.actions = self.feasible.shape
+        self.rule: Any = self.make_rule(config.rule(self.feasible))
+        self.agent: Any = self.make_agent()
+        self._player = Player(self)
+
+    def make_rule(self, base: Rule) -> Any:
+        """Return what the kernels read of the configuration: a record that has `base` under this name."""
+        return PlainRule(base)
+
+    def make_agent(self) -> Any:
+        """Return tables, counters and streams before learning."""
+        raise TypeError(f"{type(self).__name__} has no tables: use one of its subclasses")
+
+    def make_room(self) -> None:
+        """Enlarge what is full, so that seeds which could not go on can; most learners are never full."""
+
+    @property
+    def q(self) -> Floats:
+        """Values of actions (for prediction: of states), `[S, states, A]`; a view."""
+        return self.agent.table.q
+
+    @property
+    def values(self) -> Floats:
+        """Values of states, `[S, states]`: of the best action; 0 where none is feasible."""
+        best = np.where(self.feasible, self.q, -np.inf).max(axis=2)
+        return np.where(self.feasible.any(axis=1), best, 0.0)
+
+    def probabilities(self, states: NDArray[np.int64], *, exploring: bool = False) -> Floats:
+        """Return the policies in some states.
+
+        Args:
+            states: `[S, N]`.
+            exploring: as it acts while learning; otherwise greedily, where tied actions share the probability.
+
+        Returns:
+            `[S, N, A]`.
+        """
+        feasible = self.feasible[states]
+        q = np.where(feasible, self.q[np.arange(len(self.seeds))[:, None], states], -np.inf)
+        greedy = feasible & (q == q.max(axis=2, keepdims=True))
+        epsilon = self.epsilon[:, None, None] if exploring else 0.0
+        return (1.0 - epsilon) * shares(greedy) + epsilon * shares(feasible)
+
+    @property
+    def epsilon(self) -> Floats:
+        """Exploration rate of the moment, `[S]`."""
+        return self.agent.table.epsilon
+
+    def policy(self, *, exploring: bool = False) -> Floats:
+        """Return the policies in all states, `[S, states, A]` (see `probabilities`)."""
+        every = np.broadcast_to(np.arange(self.states), (len(self.seeds), self.states))
+        return self.probabilities(every, exploring=exploring)
+
+    def iterate(self) -> Metrics:
+        """Act and learn for `config.steps` environment steps of every seed."""
+        steps = max(1, min(self.config.steps, self.budget - self.consumed))
+        if self.model is None:
+            self._step(steps)
+        else:
+            self._simulate(Quota(np.full(len(self.seeds), steps, np.int64), UNLIMITED))
+        self.consumed += steps
+        return self._report()
+
+    def run_episodes(self, episodes: int) -> History:
+        """Act and learn until every seed has ended so many episodes, counted from the very first.
+
+        Seeds stop at different steps; `consumed` becomes the largest number. What the episodes before this call were
+        like is not known any more: their returns and lengths are 0.
+
+        Raises:
+            ValueError: the learner steps an environment, whose rows cannot stop one by one, or there is no episode.
+        """
+        if self.model is None:
+            raise ValueError("only a model can be simulated by episodes; call iterate() until there are enough")
+        if episodes < 1:
+            raise ValueError(f"episodes must be at least 1, got {episodes}")
+        history = History(np.zeros((len(self.seeds), episodes)), np.zeros((len(self.seeds), episodes), np.int64))
+        before = self.world
+        self.world = before._replace(returns=history.returns, lengths=history.lengths)
+        left = np.full(len(self.seeds), UNLIMITED, np.int64)
+        self._simulate(Quota(left, episodes))
+        self.world = self.world._replace(returns=before.returns, lengths=before.lengths)
+        self.consumed += int(UNLIMITED - left.min())
+        return history
+
+    def replace_model(self, mdp: MDP) -> None:
+        """Go on in another model with the same states and actions, as in a maze whose walls move.
+
+        Raises:
+            ValueError: states or feasible actions differ, or the learner steps an environment.
+        """
+        if self.model is None or not np.array_equal(mdp.feasible, self.feasible):
+            raise ValueError("the model must be simulated, and the new one have the same states and feasible actions")
+        self.model = Model.of(mdp)
+
+    def _simulate(self, quota: Quota) -> None:
+        while ((quota.left > 0) & (self.world.episodes < quota.episodes)).any():
+            self.make_room()
+            self.kernels.run(self.model, self.world, self.rule, self.agent, quota)
+
+    def _step(self, steps: int) -> None:
+        """Let every row of the environment take so many steps."""
+        assert self.env is not None  # noqa: S101 - there is a model or an environment
+        choose, learn, _ = self.kernels
+        rows = range(len(self.seeds))
+        for _ in range(steps):
+            self.make_room()
+            states = self.world.state.copy()
+            actions = np.array([choose(self.rule, self.agent, i, states[i]) for i in rows], np.int64)
+            step = self.env.step(torch.from_numpy(actions))
+            rewards, successors = step.reward.double().numpy(), _array(step.final_obs)
+            terminated, truncated = step.terminated.numpy(), (step.truncated & ~step.terminated).numpy()
+            for i in rows:
+                outcome = Step(states[i], actions[i], rewards[i], successors[i], terminated[i], truncated[i])
+                settle(self.world, i, outcome.reward, outcome.successor, outcome.terminated | outcome.truncated)
+                learn(self.rule, self.agent, i, outcome)
+            self.world.state[:] = _array(step.obs)
+
+    def _report(self) -> Metrics:
+        count, total, length = torch.from_numpy(self.world.ended.copy()).unbind(1)
+        self.world.ended[:] = 0.0
+        return {
+            "rollout/episode_return": total / count,
+            "rollout/episode_length": length / count,
+            "rollout/episodes": count,
+            **{name: torch.from_numpy(values.copy()) for name, values in self.schedules().items()},
+        }
+
+    def schedules(self) -> dict[str, Floats]:
+        """Return what changes by schedule, `[S]` each, by the name it is reported under."""
+        table, reported = self.agent.table, {}
+        if isinstance(self.config, ExploringConfig):
+            reported["schedule/epsilon"] = table.epsilon
+        if isinstance(self.config, TableConfig):
+            reported["schedule/step_size"] = table.step_size
+        return reported
+
+    def act(self, obs: Any, memory: Any, noise: Tensor | None) -> tuple[Tensor, None]:
+        """Choose actions for states `[S, N]` (see `operant.runtime.learner.Policy`)."""
+        return self._player.act(obs, memory, noise)
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Return the numbers in [0, 1) that `act` needs to explore, `[S, rows]`."""
+        return self._player.noise(rows, generator)
+
+    def state_dict(self) -> State:
+        """Return tables, counters, streams, and where every seed is."""
+        world = state_of(self.world._replace(returns=None, lengths=None))
+        env = None if self.env is None else self.env.state_dict()
+        return {"consumed": self.consumed, "world": world, "agent": state_of(self.agent), "env": env}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken.
+
+        Raises:
+            ValueError: the state is of another configuration or another task.
+        """
+        record = self.world.returns, self.world.lengths
+        world = restored(self.world._replace(returns=None, lengths=None), state["world"], path="world")
+        self.agent = restored(self.agent, state["agent"], growing=self.growing, path="agent")
+        self.world = world._replace(returns=record[0], lengths=record[1])
+        if self.env is not None:
+            self.env.load_state_dict(state["env"])
+        self.consumed = state["consumed"]
+
+    def close(self) -> None:
+        """Close the environment, if there is one."""
+        if self.env is not None:
+            self.env.close()
+
+
+class Player:
+    """The policies of a learner at play, with random numbers of their own for ties and stochastic policies.
+
+    Args:
+        learner: is not changed.
+    """
+
+    def __init__(self, learner: TabularLearner) -> None:
+        self._learner = learner
+        self._rngs = [np.random.Generator(np.random.PCG64(seed_sequence(s, "playing"))) for s in learner.seeds]
+
+    def act(self, obs: Any, memory: Any, noise: Tensor | None) -> tuple[Tensor, None]:
+        """Return actions `[S, N]` for states `[S, N]`; with noise `[S, N]` in [0, 1) as while learning."""
+        states = obs.numpy().astype(np.int64)
+        cumulative = self._learner.probabilities(states, exploring=noise is not None).cumsum(axis=2)
+        drawn = np.stack([rng.random(states.shape[1]) for rng in self._rngs]) if noise is None else noise.numpy()
+        passed = cumulative[:, :, :-1] <= drawn[:, :, None] * cumulative[:, :, -1:]
+        return torch.from_numpy(passed.sum(axis=2)), None
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Return the numbers in [0, 1) that `act` needs to explore, `[S, rows]`."""
+        return torch.rand(len(self._rngs), rows, generator=generator, dtype=torch.float64)
+
+
+def shares(mask: NDArray[np.bool_]) -> Floats:
+    """Return equal probabilities of the actions of a mask; zeros where there is none."""
+    return mask / np.maximum(mask.sum(axis=-1, keepdims=True), 1)
+
+
+def _array(obs: Any) -> NDArray[np.int64]:
+    """Return observations `[B]` as state numbers."""
+    return obs.numpy().astype(np.int64)
+
+
+def _feasible(env: BatchEnv, seeds: int) -> NDArray[np.bool_]:
+    """Return the mask of an environment, in which every action is feasible, or refuse it."""
+    spaces = env.observation_space, env.action_space
+    if not all(isinstance(space, gymnasium.spaces.Discrete) and space.start == 0 for space in spaces):
+        raise ValueError(
+            f"a table needs observations and actions that are Discrete and start at 0, but {env.task} has {spaces[0]} "
+            f"and {spaces[1]}; operant.tabular.enumerated numbers the members of finite spaces"
+        )
+    if env.rows != seeds or not env.always_valid:
+        raise ValueError(
+            f"{seeds} seeds need an environment of {seeds} rows whose steps are all valid, but {env.task} has "
+            f"{env.rows} rows (valid: {env.always_valid}); make it with operant.envs.make(task, 1, seeds)"
+        )
+    return np.ones((int(spaces[0].n), int(spaces[1].n)), np.bool_)  # pyright: ignore[reportAttributeAccessIssue]

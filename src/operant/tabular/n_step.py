@@ -1,0 +1,189 @@
+"""n-step TD prediction and n-step SARSA: bootstrapping after n real rewards (Sutton and Barto 2018, chapter 7).
+
+The target of the step n steps ago is `r_t + γ r_{t+1} + ... + γ^{n-1} r_{t+n-1} + γ^n V(s_{t+n})`, or without the last
+term where the episode has terminated in between. n = 1 is TD(0) and SARSA; n beyond the length of an episode is
+Monte Carlo, every visit.
+
+What differs: an episode that a time limit cuts bootstraps from its true last state.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.tabular.acting import Table, epsilon_greedy, improve, tick
+from operant.tabular.compiling import compiled
+from operant.tabular.configs import ControlConfig, TableConfig, at_least
+from operant.tabular.formulas import q_target
+from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.prediction import Prediction, follow, of_state
+from operant.tabular.simulator import advance, may_go_on
+
+
+@dataclass(frozen=True)
+class NStepTDConfig(TableConfig):
+    """Hyperparameters of n-step TD prediction."""
+
+    n: int = 1
+    """Real rewards in a target. More carry news back faster and have more variance; 1 is TD(0)."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        at_least(self, 1, "n")
+
+
+@dataclass(frozen=True)
+class NStepSarsaConfig(ControlConfig):
+    """Hyperparameters of n-step SARSA."""
+
+    n: int = 4
+    """Real rewards in a target. More carry news back faster and have more variance; 1 is SARSA."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        at_least(self, 1, "n")
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "CliffWalking-v1": {"gamma": 1.0, "step_size": 0.25},
+    "operant/RandomWalk19-v0": {"gamma": 1.0, "step_size": 0.4},
+}
+"""Configuration by task."""
+
+
+class Window(NamedTuple):
+    """The last steps of the current episode that have had no update yet, as a ring.
+
+    Attributes:
+        states: `[S, n]`.
+        actions: `[S, n]`; 0 for prediction.
+        rewards: `[S, n]`.
+        first: `[S]`, where the oldest stands.
+        held: `[S]`, how many there are.
+    """
+
+    states: NDArray[np.int64]
+    actions: NDArray[np.int64]
+    rewards: NDArray[np.float64]
+    first: NDArray[np.int64]
+    held: NDArray[np.int64]
+
+    @classmethod
+    def new(cls, seeds: int, n: int) -> Self:
+        """Return an empty window."""
+        steps, seeds_alone = (seeds, n), (seeds,)
+        return cls(
+            np.zeros(steps, np.int64),
+            np.zeros(steps, np.int64),
+            np.zeros(steps),
+            np.zeros(seeds_alone, np.int64),
+            np.zeros(seeds_alone, np.int64),
+        )
+
+
+class Agent(NamedTuple):
+    """Tables, the window, and the action `[S]` that SARSA has already chosen, -1 for none."""
+
+    table: Table
+    window: Window
+    pending: NDArray[np.int64]
+
+
+@compiled
+def update_oldest(rule, agent, i, next_value):
+    """Update the oldest step of the window by the return up to now, and forget it."""
+    window = agent.window
+    n, first = window.rewards.shape[1], window.first[i]
+    target = next_value
+    for back in range(window.held[i] - 1, -1, -1):
+        target = q_target(window.rewards[i, (first + back) % n], target, False, rule.base.gamma)
+    improve(rule.base, agent.table, i, (window.states[i, first], window.actions[i, first]), target)
+    window.first[i] = (first + 1) % n
+    window.held[i] -= 1
+
+
+@compiled
+def push(rule, agent, i, step, next_value):
+    """Add a step to the window and make the updates that are due; `next_value` is 0 after a termination."""
+    window, ended = agent.window, step.terminated or step.truncated
+    n = window.rewards.shape[1]
+    slot = (window.first[i] + window.held[i]) % n
+    window.states[i, slot], window.actions[i, slot], window.rewards[i, slot] = step.state, step.action, step.reward
+    window.held[i] += 1
+    if window.held[i] == n:
+        update_oldest(rule, agent, i, next_value)
+    while ended and window.held[i] > 0:
+        update_oldest(rule, agent, i, next_value)
+    tick(rule.base, agent.table, i, ended)
+
+
+@compiled
+def learn_td(rule, agent, i, step):
+    """Move V(s) of n steps ago towards the n-step return."""
+    next_value = 0.0 if step.terminated else agent.table.q[i, step.successor, 0]
+    push(rule, agent, i, of_state(step), next_value)
+
+
+@compiled
+def choose_sarsa(rule, agent, i, state):
+    """Return the action that is already chosen, or an ε-greedy one."""
+    return epsilon_greedy(rule.base, agent.table, i, state) if agent.pending[i] < 0 else agent.pending[i]
+
+
+@compiled
+def learn_sarsa(rule, agent, i, step):
+    """Choose the next action and move Q(s, a) of n steps ago towards the n-step return."""
+    next_action, next_value = -1, 0.0
+    if not step.terminated:
+        next_action = epsilon_greedy(rule.base, agent.table, i, step.successor)
+        next_value = agent.table.q[i, step.successor, next_action]
+    push(rule, agent, i, step, next_value)
+    agent.pending[i] = -1 if step.truncated else next_action
+
+
+@compiled
+def run_td(model, world, rule, agent, quota):
+    """Run n-step TD in a model."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i):
+            step = advance(model, world, i, follow(rule, agent, i, world.state[i]))
+            learn_td(rule, agent, i, step)
+            quota.left[i] -= 1
+
+
+@compiled
+def run_sarsa(model, world, rule, agent, quota):
+    """Run n-step SARSA in a model."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i):
+            step = advance(model, world, i, choose_sarsa(rule, agent, i, world.state[i]))
+            learn_sarsa(rule, agent, i, step)
+            quota.left[i] -= 1
+
+
+class NStepTD(Prediction):
+    """n-step TD prediction (see `Prediction` for the arguments)."""
+
+    config: NStepTDConfig
+    kernels = Kernels(follow, learn_td, run_td)
+
+    def make_agent(self) -> Agent:
+        """Return tables without any experience."""
+        return Agent(self.new_table(), Window.new(len(self.seeds), self.config.n), np.full(len(self.seeds), -1))
+
+
+class NStepSarsa(TabularLearner):
+    """n-step SARSA (see `TabularLearner` for the arguments)."""
+
+    config: NStepSarsaConfig
+    kernels = Kernels(choose_sarsa, learn_sarsa, run_sarsa)
+
+    def make_agent(self) -> Agent:
+        """Return tables without any experience."""
+        table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
+        return Agent(table, Window.new(len(self.seeds), self.config.n), np.full(len(self.seeds), -1))

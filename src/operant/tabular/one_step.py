@@ -1,0 +1,182 @@
+"""Q-learning, SARSA and Expected SARSA: control by one-step temporal differences.
+
+The three differ in the value that they give to the next state:
+
+    Q-learning      max_a Q(s', a)                      off-policy: learns the greedy policy whatever it does
+    SARSA           Q(s', a'), a' the next action       on-policy: learns the policy that explores
+    Expected SARSA  (1 - ε) max_a Q + ε mean_a Q        on-policy, without the noise of a'
+
+Watkins and Dayan 1992 (Q-learning), Rummery and Niranjan 1994 (SARSA), van Seijen et al. 2009 (Expected SARSA).
+
+What differs: ties are broken at random; an episode that a time limit cuts bootstraps from the value of its true last
+state (Pardo et al. 2018, arXiv:1712.00378); `bonus` adds a reward for rarely tried actions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.tabular.acting import Rule, Table, best_value, epsilon_greedy, exploring_value, improve, tick
+from operant.tabular.compiling import compiled
+from operant.tabular.configs import ControlConfig, at_least
+from operant.tabular.formulas import count_bonus, q_target
+from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.simulator import advance, may_go_on
+
+
+@dataclass(frozen=True)
+class OneStepConfig(ControlConfig):
+    """Hyperparameters of Q-learning, SARSA and Expected SARSA."""
+
+    bonus: float = 0.0
+    """β of the bonus β / sqrt(N) added to the reward of the N-th try of an action. Higher explores longer; 0: none."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        at_least(self, 0.0, "bonus")
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "FrozenLake-v1": {
+        "step_size_schedule": "visits",
+        "step_size_power": 0.6,
+        "epsilon": 1.0,
+        "epsilon_schedule": "linear",
+        "epsilon_final": 0.1,
+        "epsilon_span": 1e5,
+        "schedule_unit": "steps",
+    },
+    "CliffWalking-v1": {"gamma": 1.0, "step_size": 0.5, "epsilon": 0.1},
+    "decaying": {"epsilon": 1.0, "epsilon_schedule": "exponential", "epsilon_final": 0.01, "epsilon_factor": 0.9995},
+}
+"""Configuration by task, or by name: `decaying` explores everything at first and hardly at all after 9208 episodes."""
+
+
+class OneStepRule(NamedTuple):
+    """The rule with the scale of the bonus."""
+
+    base: Rule
+    bonus: float
+
+
+class Agent(NamedTuple):
+    """Tables, and the action `[S]` that SARSA has already chosen for the state it is in, -1 for none."""
+
+    table: Table
+    pending: NDArray[np.int64]
+
+
+@compiled
+def choose(rule, agent, i, state):
+    """Return the action that is already chosen, or an ε-greedy one."""
+    return epsilon_greedy(rule.base, agent.table, i, state) if agent.pending[i] < 0 else agent.pending[i]
+
+
+@compiled
+def with_bonus(rule, agent, i, step):
+    """Return the reward of a step and the bonus for trying the action once more."""
+    if rule.bonus == 0.0:
+        return step.reward
+    return step.reward + count_bonus(rule.bonus, agent.table.visits[i, step.state, step.action] + 1)
+
+
+@compiled
+def update(rule, agent, i, step, next_value):
+    """Move Q(s, a) towards `r + γ V(s')`, where the next value is the method's own."""
+    target = q_target(with_bonus(rule, agent, i, step), next_value, step.terminated, rule.base.gamma)
+    improve(rule.base, agent.table, i, (step.state, step.action), target)
+    tick(rule.base, agent.table, i, step.terminated or step.truncated)
+
+
+@compiled
+def learn_q_learning(rule, agent, i, step):
+    """Move Q(s, a) towards `r + γ max_a' Q(s', a')`."""
+    next_value = 0.0
+    if not step.terminated:
+        next_value = best_value(rule.base.choices, agent.table.q[i, step.successor], step.successor)
+    update(rule, agent, i, step, next_value)
+
+
+@compiled
+def learn_sarsa(rule, agent, i, step):
+    """Choose a' and move Q(s, a) towards `r + γ Q(s', a')`."""
+    next_action, next_value = -1, 0.0
+    if not step.terminated:
+        next_action = epsilon_greedy(rule.base, agent.table, i, step.successor)
+        next_value = agent.table.q[i, step.successor, next_action]
+    update(rule, agent, i, step, next_value)
+    agent.pending[i] = -1 if step.truncated else next_action
+
+
+@compiled
+def learn_expected_sarsa(rule, agent, i, step):
+    """Move Q(s, a) towards `r + γ E[Q(s', a')]` under the ε-greedy policy."""
+    next_value = 0.0 if step.terminated else exploring_value(rule.base, agent.table, i, step.successor)
+    update(rule, agent, i, step, next_value)
+
+
+@compiled
+def run_q_learning(model, world, rule, agent, quota):
+    """Run Q-learning in a model."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i):
+            step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
+            learn_q_learning(rule, agent, i, step)
+            quota.left[i] -= 1
+
+
+@compiled
+def run_sarsa(model, world, rule, agent, quota):
+    """Run SARSA in a model."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i):
+            step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
+            learn_sarsa(rule, agent, i, step)
+            quota.left[i] -= 1
+
+
+@compiled
+def run_expected_sarsa(model, world, rule, agent, quota):
+    """Run Expected SARSA in a model."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i):
+            step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
+            learn_expected_sarsa(rule, agent, i, step)
+            quota.left[i] -= 1
+
+
+class OneStep(TabularLearner):
+    """What Q-learning, SARSA and Expected SARSA share."""
+
+    config: OneStepConfig
+
+    def make_rule(self, base: Rule) -> OneStepRule:
+        """Add the scale of the bonus."""
+        return OneStepRule(base, float(self.config.bonus))
+
+    def make_agent(self) -> Agent:
+        """Return tables without any experience."""
+        table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
+        return Agent(table, np.full(len(self.seeds), -1, np.int64))
+
+
+class QLearning(OneStep):
+    """Q-learning (see `TabularLearner` for the arguments)."""
+
+    kernels = Kernels(choose, learn_q_learning, run_q_learning)
+
+
+class Sarsa(OneStep):
+    """SARSA (see `TabularLearner` for the arguments)."""
+
+    kernels = Kernels(choose, learn_sarsa, run_sarsa)
+
+
+class ExpectedSarsa(OneStep):
+    """Expected SARSA (see `TabularLearner` for the arguments)."""
+
+    kernels = Kernels(choose, learn_expected_sarsa, run_expected_sarsa)

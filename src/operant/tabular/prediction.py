@@ -1,0 +1,134 @@
+"""Prediction: learning the values of the states under a policy that is given and does not change."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from operant.envs.base import BatchEnv
+from operant.mdp import MDP
+from operant.tabular.acting import Rule, Table, drawn_action
+from operant.tabular.compiling import compiled
+from operant.tabular.configs import TableConfig
+from operant.tabular.learner import TabularLearner, shares
+from operant.tabular.simulator import UNLIMITED, Step
+
+Floats = NDArray[np.float64]
+
+
+class Policy(NamedTuple):
+    """A stochastic policy, ready to be drawn from.
+
+    Attributes:
+        cumulative: `[states * A]`, the probabilities of the actions, summed up within each state.
+        actions: A.
+    """
+
+    cumulative: Floats
+    actions: int
+
+
+class PredictionRule(NamedTuple):
+    """The rule with the policy.
+
+    Attributes:
+        base: the rule.
+        policy: what is followed.
+    """
+
+    base: Rule
+    policy: Policy
+
+
+@compiled
+def follow(rule, agent, i, state):
+    """Return an action drawn from the policy."""
+    return drawn_action(rule.policy.cumulative, rule.policy.actions, agent.table.rng, i, state)
+
+
+@compiled
+def of_state(step):
+    """Return the step with action 0, the one action that a table of states has."""
+    return Step(step.state, 0, step.reward, step.successor, step.terminated, step.truncated)
+
+
+class Prediction(TabularLearner):
+    """`S` seeds that evaluate one policy.
+
+    Args:
+        config: hyperparameters.
+        source: as for `TabularLearner`.
+        seeds: as for `TabularLearner`.
+        budget: as for `TabularLearner`.
+        policy: `[states]`, an action each, or `[states, A]`, probabilities. Default: every feasible action is equally
+            likely.
+
+    Raises:
+        ValueError: the policy has another shape, or chooses what is not feasible.
+    """
+
+    def __init__(
+        self,
+        config: TableConfig,
+        source: MDP | BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int = UNLIMITED,
+        policy: ArrayLike | None = None,
+    ) -> None:
+        self._given = policy
+        super().__init__(config, source, seeds=seeds, budget=budget)
+
+    def make_rule(self, base: Rule) -> Any:
+        """Add the policy."""
+        return PredictionRule(base, self.make_policy())
+
+    def make_policy(self) -> Policy:
+        """Return the policy as the kernels read it."""
+        self.followed = policy_table(self._given, self.feasible)
+        return Policy(np.cumsum(self.followed, axis=1).ravel(), self.actions)
+
+    def new_table(self) -> Table:
+        """Return values of states before learning, `[S, states, 1]`; those of terminal states are 0."""
+        table = Table.new(self.rule.base, self.seeds, self.states, 1, self.config.initial_value)
+        table.q[:, ~self.feasible.any(axis=1)] = 0.0
+        return table
+
+    @property
+    def values(self) -> Floats:
+        """Values of states, `[S, states]`; a view."""
+        return self.agent.table.q[:, :, 0]
+
+    def probabilities(self, states: NDArray[np.int64], *, exploring: bool = False) -> Floats:
+        """Return the policy in states `[S, N]`, `[S, N, A]`; it is the same for all seeds."""
+        return self.followed[states]
+
+
+def policy_table(policy: ArrayLike | None, feasible: NDArray[np.bool_]) -> Floats:
+    """Return a policy as probabilities `[states, A]`; None is uniform over feasible actions.
+
+    Raises:
+        ValueError: the policy has another shape, or chooses what is not feasible.
+    """
+    if policy is None:
+        return shares(feasible)
+    given: NDArray[Any] = np.asarray(policy)
+    open_states = np.asarray(feasible.any(axis=1))
+    if given.ndim == 1 and given.shape == open_states.shape:
+        chosen = np.where(open_states, given, 0).astype(np.int64)
+        if ((chosen < 0) | (chosen >= feasible.shape[1])).any():
+            raise ValueError(f"policy must choose actions from 0 to {feasible.shape[1] - 1}, got {given.tolist()}")
+        given = np.eye(feasible.shape[1])[chosen]
+    if given.shape != feasible.shape:
+        raise ValueError(f"policy must have shape {feasible.shape[:1]} or {feasible.shape}, got {given.shape}")
+    table = np.where(open_states[:, None], given, 0.0).astype(np.float64)
+    sums_to_one = np.isclose(table.sum(axis=1), 1.0) & (table >= 0.0).all(axis=1)
+    wrong = np.flatnonzero(open_states & ~(sums_to_one & (feasible | (table == 0.0)).all(axis=1)))
+    if wrong.size:
+        state = int(wrong[0])
+        raise ValueError(
+            f"policy must give probabilities of feasible actions that sum to 1, but in state {state} it gives "
+            f"{table[state].tolist()} with feasible {feasible[state].tolist()} ({wrong.size} such states)"
+        )
+    return table

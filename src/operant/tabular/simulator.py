@@ -1,0 +1,191 @@
+"""A known model as an environment inside kernels: `S` seeds that each live an episode after another."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.mdp import MDP
+from operant.tabular.compiling import compiled
+from operant.tabular.random import Words, draw, words
+
+UNLIMITED = 1 << 62
+"""Steps, or episodes, without a limit."""
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Model(NamedTuple):
+    """What an action leads to, ready to be drawn from.
+
+    Attributes:
+        actions: A.
+        indptr: `[states * A + 1]`, where each row begins.
+        cumulative: `[n]`, probabilities summed up within each row.
+        successors: `[n]`.
+        rewards: `[n]`.
+        terminates: bool `[n]`.
+        starts: states that an episode can begin in.
+        start_cumulative: their probabilities, summed up.
+        max_steps: steps after which an episode is truncated.
+    """
+
+    actions: int
+    indptr: Ints
+    cumulative: Floats
+    successors: Ints
+    rewards: Floats
+    terminates: NDArray[np.bool_]
+    starts: Ints
+    start_cumulative: Floats
+    max_steps: int
+
+    @classmethod
+    def of(cls, mdp: MDP, max_steps: int | None = None) -> Self:
+        """Prepare a model.
+
+        Args:
+            mdp: the model.
+            max_steps: the limit; default: its own.
+        """
+        limit = mdp.max_steps if max_steps is None else max_steps
+        total = np.concatenate([[0.0], np.cumsum(mdp.probabilities)])
+        before = np.repeat(total[mdp.indptr[:-1]], np.diff(mdp.indptr))
+        starts = np.flatnonzero(mdp.start)
+        return cls(
+            actions=mdp.actions,
+            indptr=np.array(mdp.indptr, np.int64),
+            cumulative=total[1:] - before,
+            successors=np.array(mdp.successors, np.int64),
+            rewards=np.array(mdp.rewards, np.float64),
+            terminates=np.array(mdp.terminates, np.bool_),
+            starts=starts.astype(np.int64),
+            start_cumulative=np.cumsum(mdp.start[starts]),
+            max_steps=UNLIMITED if limit is None else limit,
+        )
+
+
+class Step(NamedTuple):
+    """What one action of one seed led to.
+
+    Attributes:
+        state: where it was taken.
+        action: what was done.
+        reward: what it paid.
+        successor: where it led to; at the end of an episode not the first state of the next one.
+        terminated: the episode has ended and the successor is worth 0.
+        truncated: a time limit has cut the episode; the successor keeps its value.
+    """
+
+    state: int
+    action: int
+    reward: float
+    successor: int
+    terminated: bool
+    truncated: bool
+
+
+class Quota(NamedTuple):
+    """How long seeds may go on.
+
+    Attributes:
+        left: `[S]`, steps, which are counted down.
+        episodes: number of the last episode, of all that were ever ended.
+    """
+
+    left: Ints
+    episodes: int
+
+
+class World(NamedTuple):
+    """Where every seed is, and what has happened to it.
+
+    Attributes:
+        state: `[S]`.
+        age: `[S]`, steps of the current episode.
+        total: `[S]`, undiscounted return of the current episode.
+        episodes: `[S]`, how many have ended.
+        ended: `[S, 3]`, number, summed returns and summed lengths of episodes since the last report.
+        rng: `[S]`, stream of the environment.
+        returns: `[S, K]`, return of each of the first K episodes.
+        lengths: `[S, K]`, their lengths in steps.
+    """
+
+    state: Ints
+    age: Ints
+    total: Floats
+    episodes: Ints
+    ended: Floats
+    rng: Words
+    returns: Floats
+    lengths: Ints
+
+    @classmethod
+    def new(cls, seeds: Sequence[int], purpose: str = "environment", record: int = 0) -> Self:
+        """Return a world of `S` seeds, in state 0, that records the first `record` episodes of each."""
+        count = len(seeds)
+        return cls(
+            state=np.zeros(count, np.int64),
+            age=np.zeros(count, np.int64),
+            total=np.zeros(count),
+            episodes=np.zeros(count, np.int64),
+            ended=np.zeros((count, 3)),
+            rng=words(seeds, purpose),
+            returns=np.zeros((count, record)),
+            lengths=np.zeros((count, record), np.int64),
+        )
+
+
+@compiled
+def may_go_on(world, quota, i):
+    """Tell whether a seed has steps and episodes left."""
+    return quota.left[i] > 0 and world.episodes[i] < quota.episodes
+
+
+@compiled
+def begin(model, world, i):
+    """Start an episode of seed `i`."""
+    world.state[i] = model.starts[draw(model.start_cumulative, 0, len(model.starts), world.rng, i)]
+
+
+@compiled
+def begin_all(model, world):
+    """Start an episode of every seed."""
+    for i in range(len(world.state)):
+        begin(model, world, i)
+
+
+@compiled
+def settle(world, i, reward, successor, ended):
+    """Keep account of a step that led to `successor`."""
+    world.age[i] += 1
+    world.total[i] += reward
+    world.state[i] = successor
+    if not ended:
+        return
+    episode = world.episodes[i]
+    if episode < world.returns.shape[1]:
+        world.returns[i, episode] = world.total[i]
+        world.lengths[i, episode] = world.age[i]
+    world.ended[i, 0] += 1.0
+    world.ended[i, 1] += world.total[i]
+    world.ended[i, 2] += world.age[i]
+    world.episodes[i] += 1
+    world.age[i] = 0
+    world.total[i] = 0.0
+
+
+@compiled
+def advance(model, world, i, action):
+    """Take an action and return the step; after the end of an episode, start the next one."""
+    state = world.state[i]
+    row = state * model.actions + action
+    entry = draw(model.cumulative, model.indptr[row], model.indptr[row + 1], world.rng, i)
+    reward, successor, terminated = model.rewards[entry], model.successors[entry], model.terminates[entry]
+    truncated = not terminated and world.age[i] + 1 >= model.max_steps
+    settle(world, i, reward, successor, terminated or truncated)
+    if terminated or truncated:
+        begin(model, world, i)
+    return Step(state, action, reward, successor, terminated, truncated)

@@ -1,0 +1,348 @@
+"""How to choose between the arms of a bandit, one strategy after another.
+
+    ε-greedy            any arm with probability ε, else the best so far: regret grows linearly
+    UCB1                the largest `Q + c sqrt(ln t / N)` (Auer, Cesa-Bianchi and Fischer 2002)
+    KL-UCB              the largest mean q that is still likely, `N KL(Q, q) <= ln t` (Garivier and Cappé 2011)
+    Thompson sampling   the best arm of a world drawn from what is believed (Thompson 1933; Agrawal and Goyal 2012)
+    gradient bandit     preferences that climb the expected reward (Sutton and Barto 2018, section 2.8)
+
+Ties are broken at random. UCB1 and KL-UCB first pull every arm once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, isfinite, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from operant.tabular.bandits import BanditLearner, bernoulli_kl, pull, pull_and_average, top_arm
+from operant.tabular.compiling import compiled
+from operant.tabular.configs import at_least
+from operant.tabular.random import below, beta, normal, uniform
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {}
+"""None of the strategies is tuned for a task."""
+
+BISECTIONS = 40
+
+
+@dataclass(frozen=True)
+class StrategyConfig:
+    """What every strategy is told."""
+
+    steps: int = 100
+    """Pulls of a seed in one iteration, so how often metrics are reported; learning does not depend on it."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        at_least(self, 1, "steps")
+
+
+@dataclass(frozen=True)
+class EpsilonGreedyConfig(StrategyConfig):
+    """Hyperparameters of the ε-greedy strategy."""
+
+    epsilon: float = 0.1
+    """ε, the probability of a random arm. Higher finds the best arm sooner and pulls it less often."""
+    step_size: float = 0.0
+    """Share of the error that an estimate moves by; 0: estimates are the means of all rewards."""
+    initial_value: float = 0.0
+    """Estimate of an arm before it is pulled. A high one, with a step size, tries every arm repeatedly (optimism)."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        for name in ("epsilon", "step_size"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)!r}")
+        if not isfinite(self.initial_value):
+            raise ValueError(f"initial_value must be finite, got {self.initial_value!r}")
+
+    def rule(self) -> "EpsilonGreedyRule":
+        """Return what the kernel reads."""
+        return EpsilonGreedyRule(float(self.epsilon), float(self.step_size))
+
+
+@dataclass(frozen=True)
+class UCBConfig(StrategyConfig):
+    """Hyperparameters of UCB1."""
+
+    scale: float = sqrt(2.0)
+    """c of the bonus `c sqrt(ln t / N)`, in units of reward. Higher explores longer; √2 is UCB1 for rewards in [0, 1].
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        at_least(self, 0.0, "scale")
+
+    def rule(self) -> "UCBRule":
+        """Return what the kernel reads."""
+        return UCBRule(float(self.scale))
+
+
+@dataclass(frozen=True)
+class KLUCBConfig(StrategyConfig):
+    """Hyperparameters of KL-UCB, for rewards in [0, 1]: there are none."""
+
+    def rule(self) -> "UCBRule":
+        """Return what the kernel reads."""
+        return UCBRule(1.0)
+
+
+@dataclass(frozen=True)
+class ThompsonBetaConfig(StrategyConfig):
+    """Hyperparameters of Thompson sampling for arms that pay 1 or 0."""
+
+    successes: float = 1.0
+    """First parameter of the beta prior, at least 1: what is believed before the first pull; 1 and 1 is uniform."""
+    failures: float = 1.0
+    """Second parameter of the beta prior, at least 1."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        at_least(self, 1.0, "successes", "failures")
+
+    def rule(self) -> "PriorRule":
+        """Return what the kernel reads."""
+        return PriorRule(float(self.successes), float(self.failures))
+
+
+@dataclass(frozen=True)
+class ThompsonGaussianConfig(StrategyConfig):
+    """Hyperparameters of Thompson sampling for arms that pay normal numbers."""
+
+    prior_deviation: float = 1.0
+    """Standard deviation of the means that are believed possible, around 0. Higher explores longer."""
+    noise: float = 1.0
+    """Standard deviation of the rewards of an arm, which is taken to be known."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        for name in ("prior_deviation", "noise"):
+            if not 0.0 < getattr(self, name) < inf:
+                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)!r}")
+
+    def rule(self) -> "PriorRule":
+        """Return what the kernel reads."""
+        return PriorRule(float(self.prior_deviation), float(self.noise))
+
+
+@dataclass(frozen=True)
+class GradientBanditConfig(StrategyConfig):
+    """Hyperparameters of the gradient bandit."""
+
+    step_size: float = 0.1
+    """Share of the error that preferences move by. Higher commits sooner, perhaps to the wrong arm."""
+    baseline: bool = True
+    """Whether rewards are compared with their mean so far; without it, a reward is good if it is positive."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        at_least(self, 0.0, "step_size")
+
+    def rule(self) -> "GradientRule":
+        """Return what the kernel reads."""
+        return GradientRule(float(self.step_size), self.baseline)
+
+
+class EpsilonGreedyRule(NamedTuple):
+    """ε, and the step size of estimates (0 for means)."""
+
+    epsilon: float
+    step_size: float
+
+
+class UCBRule(NamedTuple):
+    """The scale of the bonus."""
+
+    scale: float
+
+
+class PriorRule(NamedTuple):
+    """The two numbers of what is believed before the first pull."""
+
+    first: float
+    second: float
+
+
+class GradientRule(NamedTuple):
+    """The step size, and whether there is a baseline."""
+
+    step_size: float
+    baseline: bool
+
+
+@compiled
+def ucb_index(estimate, count, clock, scale):
+    """Return `Q + c sqrt(ln t / N)`; infinity for an arm that was never pulled. `clock` counts from 1."""
+    return estimate + scale * np.sqrt(np.log(clock) / count) if count > 0 else np.inf
+
+
+@compiled
+def kl_ucb_index(estimate, count, clock):
+    """Return the largest q with `N KL(Q, q) <= ln t`; infinity for an arm that was never pulled."""
+    if count == 0:
+        return np.inf
+    bound = np.log(clock) / count
+    low, high = estimate, min(1.0, estimate + np.sqrt(0.5 * bound))  # Pinsker: KL >= 2 (q - p)²
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        if middle < 1.0 and bernoulli_kl(estimate, middle) <= bound:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def posterior(estimate, count, deviation, noise):
+    """Return mean and standard deviation of a normal mean, given `count` rewards with the mean `estimate`."""
+    precision = 1.0 / deviation**2 + count / noise**2
+    return (count / noise**2) * estimate / precision, np.sqrt(1.0 / precision)
+
+
+@compiled
+def softmax_arm(preferences, probabilities, rng, i):
+    """Return an arm with the softmax probabilities of its preference, which are written to `probabilities`."""
+    largest, total = preferences[0], 0.0
+    for k in range(1, len(preferences)):
+        largest = max(largest, preferences[k])
+    for k in range(len(preferences)):
+        probabilities[k] = np.exp(preferences[k] - largest)
+        total += probabilities[k]
+    drawn, arm = uniform(rng, i), -1
+    for k in range(len(preferences)):
+        probabilities[k] /= total
+        drawn -= probabilities[k]
+        if drawn < 0.0 and arm < 0:
+            arm = k
+    return arm if arm >= 0 else len(preferences) - 1
+
+
+@compiled
+def run_epsilon_greedy(arms, pulls, rule, steps):
+    """Pull `steps` arms of every seed, ε-greedily."""
+    for i in range(len(pulls.clock)):
+        for _ in range(steps):
+            if uniform(pulls.rng, i) < rule.epsilon:
+                arm = below(pulls.rng, i, pulls.counts.shape[1])
+            else:
+                arm = top_arm(pulls.estimates[i], pulls.rng, i)
+            pull_and_average(arms, pulls, i, arm, rule.step_size)
+
+
+@compiled
+def run_ucb(arms, pulls, rule, steps):
+    """Pull `steps` arms of every seed by UCB1."""
+    for i in range(len(pulls.clock)):
+        for _ in range(steps):
+            for k in range(pulls.counts.shape[1]):
+                pulls.scores[i, k] = ucb_index(
+                    pulls.estimates[i, k], pulls.counts[i, k], pulls.clock[i] + 1, rule.scale
+                )
+            pull_and_average(arms, pulls, i, top_arm(pulls.scores[i], pulls.rng, i), 0.0)
+
+
+@compiled
+def run_kl_ucb(arms, pulls, rule, steps):
+    """Pull `steps` arms of every seed by KL-UCB."""
+    for i in range(len(pulls.clock)):
+        for _ in range(steps):
+            for k in range(pulls.counts.shape[1]):
+                pulls.scores[i, k] = kl_ucb_index(pulls.estimates[i, k], pulls.counts[i, k], pulls.clock[i] + 1)
+            pull_and_average(arms, pulls, i, top_arm(pulls.scores[i], pulls.rng, i), 0.0)
+
+
+@compiled
+def run_thompson_beta(arms, pulls, rule, steps):
+    """Pull `steps` arms of every seed, each the best of a world drawn from beta posteriors."""
+    for i in range(len(pulls.clock)):
+        for _ in range(steps):
+            for k in range(pulls.counts.shape[1]):
+                ones = pulls.estimates[i, k] * pulls.counts[i, k]
+                zeros = pulls.counts[i, k] - ones
+                pulls.scores[i, k] = beta(pulls.rng, i, rule.first + ones, rule.second + zeros)
+            pull_and_average(arms, pulls, i, top_arm(pulls.scores[i], pulls.rng, i), 0.0)
+
+
+@compiled
+def run_thompson_gaussian(arms, pulls, rule, steps):
+    """Pull `steps` arms of every seed, each the best of a world drawn from normal posteriors."""
+    for i in range(len(pulls.clock)):
+        for _ in range(steps):
+            for k in range(pulls.counts.shape[1]):
+                mean, deviation = posterior(pulls.estimates[i, k], pulls.counts[i, k], rule.first, rule.second)
+                pulls.scores[i, k] = mean + deviation * normal(pulls.rng, i)
+            pull_and_average(arms, pulls, i, top_arm(pulls.scores[i], pulls.rng, i), 0.0)
+
+
+@compiled
+def climb(preferences, probabilities, arm, gain):
+    """Move the preferences along the gradient of the expected reward: `H_k += gain (1[k = arm] - π_k)`."""
+    for k in range(len(preferences)):
+        preferences[k] += gain * ((1.0 if k == arm else 0.0) - probabilities[k])
+
+
+@compiled
+def run_gradient(arms, pulls, rule, steps):
+    """Pull `steps` arms of every seed; `scores` are preferences and `estimates` probabilities."""
+    for i in range(len(pulls.clock)):
+        for _ in range(steps):
+            arm = softmax_arm(pulls.scores[i], pulls.estimates[i], pulls.rng, i)
+            before = pulls.mean[i]
+            reward = pull(arms, pulls, i, arm)
+            baseline = reward if pulls.clock[i] == 1 else before
+            climb(pulls.scores[i], pulls.estimates[i], arm, rule.step_size * (reward - baseline * rule.baseline))
+
+
+class EpsilonGreedy(BanditLearner):
+    """The ε-greedy strategy (see `BanditLearner` for the arguments)."""
+
+    config: EpsilonGreedyConfig
+    run = run_epsilon_greedy
+
+    def initial_estimate(self) -> float:
+        """Return what every arm seems to pay before it is pulled."""
+        return float(self.config.initial_value)
+
+
+class UCB1(BanditLearner):
+    """UCB1 (see `BanditLearner` for the arguments)."""
+
+    config: UCBConfig
+    run = run_ucb
+
+
+class KLUCB(BanditLearner):
+    """KL-UCB, for arms that pay 1 or 0 (see `BanditLearner` for the arguments)."""
+
+    config: KLUCBConfig
+    run = run_kl_ucb
+    needs_bernoulli = True
+
+
+class ThompsonBeta(BanditLearner):
+    """Thompson sampling for arms that pay 1 or 0 (see `BanditLearner` for the arguments)."""
+
+    config: ThompsonBetaConfig
+    run = run_thompson_beta
+    needs_bernoulli = True
+
+
+class ThompsonGaussian(BanditLearner):
+    """Thompson sampling for arms that pay normal numbers (see `BanditLearner` for the arguments)."""
+
+    config: ThompsonGaussianConfig
+    run = run_thompson_gaussian
+
+
+class GradientBandit(BanditLearner):
+    """The gradient bandit (see `BanditLearner` for the arguments)."""
+
+    config: GradientBanditConfig
+    run = run_gradient

@@ -1,0 +1,293 @@
+r"""TD(λ) and SARSA(λ): every step updates all that led to it, by eligibility traces.
+
+With the TD error `δ = r + γ V(s') - V(s)`, every cell moves by `α δ z`, where its trace z grows at each visit and
+fades by `γ λ` a step (Sutton 1988; Singh and Sutton 1996; van Seijen et al. 2016, "True online temporal-difference
+learning", JMLR 17):
+
+    accumulating    z ← γλ z + 1
+    replacing       z ← 1
+    true_online     z ← γλ z + 1 - α γλ z, and V moves such that it equals the online λ-return algorithm, exactly
+
+λ = 0 is TD(0) and SARSA. Offline, with all moves of an episode added up and made at its end, accumulating traces are
+the λ-return of `operant.tabular.episodic` (Sutton and Barto 2018, section 12.2).
+
+What differs: an episode that a time limit cuts bootstraps from its true last state. Only cells with a trace above 1e-30
+are touched.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.tabular.acting import Rule, Table, epsilon_greedy, tick
+from operant.tabular.compiling import compiled
+from operant.tabular.configs import ControlConfig, TableConfig
+from operant.tabular.formulas import q_target
+from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.prediction import Policy, Prediction, follow, of_state
+from operant.tabular.simulator import advance, may_go_on
+
+TraceKind = Literal["accumulating", "replacing", "true_online"]
+KINDS: tuple[TraceKind, ...] = ("accumulating", "replacing", "true_online")
+ACCUMULATING, REPLACING, TRUE_ONLINE = range(3)
+NEGLIGIBLE = 1e-30
+
+
+@dataclass(frozen=True)
+class TDLambdaConfig(TableConfig):
+    """Hyperparameters of TD(λ) prediction."""
+
+    lam: float = 0.9
+    """λ, how slowly traces fade: 0 is TD(0), 1 Monte Carlo."""
+    traces: TraceKind = "accumulating"
+    """How traces grow: by 1 a visit, to 1, or such that the updates are exactly those of the online λ-return."""
+    update: Literal["online", "offline"] = "online"
+    """When values move: at every step, or all at once at the end of an episode (accumulating and replacing traces)."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        _check(self)
+        if self.update not in ("online", "offline") or (self.update == "offline" and self.traces == "true_online"):
+            raise ValueError(f"update must be online, or offline with other traces than true_online; got {self.update}")
+
+
+@dataclass(frozen=True)
+class SarsaLambdaConfig(ControlConfig):
+    """Hyperparameters of SARSA(λ)."""
+
+    lam: float = 0.9
+    """λ, how slowly traces fade: 0 is SARSA, 1 Monte Carlo."""
+    traces: TraceKind = "replacing"
+    """How traces grow: by 1 a visit, to 1, or such that the updates are exactly those of the online λ-return."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        _check(self)
+
+
+def _check(config: TDLambdaConfig | SarsaLambdaConfig) -> None:
+    for name, fits, expected in (
+        ("lam", 0.0 <= config.lam <= 1.0, "in [0, 1]"),
+        ("traces", config.traces in KINDS, f"one of {', '.join(KINDS)}"),
+        ("step_size_schedule", config.step_size_schedule != "visits", "constant, linear or exponential with traces"),
+    ):
+        if not fits:
+            raise ValueError(f"{name} must be {expected}, got {getattr(config, name)!r}")
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "CliffWalking-v1": {"gamma": 1.0, "step_size": 0.25},
+    "operant/RandomWalk19-v0": {"gamma": 1.0, "step_size": 0.2, "lam": 0.8},
+}
+"""Configuration by task."""
+
+
+class TraceRule(NamedTuple):
+    """What the traces need to know: λ, index in `KINDS`, whether values move at the end of an episode."""
+
+    lam: float
+    kind: int
+    offline: bool
+
+
+class Traces(NamedTuple):
+    """The traces of `S` seeds.
+
+    Attributes:
+        z: `[S, states, A]`.
+        active: `[S, states * A]`, the cells with a trace, in any order.
+        live: `[S]`, how many they are.
+        old_value: `[S]`, of the current cell, as of the step before (true online).
+        moves: `[S, states, A]`, offline: what values move by at the end of the episode; else `[S, 0, 0]`.
+    """
+
+    z: NDArray[np.float64]
+    active: NDArray[np.int64]
+    live: NDArray[np.int64]
+    old_value: NDArray[np.float64]
+    moves: NDArray[np.float64]
+
+    @classmethod
+    def new(cls, seeds: Sequence[int], states: int, actions: int, *, offline: bool = False) -> Self:
+        """Return traces that are all 0."""
+        shape = (len(seeds), states, actions)
+        return cls(
+            z=np.zeros(shape),
+            active=np.zeros((len(seeds), states * actions), np.int64),
+            live=np.zeros(len(seeds), np.int64),
+            old_value=np.zeros(len(seeds)),
+            moves=np.zeros(shape if offline else (len(seeds), 0, 0)),
+        )
+
+
+class Agent(NamedTuple):
+    """Tables, traces, and the action `[S]` that SARSA has already chosen, -1 for none."""
+
+    table: Table
+    traces: Traces
+    pending: NDArray[np.int64]
+
+
+@compiled
+def grown(trace, kind, step_size):
+    """Return a faded trace after a visit to its cell."""
+    if kind == REPLACING:
+        return 1.0
+    return trace + 1.0 - step_size * trace if kind == TRUE_ONLINE else trace + 1.0
+
+
+@compiled
+def visit(traces, kind, i, cell, step_size):
+    """Let the trace of the current cell grow."""
+    state, action = cell
+    if traces.z[i, state, action] == 0.0:
+        traces.active[i, traces.live[i]] = state * traces.z.shape[2] + action
+        traces.live[i] += 1
+    traces.z[i, state, action] = grown(traces.z[i, state, action], kind, step_size)
+
+
+@compiled
+def move_all(q, traces, i, amount, fading):
+    """Move all cells by `amount` times their trace, and let the traces fade."""
+    actions, k = traces.z.shape[2], 0
+    while k < traces.live[i]:
+        state, action = traces.active[i, k] // actions, traces.active[i, k] % actions
+        q[i, state, action] += amount * traces.z[i, state, action]
+        traces.z[i, state, action] *= fading
+        if traces.z[i, state, action] > NEGLIGIBLE:
+            k += 1
+        else:
+            traces.z[i, state, action] = 0.0
+            traces.live[i] -= 1
+            traces.active[i, k] = traces.active[i, traces.live[i]]
+
+
+@compiled
+def make_moves(q, moves, i):
+    """Make the moves of a whole episode, and forget them."""
+    for state in range(moves.shape[1]):
+        for action in range(moves.shape[2]):
+            q[i, state, action] += moves[i, state, action]
+            moves[i, state, action] = 0.0
+
+
+@compiled
+def trace_update(rule, agent, i, step, next_value):
+    """Update all values after a step; `next_value` is 0 after a termination."""
+    table, traces, how = agent.table, agent.traces, rule.how
+    state, action, step_size = step.state, step.action, table.step_size[i]
+    value = table.q[i, state, action]
+    error = q_target(step.reward, next_value, False, rule.base.gamma) - value
+    table.visits[i, state, action] += 1
+    visit(traces, how.kind, i, (state, action), step_size)
+    fading = rule.base.gamma * how.lam
+    if how.kind == TRUE_ONLINE:
+        drift = value - traces.old_value[i]
+        move_all(table.q, traces, i, step_size * (error + drift), fading)
+        table.q[i, state, action] -= step_size * drift
+        traces.old_value[i] = next_value
+    else:
+        move_all(traces.moves if how.offline else table.q, traces, i, step_size * error, fading)
+    ended = step.terminated or step.truncated
+    if ended:
+        move_all(table.q, traces, i, 0.0, 0.0)
+        traces.old_value[i] = 0.0
+        make_moves(table.q, traces.moves, i)
+    tick(rule.base, table, i, ended)
+
+
+@compiled
+def learn_td(rule, agent, i, step):
+    """Move the values of all states that led here."""
+    next_value = 0.0 if step.terminated else agent.table.q[i, step.successor, 0]
+    trace_update(rule, agent, i, of_state(step), next_value)
+
+
+@compiled
+def choose_sarsa(rule, agent, i, state):
+    """Return the action that is already chosen, or an ε-greedy one."""
+    return epsilon_greedy(rule.base, agent.table, i, state) if agent.pending[i] < 0 else agent.pending[i]
+
+
+@compiled
+def learn_sarsa(rule, agent, i, step):
+    """Choose the next action and move the values of all actions that led here."""
+    next_action, next_value = -1, 0.0
+    if not step.terminated:
+        next_action = epsilon_greedy(rule.base, agent.table, i, step.successor)
+        next_value = agent.table.q[i, step.successor, next_action]
+    trace_update(rule, agent, i, step, next_value)
+    agent.pending[i] = -1 if step.truncated else next_action
+
+
+@compiled
+def run_td(model, world, rule, agent, quota):
+    """Run TD(λ) in a model."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i):
+            step = advance(model, world, i, follow(rule, agent, i, world.state[i]))
+            learn_td(rule, agent, i, step)
+            quota.left[i] -= 1
+
+
+@compiled
+def run_sarsa(model, world, rule, agent, quota):
+    """Run SARSA(λ) in a model."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i):
+            step = advance(model, world, i, choose_sarsa(rule, agent, i, world.state[i]))
+            learn_sarsa(rule, agent, i, step)
+            quota.left[i] -= 1
+
+
+class TDRule(NamedTuple):
+    """The rule with the policy that is evaluated, and that of the traces."""
+
+    base: Rule
+    policy: Policy
+    how: TraceRule
+
+
+class SarsaRule(NamedTuple):
+    """The rule, and that of the traces."""
+
+    base: Rule
+    how: TraceRule
+
+
+class TDLambda(Prediction):
+    """TD(λ) prediction (see `Prediction` for the arguments)."""
+
+    config: TDLambdaConfig
+    kernels = Kernels(follow, learn_td, run_td)
+
+    def make_rule(self, base: Rule) -> TDRule:
+        """Add the policy and the traces."""
+        how = TraceRule(float(self.config.lam), KINDS.index(self.config.traces), self.config.update == "offline")
+        return TDRule(base, self.make_policy(), how)
+
+    def make_agent(self) -> Agent:
+        """Return tables without any experience."""
+        traces = Traces.new(self.seeds, self.states, 1, offline=self.rule.how.offline)
+        return Agent(self.new_table(), traces, np.full(len(self.seeds), -1))
+
+
+class SarsaLambda(TabularLearner):
+    """SARSA(λ) (see `TabularLearner` for the arguments)."""
+
+    config: SarsaLambdaConfig
+    kernels = Kernels(choose_sarsa, learn_sarsa, run_sarsa)
+
+    def make_rule(self, base: Rule) -> SarsaRule:
+        """Add the traces."""
+        return SarsaRule(base, TraceRule(float(self.config.lam), KINDS.index(self.config.traces), offline=False))
+
+    def make_agent(self) -> Agent:
+        """Return tables without any experience."""
+        table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
+        return Agent(table, Traces.new(self.seeds, self.states, self.actions), np.full(len(self.seeds), -1))

@@ -1,0 +1,52 @@
+import sys
+import types
+from dataclasses import dataclass
+
+import pytest
+
+from operant.catalog import Algorithm
+from operant.runtime.experiments import configuration, learner_kind
+
+
+@dataclass(frozen=True)
+class TinyConfig:
+    """Two numbers."""
+
+    gamma: float = 0.99
+    lam: float | None = 0.5
+
+
+class Tiny:
+    """A learner in name."""
+
+
+@pytest.fixture
+def entry(monkeypatch):
+    module = types.ModuleType("tiny_algorithm")
+    module.TinyConfig, module.Tiny = TinyConfig, Tiny
+    module.PRESETS = {"Task-v0": {"gamma": 0.9}, "quick": {"gamma": 0.5}}
+    monkeypatch.setitem(sys.modules, "tiny_algorithm", module)
+    texts = dict.fromkeys(("title", "chapter", "family", "idea", "paper"), "tiny")
+    named = {"module": "tiny_algorithm", "config": "TinyConfig", "learner": "Tiny", "presets": ("paper",)}
+    return Algorithm(name="tiny", model="none", on_policy=True, actions=("discrete",), **texts, **named)
+
+
+def test_defaults_then_the_preset_then_single_values(entry):
+    assert configuration(entry, "Other-v0") == TinyConfig()
+    assert configuration(entry, "Task-v0") == TinyConfig(gamma=0.9)
+    assert configuration(entry, "Task-v0", "quick") == TinyConfig(gamma=0.5)
+    assert configuration(entry, "Task-v0", "paper") == TinyConfig()
+    assert configuration(entry, "Task-v0", gamma=0.1, lam=None) == TinyConfig(gamma=0.1, lam=None)
+
+
+def test_unknown_names_are_refused(entry):
+    with pytest.raises(ValueError, match="tiny has no preset 'fast'; there are: paper, Task-v0, quick"):
+        configuration(entry, "Task-v0", "fast")
+    with pytest.raises(ValueError, match="did you mean gamma"):
+        configuration(entry, "Task-v0", gama=0.1)
+
+
+def test_a_learner_needs_a_configuration_of_its_own_kind(entry):
+    assert learner_kind(entry, TinyConfig()) is Tiny
+    with pytest.raises(TypeError, match="tiny needs a configuration of TinyConfig, got 3"):
+        learner_kind(entry, 3)

@@ -1,0 +1,61 @@
+"""What every learner of the chapter must do, called by the tests of each."""
+
+import numpy as np
+
+from operant.mdp import MDP
+from operant.runtime.encoding import flatten, unflatten
+from operant.tabular import enumerated, learner_for
+
+from .models import forest
+
+
+def tables(learner):
+    """Return all arrays of a learner's state, by path."""
+    return {path: tensor.numpy() for path, tensor in flatten(learner.state_dict())[1].items()}
+
+
+def same(left, right):
+    found, expected = tables(left), tables(right)
+    assert found.keys() == expected.keys()
+    for path in found:
+        np.testing.assert_array_equal(found[path], expected[path], err_msg=path)
+
+
+def contract(algorithm, **values):
+    """Chunks, neighbours, resuming and stepping make no difference."""
+    mdp = forest(seed=3)
+    learner = learner_for(algorithm, mdp, seeds=(4, 0, 9), steps=60, **values)
+    reports = [learner.iterate() for _ in range(5)]
+    assert learner.consumed == 300
+    assert all(value.shape == (3,) for report in reports for value in report.values())
+    assert sum(report["rollout/episodes"].sum() for report in reports) == learner.world.episodes.sum() > 10
+
+    in_pieces = learner_for(algorithm, mdp, seeds=(4, 0, 9), steps=7, budget=300, **values)
+    while in_pieces.consumed < 300:
+        in_pieces.iterate()
+    assert in_pieces.consumed == 300
+    same(in_pieces, learner)
+
+    alone = learner_for(algorithm, mdp, seeds=(9,), steps=300, **values)
+    alone.iterate()
+    states = np.arange(mdp.states)[None]
+    np.testing.assert_array_equal(alone.probabilities(states)[0], learner.policy()[2])
+    assert alone.world.state[0] == learner.world.state[2]
+
+    resumed = learner_for(algorithm, mdp, seeds=(4, 0, 9), steps=60, **values)
+    resumed.load_state_dict(unflatten(*flatten(learner.state_dict())))
+    for _ in range(3):
+        for report, again in zip(learner.iterate().items(), resumed.iterate().items(), strict=True):
+            np.testing.assert_array_equal(report[1], again[1], err_msg=report[0])
+    same(resumed, learner)
+
+
+def stepping_is_simulating(algorithm, task="CliffWalking-v1", steps=150, **values):
+    """Nothing is random in the task, so its steps are the same in a Python loop over Gymnasium's environment."""
+    simulated = learner_for(algorithm, MDP.from_gymnasium(task), seeds=(1, 2), steps=steps, **values)
+    stepped = learner_for(algorithm, enumerated(task, (1, 2)), seeds=(1, 2), steps=steps, **values)
+    for learner in (simulated, stepped):
+        learner.iterate()
+        learner.env = None
+    same(stepped, simulated)
+    assert simulated.world.total.any() or simulated.world.episodes.any()

@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+
+from operant import api, catalog
+from operant.envs import GymnasiumEnv
+from operant.runtime.settings import Settings
+from operant.tabular import OneStepConfig, RandomConfig, assemble, known_model, learner_for
+
+from .models import corridor
+
+ENTRY = catalog.find("q-learning")
+
+
+def experiment(task, config=None, device="cpu", **settings):
+    chosen = Settings("q-learning", task, seeds=(3, 5), **settings)
+    return assemble(ENTRY, chosen, config or OneStepConfig(steps=100), device=device)
+
+
+def test_a_known_model_is_simulated_and_others_are_stepped():
+    made = experiment("FrozenLake-v1", budget=77)
+    assert made.learner.env is None
+    assert made.learner.budget == 77
+    assert made.learner.seeds == [3, 5]
+    assert made.mdp.max_steps == 100
+    made.close()
+    for task in ("Blackjack-v1", "operant/ShortcutMaze-v0", "operant/BernoulliBandit-v0"):
+        assert known_model(task) is None
+        made = experiment(task)
+        assert isinstance(made.learner.env, GymnasiumEnv)
+        made.close()
+    made = experiment("FrozenLake-v1", env_backend="gymnasium")
+    assert isinstance(made.learner.env, GymnasiumEnv)
+    made.close()
+
+
+def test_evaluations_are_the_same_at_every_call_and_need_no_limit():
+    made = experiment("CliffWalking-v1")
+    first, again = made.evaluate(7), made.evaluate(7)
+    assert first == again
+    assert first.episodes == 7
+    assert max(first.lengths) <= 10_000
+    made.learner.q[:] = 0.0
+    made.learner.q[:, 36, 0] = made.learner.q[:, 24:35, 1] = made.learner.q[:, 35, 2] = 1.0
+    for backend in (None, "auto", "tensor", "gymnasium"):
+        evaluation = made.evaluate(3, backend=backend)
+        assert evaluation.scores == (-13.0, -13.0)
+        assert evaluation.lengths == (13.0, 13.0)
+    with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):
+        made.evaluate(0)
+    with pytest.raises(ValueError, match="backend must be 'auto', 'tensor' or 'gymnasium', got 'jax'"):
+        made.evaluate(1, backend="jax")
+
+
+def test_the_samples_of_both_backends_agree():
+    made = experiment("FrozenLake-v1")
+    made.learner.q[:] = np.eye(4)[[0, 3, 3, 3, 0, 0, 0, 0, 3, 1, 0, 0, 0, 2, 1, 0]]
+    for backend in ("tensor", "gymnasium"):
+        scores = np.array(made.evaluate(200, backend=backend).episode_scores)
+        assert scores.mean() == pytest.approx(0.740165, abs=4 * 0.44 / np.sqrt(scores.size))
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="FrozenLake-v1"):
+        experiment("FrozenLaki-v1")
+    with pytest.raises(ValueError, match="a table needs finite spaces"):
+        experiment("CartPole-v1")
+    with pytest.raises(ValueError, match="shows no model that could be simulated"):
+        experiment("Blackjack-v1", env_backend="tensor")
+    with pytest.raises(ValueError, match="runs on the cpu alone"):
+        experiment("FrozenLake-v1", device="cuda")
+    with pytest.raises(TypeError, match="q-learning needs a configuration of OneStepConfig"):
+        experiment("FrozenLake-v1", RandomConfig())
+
+
+def test_learners_are_found_by_name():
+    assert learner_for("sarsa", corridor(), seeds=(1,), gamma=0.5).config.gamma == 0.5
+    with pytest.raises(ValueError, match=r"ppo learns no table; it belongs to operant\.control"):
+        learner_for("ppo", corridor(), seeds=(1,))
+    with pytest.raises(ValueError, match="did you mean gamma"):
+        learner_for("sarsa", corridor(), seeds=(1,), gama=0.5)
+
+
+def test_a_run_is_trained_resumed_and_loaded(tmp_path):
+    values = {"seeds": 3, "budget": 900, "progress": "silent", "steps": 100}
+    whole = api.train("dyna-q", "CliffWalking-v1", run=tmp_path / "whole", **values)
+    asked = []
+    part = api.train(
+        "dyna-q",
+        "CliffWalking-v1",
+        run=tmp_path / "part",
+        interrupted=lambda: len(asked) > 4 or asked.append(0),
+        **values,
+    )
+    assert part.outcome.interrupted
+    resumed = api.resume(tmp_path / "part", progress="silent")
+    np.testing.assert_array_equal(resumed.experiment.learner.q, whole.experiment.learner.q)
+    loaded = api.load(tmp_path / "whole")
+    assert loaded.evaluate(5) == whole.evaluate(5)
+    assert loaded.evaluate(5, backend="gymnasium").episodes == 5

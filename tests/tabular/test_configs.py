@@ -1,0 +1,68 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from operant import catalog
+from operant.tabular import configuration, learner_for
+from operant.tabular.configs import BaseConfig, ControlConfig, ExploringConfig, TableConfig, at_least
+
+from .models import corridor
+
+ENTRIES = [entry for entry in catalog.ALGORITHMS if entry.chapter == "tabular"]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_every_preset_is_a_configuration(entry):
+    import importlib
+
+    for name, values in importlib.import_module(entry.module).PRESETS.items():
+        config = configuration(entry, "no such task", name)
+        assert {key: getattr(config, key) for key in values} == values
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (BaseConfig, {"steps": 0}, "steps must be finite and at least 1, got 0"),
+        (BaseConfig, {"gamma": 1.1}, r"gamma must be in \[0, 1\], got 1.1"),
+        (BaseConfig, {"gamma": float("nan")}, r"gamma must be in \[0, 1\], got nan"),
+        (ExploringConfig, {"epsilon": 2.0}, r"epsilon must be in \[0, 1\], got 2.0"),
+        (ExploringConfig, {"epsilon_schedule": "visits"}, "epsilon_schedule must be constant, linear or exponential"),
+        (TableConfig, {"step_size": -1.0}, r"step_size must be in \[0, 1\], got -1.0"),
+        (TableConfig, {"initial_value": float("inf")}, "initial_value must be finite, got inf"),
+        (ControlConfig, {"schedule_unit": "days"}, "schedule_unit must be episodes or steps, got 'days'"),
+        (ControlConfig, {"step_size_factor": 0.0}, r"step_size_factor must be in \(0, 1\], got 0.0"),
+    ],
+)
+def test_values_out_of_range_are_refused(kind, values, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**values)
+
+
+def test_a_rule_has_what_the_kernels_read():
+    config = ControlConfig(gamma=0.7, step_size=0.2, epsilon=0.4, schedule_unit="steps")
+    rule = config.rule(np.array([[True, False], [False, True]]))
+    assert (rule.gamma, rule.step_size.initial, rule.epsilon.initial, rule.count_steps) == (0.7, 0.2, 0.4, True)
+    assert rule.choices.options[:, 0].tolist() == [0, 1]
+    plain = BaseConfig().rule(np.ones((1, 1), bool))
+    assert (plain.step_size.initial, plain.epsilon.initial, plain.count_steps) == (1.0, 0.0, False)
+
+
+@pytest.mark.parametrize(("unit", "expected"), [("steps", [0.8, 0.6, 0.4]), ("episodes", [1.0, 0.8, 0.8])])
+def test_schedules_count_steps_or_episodes(unit, expected):
+    """Episodes of the corridor are cut after two steps."""
+    values = {"epsilon": 1.0, "epsilon_schedule": "linear", "epsilon_span": 5.0, "schedule_unit": unit}
+    learner = learner_for("q-learning", corridor(5, max_steps=2), seeds=(0,), steps=1, **values)
+    found = [float(learner.iterate()["schedule/epsilon"][0]) for _ in range(3)]
+    np.testing.assert_allclose(found, expected)
+
+
+def test_the_first_wrong_number_is_named():
+    @dataclasses.dataclass
+    class Two:
+        a: float = 1.0
+        b: float = float("inf")
+
+    with pytest.raises(ValueError, match="b must be finite and at least 0, got inf"):
+        at_least(Two(), 0.0, "a", "b")

@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+import torch
+
+from operant.envs import make
+from operant.mdp import MDP
+from operant.runtime.training import train
+from operant.tabular import OneStepConfig, QLearning, TabularLearner, learner_for
+from operant.tabular.configs import BaseConfig
+from operant.tabular.learner import Player
+
+from .models import build, corridor, forest
+
+
+def learner(mdp=None, seeds=(0, 1), **values):
+    return QLearning(OneStepConfig(**values), forest(seed=3) if mdp is None else mdp, seeds=seeds)
+
+
+def test_reports_are_of_the_episodes_that_ended():
+    made = learner(corridor(3, max_steps=4), steps=100, epsilon=1.0)
+    report = made.iterate()
+    assert set(report) == {
+        "rollout/episode_return",
+        "rollout/episode_length",
+        "rollout/episodes",
+        "schedule/epsilon",
+        "schedule/step_size",
+    }
+    assert report["rollout/episodes"].tolist() == made.world.episodes.tolist()
+    assert ((report["rollout/episode_length"] >= 3) & (report["rollout/episode_length"] <= 4)).all()
+    again = made.iterate()
+    assert (again["rollout/episodes"] == torch.from_numpy(made.world.episodes) - report["rollout/episodes"]).all()
+
+
+def test_nothing_ended_is_nothing_to_report():
+    report = learner(corridor(50), steps=3).iterate()
+    assert report["rollout/episodes"].tolist() == [0, 0]
+    assert report["rollout/episode_return"].isnan().all()
+
+
+def test_episodes_are_run_to_a_number_and_recorded():
+    made = learner(forest(seed=3))
+    history = made.run_episodes(7)
+    assert made.world.episodes.tolist() == [7, 7]
+    assert history.lengths.shape == (2, 7)
+    assert made.consumed == history.lengths.sum(axis=1).max()
+    later = made.run_episodes(9)
+    assert not later.lengths[:, :7].any()
+    assert later.lengths[:, 7:].all()
+    whole = learner(forest(seed=3)).run_episodes(9)
+    np.testing.assert_array_equal(whole.returns[:, 7:], later.returns[:, 7:])
+
+
+def test_policies_share_ties_and_explore():
+    made = learner(build(2, 3, [(0, 0, 1, 1.0, 0.0, False), (0, 2, 1, 1.0, 0.0, False), (1, 1, 0, 1.0, 0.0, True)]))
+    made.q[1, 0, 2] = 1.0
+    made.q[:, :, 1] = 50.0  # not feasible in state 0
+    made.agent.table.epsilon[:] = 0.4
+    np.testing.assert_allclose(made.policy(), [[[0.5, 0, 0.5], [0, 1, 0]], [[0, 0, 1], [0, 1, 0]]])
+    np.testing.assert_allclose(made.policy(exploring=True)[1], [[0.2, 0, 0.8], [0, 1, 0]])
+    np.testing.assert_allclose(made.values, [[0, 50], [1, 50]])
+
+
+def test_acting_follows_the_policies():
+    made = learner(corridor(3))
+    made.q[0, :, 1], made.q[1, :, 0] = 1.0, 1.0
+    made.agent.table.epsilon[:] = 0.5
+    obs = torch.zeros(2, 4000, dtype=torch.int64)
+    actions, memory = made.act(obs, None, None)
+    assert memory is None
+    assert actions.dtype == torch.int64
+    assert (actions[0] == 1).all()
+    assert (actions[1] == 0).all()
+    noise = made.noise(4000, torch.Generator().manual_seed(0))
+    assert made.act(obs, None, noise)[0].double().mean(1).tolist() == pytest.approx([0.75, 0.25], abs=0.03)
+    made.q[:] = 0.0
+    first, second = (Player(made).act(obs, None, None)[0] for _ in range(2))
+    assert torch.equal(first, second), "a player begins with the same random numbers"
+    assert first.double().mean().item() == pytest.approx(0.5, abs=0.03)
+
+
+def test_it_trains_in_the_common_loop():
+    made = learner(steps=300)
+    made.budget = 1000
+    outcome = train(made, budget=1000, seeds=2, progress="silent")
+    assert outcome.consumed == made.consumed == 1000
+
+
+def test_a_state_of_another_configuration_is_refused():
+    with pytest.raises(ValueError, match="state entry agent/table/q has shape"):
+        learner(forest(states=6)).load_state_dict(learner(forest(states=5)).state_dict())
+
+
+def test_an_environment_resumes_where_it_was():
+    env, other = (make("CliffWalking-v1", 1, (5, 6), backend="gymnasium") for _ in range(2))
+    made, resumed = learner(env, seeds=(5, 6), steps=30), learner(other, seeds=(5, 6), steps=30)
+    made.iterate()
+    resumed.load_state_dict(made.state_dict())
+    made.iterate(), resumed.iterate()
+    np.testing.assert_array_equal(made.q, resumed.q)
+    np.testing.assert_array_equal(made.world.state, resumed.world.state)
+    with pytest.raises(ValueError, match="only a model can be simulated by episodes"):
+        made.run_episodes(3)
+    with pytest.raises(ValueError, match="must be simulated"):
+        made.replace_model(MDP.from_gymnasium("CliffWalking-v1"))
+    made.close(), resumed.close()
+
+
+def test_what_cannot_be_learned_in_is_refused():
+    box = make("CartPole-v1", 1, (0,), backend="gymnasium")
+    with pytest.raises(ValueError, match="observations and actions that are Discrete and start at 0, but CartPole-v1"):
+        learner(box, seeds=(0,))
+    rows = make("CliffWalking-v1", 2, (0,), backend="gymnasium")
+    with pytest.raises(ValueError, match="1 seeds need an environment of 1 rows"):
+        learner(rows, seeds=(0,))
+    box.close(), rows.close()
+    with pytest.raises(ValueError, match="at least one seed"):
+        learner(seeds=())
+    with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):
+        learner().run_episodes(0)
+    with pytest.raises(ValueError, match="budget must be at least 1"):
+        QLearning(OneStepConfig(), forest(), seeds=(0,), budget=0)
+    with pytest.raises(TypeError, match="use one of its subclasses"):
+        TabularLearner(BaseConfig(), forest(), seeds=(0,))
+
+
+def test_thousands_of_seeds_are_as_easy_as_one():
+    many = learner_for("q-learning", forest(seed=1), seeds=range(3000), steps=50)
+    many.iterate()
+    one = learner_for("q-learning", forest(seed=1), seeds=(2999,), steps=50)
+    one.iterate()
+    np.testing.assert_array_equal(many.q[2999], one.q[0])
+    assert len(np.unique(many.q.reshape(3000, -1), axis=0)) > 2000
