@@ -5,6 +5,8 @@ luck in evaluation. On the slippery lake no policy reaches more than 0.7442, and
 clock, the optimal policy for γ = 0.99, reaches 0.7402.
 """
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 from checks import COLOURS, Check, conclude, panels, save, summary
@@ -30,7 +32,7 @@ def success(lake: MDP, policies: NDArray[np.float64]) -> NDArray[np.float64]:
     return values @ lake.start
 
 
-def learn(lake: MDP, steps: int, **settings: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def learn(lake: MDP, steps: int, **settings: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return steps, and the exact success of every seed's greedy policy after them, `[points, seeds]`."""
     config = OneStepConfig(
         gamma=0.99,

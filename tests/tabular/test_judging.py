@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from operant.mdp import MDP
-from operant.tabular import expected_returns, sampled_returns
+from operant.tabular import exact_values, expected_returns, sampled_returns
 from operant.tabular.judging import LONGEST_EPISODE
 
 from .models import build, corridor, forest, policy_values, random_walk
@@ -38,6 +38,15 @@ def test_a_long_horizon_is_the_linear_solve():
     both = expected_returns(mdp, np.stack([policy, policy]), gamma=0.8, steps=3)
     assert both.shape == (2, mdp.states)
     np.testing.assert_array_equal(expected_returns(mdp, policy, steps=0), 0.0)
+
+
+def test_exact_values_are_the_linear_solve_of_every_seed():
+    mdp = forest(seed=5)
+    policies = np.stack([uniform(mdp), np.eye(mdp.actions)[mdp.feasible.argmax(axis=1)]])
+    expected = [policy_values(mdp, policy, 0.9) for policy in policies]
+    np.testing.assert_allclose(exact_values(mdp, policies, gamma=0.9), expected, rtol=1e-9)
+    with pytest.raises(ValueError, match="never end"):
+        exact_values(corridor(4), np.eye(2)[np.zeros((1, 4), int)], gamma=1.0)
 
 
 def test_frozen_lake():

@@ -6,7 +6,7 @@ from operant import ops
 from operant.tabular import NStepTD, NStepTDConfig, learner_for
 
 from .checks import contract, stepping_is_simulating
-from .models import forest, policy_values, random_walk, true_values
+from .models import build, forest, policy_values, random_walk, true_values
 from .twin import TwinAgent, TwinPrediction, play
 
 
@@ -87,14 +87,20 @@ def test_more_steps_than_an_episode_has_are_monte_carlo():
     np.testing.assert_allclose(windowed.values, episodic.values, rtol=1e-12)
 
 
-def test_the_target_is_the_op():
-    rewards = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
-    values = torch.tensor([0.5, -1.0, 2.0, 0.25], dtype=torch.float64)
-    ends = torch.zeros(4, dtype=torch.bool)
-    expected = ops.n_step_returns(rewards, values, terminated=ends, truncated=ends, gamma=0.9, n=3)[0]
-    agent = TwinTD(random_walk(5), 0, gamma=0.9, alpha=1.0)
-    window = [agent.gamma**k * float(r) for k, r in enumerate(rewards[:3])]
-    assert sum(window) + 0.9**3 * float(values[2]) == pytest.approx(float(expected))
+@pytest.mark.parametrize("terminated", [True, False])
+def test_the_targets_are_the_op(terminated):
+    """A chain of four states, whose episode ends or is cut after the last; values are those from before."""
+    rewards = torch.tensor([1.0, 2.0, -3.0, 4.0], dtype=torch.float64)
+    values = torch.tensor([0.5, -1.0, 2.0, 0.25], dtype=torch.float64)  # of the states that each step leads to
+    entries = [(s, 0, s + 1, 1.0, float(rewards[s]), terminated and s == 3) for s in range(4)]
+    mdp = build(5, 1, [*entries, (4, 0, 4, 1.0, 0.0, True)], max_steps=4)
+    learner = learner_for("n-step-td", mdp, seeds=(0,), n=3, gamma=0.9, step_size=1.0, steps=4)
+    learner.q[0, 1:, 0] = values.numpy()
+    learner.iterate()
+    ends = torch.tensor([False, False, False, True])
+    flags = {"terminated": ends & terminated, "truncated": ends & (not terminated)}
+    expected = ops.n_step_returns(rewards, values, **flags, gamma=0.9, n=3)
+    np.testing.assert_allclose(learner.values[0, :4], expected.numpy(), rtol=1e-12)
 
 
 def test_values_converge_to_those_of_the_policy():

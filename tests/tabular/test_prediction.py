@@ -20,12 +20,13 @@ def test_policies_become_tables():
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ([0, 0, 0], r"in state 1 it gives \[1.0, 0.0\] with feasible \[False, True\] \(1 such states\)"),
-        ([[0.3, 0.6], [0, 1], [0, 0]], r"in state 0 it gives \[0.3, 0.6\]"),
-        ([[1.5, -0.5], [0, 1], [0, 0]], r"in state 0 it gives \[1.5, -0.5\]"),
-        ([[float("nan"), 1.0], [0, 1], [0, 0]], r"in state 0 it gives \[nan, 1.0\]"),
-        ([0, 2, 0], "actions from 0 to 1"),
-        ([0, 1], r"shape \(3,\) or \(3, 2\), got \(2,\)"),
+        ([0, 0, 0], "policy takes action 0 in state 1, which is not feasible there"),
+        ([[0.3, 0.6], [0, 1], [0, 0]], "probabilities that sum to 0.8.* in state 0"),
+        ([[1.5, -0.5], [0, 1], [0, 0]], r"\[ 1.5 -0.5\] in state 0"),
+        ([[float("nan"), 1.0], [0, 1], [0, 0]], r"\[nan  1.\] in state 0"),
+        ([[0.5, 0.5], [1, 0], [0, 0]], "takes an action in state 1 that is not feasible"),
+        ([0, 2, 0], "action 2 in state 1, expected 0 to 1"),
+        ([0, 1], r"expected \(3,\)"),
     ],
 )
 def test_what_is_no_policy_is_refused(policy, message):

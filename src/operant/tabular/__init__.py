@@ -18,7 +18,7 @@ from operant.tabular.episodic import (
     MonteCarloPrediction,
     MonteCarloPredictionConfig,
 )
-from operant.tabular.judging import Sampled, expected_returns, sampled_returns
+from operant.tabular.judging import Sampled, exact_values, expected_returns, sampled_returns
 from operant.tabular.learner import History, TabularLearner
 from operant.tabular.n_step import NStepSarsa, NStepSarsaConfig, NStepTD, NStepTDConfig
 from operant.tabular.one_step import ExpectedSarsa, OneStepConfig, QLearning, Sarsa
@@ -68,6 +68,7 @@ __all__ = [
     "assemble",
     "configuration",
     "enumerated",
+    "exact_values",
     "expected_returns",
     "known_model",
     "learner_for",

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from operant.mdp import MDP
+from operant.mdp import MDP, policy_evaluation
 from operant.tabular.acting import drawn_action
 from operant.tabular.compiling import compiled
 from operant.tabular.random import Words, words
@@ -73,13 +73,13 @@ def expected_returns(mdp: MDP, policies: ArrayLike, *, gamma: float = 1.0, steps
     """Return the exact values of policies within a number of steps.
 
     What a learned policy is worth, without the noise of sampled episodes: with γ = 1 the mean return of an evaluation.
+    `exact_values` looks further than a limit.
 
     Args:
         mdp: the model.
         policies: `[..., states, A]`, probabilities.
         gamma: discount a step.
-        steps: how many count. Default: the step limit of the model. Without a limit see
-            `operant.mdp.policy_evaluation`.
+        steps: how many count. Default: the step limit of the model.
 
     Returns:
         `[..., states]`; the mean over `mdp.start` is the value of the task.
@@ -101,3 +101,20 @@ def expected_returns(mdp: MDP, policies: ArrayLike, *, gamma: float = 1.0, steps
         q = rewards + gamma * (transitions @ values.T).T.reshape(flat.shape)
         values = (flat * q).sum(axis=2)
     return values.reshape(table.shape[:-1])
+
+
+def exact_values(mdp: MDP, policies: ArrayLike, *, gamma: float) -> Floats:
+    """Return the exact values of policies over whole episodes, however long they are.
+
+    Args:
+        mdp: the model; its step limit does not count.
+        policies: `[S, states, A]`, probabilities.
+        gamma: discount a step.
+
+    Returns:
+        `[S, states]`.
+
+    Raises:
+        ValueError: `gamma` is 1 and a policy never ends an episode, or a policy is none of this model.
+    """
+    return np.stack([policy_evaluation(mdp, policy, gamma=gamma).values for policy in np.asarray(policies)])

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.envs.base import BatchEnv
-from operant.mdp import MDP
+from operant.mdp import MDP, check_policy
 from operant.tabular.acting import Rule, Table, drawn_action
 from operant.tabular.compiling import compiled
 from operant.tabular.configs import TableConfig
@@ -113,22 +113,15 @@ def policy_table(policy: ArrayLike | None, feasible: NDArray[np.bool_]) -> Float
     """
     if policy is None:
         return shares(feasible)
-    given: NDArray[Any] = np.asarray(policy)
-    open_states = np.asarray(feasible.any(axis=1))
-    if given.ndim == 1 and given.shape == open_states.shape:
-        chosen = np.where(open_states, given, 0).astype(np.int64)
-        if ((chosen < 0) | (chosen >= feasible.shape[1])).any():
-            raise ValueError(f"policy must choose actions from 0 to {feasible.shape[1] - 1}, got {given.tolist()}")
-        given = np.eye(feasible.shape[1])[chosen]
-    if given.shape != feasible.shape:
-        raise ValueError(f"policy must have shape {feasible.shape[:1]} or {feasible.shape}, got {given.shape}")
-    table = np.where(open_states[:, None], given, 0.0).astype(np.float64)
-    sums_to_one = np.isclose(table.sum(axis=1), 1.0) & (table >= 0.0).all(axis=1)
-    wrong = np.flatnonzero(open_states & ~(sums_to_one & (feasible | (table == 0.0)).all(axis=1)))
-    if wrong.size:
-        state = int(wrong[0])
-        raise ValueError(
-            f"policy must give probabilities of feasible actions that sum to 1, but in state {state} it gives "
-            f"{table[state].tolist()} with feasible {feasible[state].tolist()} ({wrong.size} such states)"
-        )
-    return table
+    entries = int(feasible.sum())
+    asked = MDP(  # a model with these feasible actions, where each ends the episode
+        states=feasible.shape[0],
+        actions=feasible.shape[1],
+        indptr=np.concatenate([[0], np.cumsum(feasible)]),
+        successors=np.zeros(entries, np.int64),
+        probabilities=np.ones(entries),
+        rewards=np.zeros(entries),
+        terminates=np.ones(entries, np.bool_),
+        start=shares(np.asarray(feasible.any(axis=1))),
+    )
+    return check_policy(asked, policy)
