@@ -1,3 +1,4 @@
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -5,6 +6,8 @@ import pytest
 from exact import dense, optimum, random_models, rational_optimum
 
 from operant.mdp import MDP
+from operant.mdp.examples import random_model
+from operant.mdp.policy_iteration import policy_iteration
 from operant.mdp.problem import Problem, Workers, check_gamma, check_tolerance
 
 
@@ -81,3 +84,86 @@ def test_centring_keeps_values_in_the_range_that_they_can_have():
     values = np.array([0.0, 1.0, 2.0])
     problem.centre(values, (1e6, 1e6))
     assert values.max() <= problem.ceiling
+
+
+def test_a_chain_that_is_overwritten_equals_a_new_one():
+    rng = np.random.default_rng(0)
+    for infeasible, termination in ((0.0, 0.0), (0.4, 0.3)):
+        mdp = random_model(60, 4, 3, seed=0, infeasible=infeasible, termination=termination)
+        problem, chain, held = Problem.of(mdp, 0.9), None, None
+        for share in (1.0, 0.5, 0.1, 0.0):
+            drawn = np.where(mdp.feasible, rng.random((60, 4)), -1.0).argmax(axis=1)
+            policy = drawn if held is None else np.where(rng.random(60) < share, drawn, held)
+            fresh = problem.chain(policy)
+            chain = problem.chain(policy, None if held is None else (held, chain))
+            for found, expected in zip(chain.rows, fresh.rows, strict=True):
+                np.testing.assert_array_equal(found, expected)
+            held = policy
+
+
+def test_following_a_chain_is_improving_without_a_choice():
+    mdp = random_model(300_000, 1, 2, seed=0)
+    problem = Problem.of(mdp, 0.9, threads=2)
+    values = np.random.default_rng(0).normal(size=mdp.states)
+    chain = problem.chain(np.zeros(mdp.states, np.int64))
+    out, expected = np.empty((2, mdp.states))
+    assert chain.follow(values, out) == problem.improve(values, expected, np.zeros(mdp.states, np.int64))
+    np.testing.assert_array_equal(out, expected)
+
+
+def exact_backup(mdp, problem, values, gamma):
+    """Return the backup of `values`, with the offset of the problem, in fractions."""
+    indptr, successors, probabilities = mdp.continuation
+    offset, gamma, best = Fraction(problem.offset), Fraction(gamma), []
+    whole = [Fraction(value) + offset * (not ends) for value, ends in zip(values.tolist(), mdp.terminal, strict=True)]
+    for s in range(mdp.states):
+        backups = []
+        for k in range(s * mdp.actions, (s + 1) * mdp.actions):
+            earned = range(mdp.indptr[k], mdp.indptr[k + 1])
+            reward = sum(Fraction(float(mdp.probabilities[j])) * Fraction(float(mdp.rewards[j])) for j in earned)
+            goes = range(indptr[k], indptr[k + 1])
+            follows = sum(Fraction(float(probabilities[j])) * whole[successors[j]] for j in goes)
+            backups += [reward + gamma * follows - offset] if earned else []
+        best.append(max(backups, default=Fraction(0)))
+    return best
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.3, 0.9, 0.999, 1 - 1e-9, 1.0])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e9])
+def test_no_backup_errs_by_more_than_its_bound(gamma, scale):
+    rng = np.random.default_rng(1)
+    models = [random_model(6, 2, n, seed=n, termination=end) for n in (1, 3, 30) for end in (0.0, 0.2)]
+    for mdp in models + [mdp for mdp, _ in random_models(10, seed=77)]:
+        mixed = rng.normal(size=mdp.rewards.size) * scale * 10.0 ** rng.integers(-3, 1, mdp.rewards.size)
+        rewarded = MDP.from_table(
+            {
+                "s": np.repeat(np.arange(mdp.states * mdp.actions), np.diff(mdp.indptr)) // mdp.actions,
+                "a": np.repeat(np.arange(mdp.states * mdp.actions), np.diff(mdp.indptr)) % mdp.actions,
+                "s'": mdp.successors,
+                "p": mdp.probabilities,
+                "r": mixed + scale * rng.normal(),
+                "terminates": mdp.terminates,
+            },
+            states=mdp.states,
+            actions=mdp.actions,
+        )
+        problem = Problem.of(rewarded, gamma)
+        values = np.where(rewarded.terminal, 0.0, rng.random(mdp.states) * min(abs(problem.offset), 1e12) + scale)
+        out = np.empty(mdp.states)
+        problem.improve(values, out, np.full(mdp.states, -1))
+        bound = Fraction(problem.rounding(values))
+        for found, truth in zip(out.tolist(), exact_backup(rewarded, problem, values, gamma), strict=True):
+            assert abs(Fraction(found) - truth) <= bound
+
+
+def test_large_rewards_and_a_discount_near_one_still_certify_a_small_tolerance():
+    mdp = random_model(40, 3, 4, seed=0)
+    scaled = MDP.from_arrays(dense(mdp)[0], dense(mdp)[1] * 10)
+    solution = policy_iteration(scaled, gamma=0.999, tolerance=1e-7)
+    assert solution.converged
+
+
+def test_rewards_that_double_precision_cannot_value_are_refused():
+    mdp = MDP.from_table([[0, 0, 0, 1.0, 1e300]])
+    with pytest.raises(ValueError, match="divide the rewards"):
+        Problem.of(mdp, 0.9)

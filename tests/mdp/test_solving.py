@@ -1,10 +1,16 @@
+import itertools
+from fractions import Fraction
+
 import numpy as np
 import pytest
-from exact import assert_solved, optimum, random_models
+from exact import assert_solved, optimum, random_models, rational_optimum, rational_value
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from operant.mdp import MDP
 from operant.mdp.examples import random_model, slippery_grid
 from operant.mdp.solving import METHODS, solve
+from operant.mdp.undiscounted import ends
 
 
 def test_the_automatic_choice_solves_small_models():
@@ -86,3 +92,123 @@ def test_every_method_refuses_a_model_that_never_ends_without_a_discount(method)
 def test_an_unknown_method_is_refused():
     with pytest.raises(ValueError, match="magic"):
         solve(MDP.from_gymnasium("FrozenLake-v1"), gamma=0.9, method="magic")
+
+
+REWARDS = st.one_of(st.sampled_from([0.0, 1.0, -1.0, 1e-9, -1e6, 1e12]), st.floats(-10, 10, allow_subnormal=False))
+WEIGHTS = st.sampled_from([1.0, 1.0, 2.0, 3.0, 1e-6])
+
+
+@st.composite
+def tables(draw):
+    """Draw the transitions of a small model that is right: rows of (s, a, s', p, r, terminates)."""
+    states, actions, scale = draw(st.integers(1, 4)), draw(st.integers(1, 2)), draw(st.sampled_from([1, 1, 1e3, 1e140]))
+    rows = []
+    for s, a in itertools.product(range(states), range(actions)):
+        weights = draw(st.lists(WEIGHTS, min_size=0 if s + a else 1, max_size=3))
+        for weight in weights:
+            successor, reward, ending = (
+                draw(st.integers(0, states - 1)),
+                draw(REWARDS),
+                draw(st.sampled_from([0, 0, 1])),
+            )
+            rows.append([s, a, successor, weight / sum(weights), reward * scale, ending])
+    return rows, states, actions
+
+
+def best_values(mdp, gamma):
+    """Return the optimal values in fractions, at gamma = 1 those of the best proper policy; None without a bound."""
+    if gamma < 1:
+        return rational_optimum(mdp, gamma)
+    choices = [np.flatnonzero(row) if row.any() else [-1] for row in mdp.feasible]
+    policies = [np.array(policy) for policy in itertools.product(*choices)]
+    tried = [rational_value(mdp, policy, 1) for policy in policies if ends(mdp, policy).all()]
+    if not tried:
+        return None
+    best = [max(values) for values in zip(*tried, strict=True)]
+    lived = [policy for policy in policies if not ends(mdp, policy).all()]
+    return None if any(_pays_for_ever(mdp, policy) for policy in lived) else best
+
+
+def _pays_for_ever(mdp, policy):
+    """Tell whether a policy that need not end gains on average somewhere, as a discount close to 1 shows."""
+    gamma = 1 - Fraction(1, 2**44)  # far above what the rows of doubles leave out of 1
+    near, nearer = (rational_value(mdp, policy, g) for g in (gamma, (1 + gamma) / 2))
+    return any(two > Fraction(3, 2) * one > 0 for one, two in zip(near, nearer, strict=True))
+
+
+def check(solution, mdp, gamma, tolerance):
+    """Check what a solution says of itself against the truth in fractions."""
+    truth = best_values(mdp, gamma)
+    if truth is None:  # a gain that drowns in rounding errors cannot be seen, but nothing may be certified then
+        assert solution.upper is None
+        return
+    size = max(1.0, *(float(abs(value)) for value in truth))
+    if solution.lower is not None:
+        for low, value, high in zip(solution.lower.tolist(), truth, solution.upper.tolist(), strict=True):
+            assert low <= value <= high
+    if solution.converged:
+        start = int(mdp.start.argmax())
+        checked = [start] if "asynchronous" in solution.method else range(mdp.states)
+        for s in checked:
+            assert abs(Fraction(float(solution.values[s])) - truth[s]) <= tolerance + 1e-12 * size
+
+
+@settings(max_examples=120, deadline=20_000)
+@given(
+    table=tables(),
+    gamma=st.sampled_from([0.0, 0.5, 0.9, 0.99, 0.999, 1 - 1e-9, 1.0]),
+    tolerance=st.sampled_from([1e-3, 1e-6, 1e-9, 1e-30, 1e3]),
+    iterations=st.sampled_from([1, 3, 1_000]),
+    method=st.sampled_from(["auto", *METHODS]),
+)
+def test_no_method_is_wrong_about_any_model_without_saying_so(table, gamma, tolerance, iterations, method):
+    rows, states, actions = table
+    mdp = MDP.from_table(np.array(rows, float), states=states, actions=actions)
+    limits = {"linear-programming": None, "prioritised-sweeping": "max_backups"}
+    limit = limits.get(method, "max_iterations")
+    try:
+        solution = solve(mdp, gamma=gamma, method=method, tolerance=tolerance, **({limit: iterations} if limit else {}))
+    except (ValueError, RuntimeError) as error:
+        words = str(error)
+    else:
+        check(solution, mdp, gamma, tolerance)
+        return
+    if method == "linear-programming" and words.startswith("HiGHS"):
+        return
+    assert "gamma is 1" in words or "divide the rewards" in words
+    assert "divide the rewards" in words or best_values(mdp, gamma) is None
+
+
+SPOILT = {
+    "NaN probability": lambda row, n: row.__setitem__(3, np.nan),
+    "negative probability": lambda row, n: row.__setitem__(3, -row[3]),
+    "row off by 1e-6": lambda row, n: row.__setitem__(3, row[3] + 1e-6),
+    "infinite probability": lambda row, n: row.__setitem__(3, np.inf),
+    "successor out of range": lambda row, n: row.__setitem__(2, n),
+    "negative successor": lambda row, n: row.__setitem__(2, -1),
+    "half a state": lambda row, n: row.__setitem__(0, 0.5),
+    "NaN reward": lambda row, n: row.__setitem__(4, np.nan),
+    "infinite reward": lambda row, n: row.__setitem__(4, -np.inf),
+}
+
+
+@settings(max_examples=100, deadline=20_000)
+@given(table=tables(), spoil=st.sampled_from(sorted(SPOILT)), data=st.data())
+def test_no_spoilt_model_gets_as_far_as_a_solver(table, spoil, data):
+    rows, states, actions = table
+    SPOILT[spoil](data.draw(st.sampled_from(rows)), states)
+    with pytest.raises((ValueError, TypeError)):
+        MDP.from_table(np.array(rows, float), states=states, actions=actions)
+
+
+@pytest.mark.parametrize("table", [[], np.zeros((0, 5)), np.zeros((0, 6))])
+def test_an_empty_table_is_no_model(table):
+    with pytest.raises(ValueError, match=r"table|transition|states"):
+        MDP.from_table(table)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("method", ["auto", *METHODS])
+def test_no_method_takes_a_tolerance_that_says_nothing(method, tolerance):
+    with pytest.raises(ValueError, match="tolerance is"):
+        solve(slippery_grid(3), gamma=0.9, method=method, tolerance=tolerance)

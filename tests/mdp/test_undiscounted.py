@@ -28,6 +28,15 @@ def test_a_loop_that_pays_is_refused():
         solve(loop(1.0), gamma=1.0)
 
 
+@pytest.mark.parametrize(
+    ("loops", "words"), [(1, "state 0,"), (2, "state 0 and 1 other,"), (3, "state 0 and 2 others,")]
+)
+def test_states_without_bound_are_counted_in_words(loops, words):
+    mdp = MDP.from_table([row for s in range(loops) for row in ([s, 0, s, 1.0, 1.0], [s, 1, loops, 1.0, 0.0])])
+    with pytest.raises(ValueError, match=words):
+        check_bounded(mdp, np.array([0] * loops + [-1]))
+
+
 def test_a_proper_policy_is_bounded_and_another_is_not():
     mdp = loop(1.0)
     check_bounded(mdp, proper_policy(mdp))

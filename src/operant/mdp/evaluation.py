@@ -12,7 +12,8 @@ from operant.mdp.certificates import bounds_of_chain
 from operant.mdp.linear import DIRECT_UP_TO, factorise, solve_chain
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy
-from operant.mdp.problem import Problem, check_tolerance, rows_of
+from operant.mdp.problem import Problem, check_tolerance
+from operant.mdp.rows import examine, rows_of
 from operant.mdp.solution import action_values
 from operant.mdp.undiscounted import check_chain_ends
 
@@ -118,7 +119,10 @@ def _chain(mdp: MDP, probabilities: Floats, gamma: float, threads: int | None) -
     transitions, rewards = policy_chain(mdp, probabilities)
     transitions.eliminate_zeros()
     rows = rows_of((transitions.indptr, transitions.indices, transitions.data), rewards, 1, gamma)
-    return Problem.of_rows(rows, mdp.terminal, threads=threads)
+    facts, model = examine(rows), mdp.facts
+    facts = facts._replace(longest=max(facts.longest, model.longest), largest=model.largest)
+    roundings = 0 if np.isin(probabilities, (0.0, 1.0)).all() else mdp.actions + 2
+    return Problem.of_rows(rows, mdp.terminal, facts=facts, threads=threads, roundings=roundings)
 
 
 def _sweep(chain: Problem, values: Floats, tolerance: float, max_iterations: int) -> tuple[Floats, int]:

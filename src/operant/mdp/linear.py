@@ -34,7 +34,7 @@ class _Krylov(NamedTuple):
 def _residual(begin, end, chain, x, out):  # pragma: no cover
     """Write `r - (I - gamma P) x` to `out`; return its greatest absolute value and its square."""
     size, square = 0.0, 0.0
-    for s in range(begin, end):
+    for s in range(np.uint64(begin), np.uint64(end)):
         out[s] = backup(chain, s, x) - x[s]
         size, square = max(size, abs(out[s])), square + out[s] * out[s]
     return size, square
@@ -44,7 +44,7 @@ def _residual(begin, end, chain, x, out):  # pragma: no cover
 def _turn(begin, end, krylov, beta, omega):  # pragma: no cover
     """Take the next direction."""
     direction = krylov.direction
-    for s in range(begin, end):
+    for s in range(np.uint64(begin), np.uint64(end)):
         direction[s] = krylov.residual[s] + beta * (direction[s] - omega * krylov.product[s])
 
 
@@ -52,7 +52,7 @@ def _turn(begin, end, krylov, beta, omega):  # pragma: no cover
 def _multiply_direction(begin, end, chain, krylov):  # pragma: no cover
     """Multiply the direction by the matrix; return the result times the shadow."""
     total = 0.0
-    for s in range(begin, end):
+    for s in range(np.uint64(begin), np.uint64(end)):
         krylov.product[s] = krylov.direction[s] - chain.gamma * expect(chain, s, krylov.direction)
         total += krylov.product[s] * krylov.shadow[s]
     return total
@@ -61,7 +61,7 @@ def _multiply_direction(begin, end, chain, krylov):  # pragma: no cover
 @compiled
 def _shorten(begin, end, krylov, alpha):  # pragma: no cover
     """Take the first half of a step off the residual."""
-    for s in range(begin, end):
+    for s in range(np.uint64(begin), np.uint64(end)):
         krylov.residual[s] -= alpha * krylov.product[s]
 
 
@@ -69,7 +69,7 @@ def _shorten(begin, end, krylov, alpha):  # pragma: no cover
 def _multiply_residual(begin, end, chain, krylov):  # pragma: no cover
     """Multiply the residual by the matrix; return the result times the residual, and its square."""
     total, square = 0.0, 0.0
-    for s in range(begin, end):
+    for s in range(np.uint64(begin), np.uint64(end)):
         krylov.second[s] = krylov.residual[s] - chain.gamma * expect(chain, s, krylov.residual)
         total += krylov.second[s] * krylov.residual[s]
         square += krylov.second[s] * krylov.second[s]
@@ -80,7 +80,7 @@ def _multiply_residual(begin, end, chain, krylov):  # pragma: no cover
 def _advance(begin, end, krylov, alpha, omega):  # pragma: no cover
     """Take the step; return the greatest absolute residual, and the residual times the shadow."""
     size, total, residual = 0.0, 0.0, krylov.residual
-    for s in range(begin, end):
+    for s in range(np.uint64(begin), np.uint64(end)):
         krylov.x[s] += alpha * krylov.direction[s] + omega * residual[s]
         residual[s] -= omega * krylov.second[s]
         size, total = max(size, abs(residual[s])), total + residual[s] * krylov.shadow[s]

@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 
 from operant.mdp import building
 from operant.mdp.entries import Entries, compress, start_distribution
+from operant.mdp.kernels import Rows
+from operant.mdp.rows import Facts, examine, rows_of
 from operant.mdp.validation import (
     Bools,
     Floats,
@@ -129,6 +131,19 @@ class MDP:
         going_on = ~self.terminates
         counts = np.concatenate([[0], np.cumsum(going_on)])
         return counts[self.indptr], self.successors[going_on], self.probabilities[going_on]
+
+    @cached_property
+    def rows(self) -> Rows:
+        """What does not terminate as the solvers' compiled code takes it, without a discount."""
+        return rows_of(self.continuation, self.expected_rewards.ravel(), self.actions, 1.0)
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What the solvers have to know of `rows` at any discount."""
+        facts = examine(self.rows)
+        terms = np.abs(self.rewards).max(initial=0.0)
+        longest = int(np.diff(self.indptr).max())
+        return facts._replace(longest=longest, largest=max(facts.largest, float(terms)))
 
     @classmethod
     def from_gymnasium(cls, env: gymnasium.Env[Any, Any] | str, **options: Any) -> Self:

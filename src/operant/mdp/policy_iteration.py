@@ -5,6 +5,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from operant.mdp.elimination import Improver
 from operant.mdp.iteration import Iteration
 from operant.mdp.linear import solve_chain
 from operant.mdp.model import MDP
@@ -14,10 +15,10 @@ from operant.mdp.undiscounted import check_ends, shortest_way
 
 __all__ = ["inexact_policy_iteration", "modified_policy_iteration", "policy_iteration"]
 
-FORCING = 0.1
+FORCING = 0.05
 """How far an inexact evaluation lowers the change that the improvement before it made."""
-SETTLED = 1e-3
-"""The share of states that change their action below which an evaluation lowers it by the square of that."""
+BRIEF = 0.3
+"""The same for sweeps over the rows of a policy that is still changing: improvements soon cost no more than these."""
 PATIENCE = 8
 """Sweeps after which a third of the way to the target, on a logarithmic scale, must be done."""
 
@@ -95,7 +96,7 @@ def modified_policy_iteration(
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         tolerance: accuracy of every value, in units of reward, at most.
         max_iterations: improvements after which it returns what it has, `converged` being false.
-        evaluations: sweeps after each improvement; None for as many as lower the change tenfold, 100 at most (on a
+        evaluations: sweeps after each improvement; None for as many as lower the change to a third, 100 at most (on a
             device: 20).
         initial: `[S]`, first values; None as in `value_iteration`.
         threads: that share a sweep at most; None to choose.
@@ -123,34 +124,31 @@ def modified_policy_iteration(
 
 def _modified(solver: Iteration, evaluations: int | None, *, krylov: bool) -> None:
     """Improve and evaluate in turn."""
-    problem, least = solver.problem, solver.tolerance / (2 * solver.problem.stretch)
+    problem, improver = solver.problem, Improver(solver)
+    least = 1.5 * solver.tolerance / problem.stretch
     for _ in solver.rounds():
-        held = solver.policy.copy()
-        solver.back_up()
+        improver.improve()
         if solver.finished:
             break
-        if problem.even:
-            problem.centre(solver.values, solver.change)
-        settled = np.count_nonzero(solver.policy != held) <= SETTLED * held.size
-        target = (FORCING**2 if settled else FORCING) * problem.spread(solver.change)
-        _evaluate(solver, max(target, least), evaluations, krylov=krylov)
+        improver.prepare()
+        target = problem.spread(solver.change) * (BRIEF if improver.changed else BRIEF**4)
+        _evaluate(improver, max(target, least), evaluations, krylov=krylov)
 
 
-def _evaluate(solver: Iteration, target: float, evaluations: int | None, *, krylov: bool) -> None:
+def _evaluate(improver: Improver, target: float, evaluations: int | None, *, krylov: bool) -> None:
     """Back up the values by the policy, `evaluations` times or until they change by no more than `target`.
 
     With `krylov` it is asked after a few sweeps whether many more would be needed.
     """
-    chain, first = solver.problem.chain(solver.policy), np.inf
-    actions = np.zeros(chain.states, np.int64)
+    first = np.inf
     for sweep in range(100 if evaluations is None else evaluations):
-        change = chain.spread(chain.improve(solver.values, solver.out, actions, margin=0.0))
-        solver.values, solver.out = solver.out, solver.values
+        change = improver.sweep()
         if evaluations is None and change <= target:
             break
         first = change if sweep == 0 else first
         if krylov and sweep == PATIENCE and change > target * (first / target) ** (2 / 3):
-            solve_chain(chain, solver.values, target / 2, limit=200)
+            solve_chain(improver.chain, improver.solver.values, target / 8, limit=200)
+            improver.forget()
             break
 
 
@@ -168,7 +166,7 @@ def inexact_policy_iteration(
 
     It follows inexact policy iteration (Gargiani et al. 2023, arXiv 2211.04299). Sweeps in alternating order carry
     news across the model and improve the policy; BiCGStab then solves for its values until the residual has fallen
-    tenfold, which takes care of what sweeps do slowly. Where the residual fails to fall from one improvement to the
+    twentyfold, which takes care of what sweeps do slowly. Where the residual fails to fall from one improvement to the
     next, their sweeps are doubled, so that it converges as value iteration does.
 
     Where no episode ends, it is modified policy iteration, and BiCGStab is called only for a policy that mixes slowly.

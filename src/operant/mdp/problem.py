@@ -14,16 +14,18 @@ The greedy policy of `W` has the same lower bound. What floating point may have 
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp import kernels
-from operant.mdp.kernels import Rows, Vectors
+from operant.mdp.kernels import TINY, Rows, Vectors
 from operant.mdp.model import MDP
+from operant.mdp.rows import Facts, examine
 
-__all__ = ["Problem", "Workers", "check_gamma", "check_tolerance", "rows_of"]
+__all__ = ["Problem", "Workers", "check_gamma", "check_tolerance"]
 
 Floats = NDArray[np.float64]
 Actions = NDArray[np.int64]
@@ -31,6 +33,8 @@ Bools = NDArray[np.bool_]
 Change = tuple[float, float]
 
 UNIT = float(np.finfo(np.float64).eps)
+LARGEST = 1e150
+"""Values up to this can be squared."""
 ROWS_PER_THREAD = 100_000
 """A thread does not pay for fewer: a sweep over them takes half a millisecond, waking a thread a tenth of one."""
 
@@ -85,6 +89,7 @@ class Problem:
         most: at least that.
         longest: the greatest number of successors of a row.
         largest_reward: in absolute terms.
+        noise: the part of the rounding error of a backup that does not depend on the values.
         ceiling: no value of an even problem is greater, less the offset, and none is negative.
         stretch: the error that a Bellman residual of 1 may hide, as far as is known before a solution is.
         workers: the threads that share a sweep.
@@ -97,6 +102,7 @@ class Problem:
     most: float
     longest: int
     largest_reward: float
+    noise: float
     ceiling: float
     stretch: float
     workers: Workers
@@ -108,41 +114,57 @@ class Problem:
         Raises:
             ValueError: `gamma` is not between 0 and 1, or `threads` is below 1.
         """
-        rows = rows_of(mdp.continuation, mdp.expected_rewards.ravel(), mdp.actions, gamma)
-        return cls.of_rows(rows, mdp.terminal, threads=threads, centred=centred)
+        rows = mdp.rows._replace(gamma=check_gamma(gamma))
+        return cls.of_rows(rows, mdp.terminal, facts=mdp.facts, threads=threads, centred=centred)
 
     @classmethod
-    def of_rows(cls, rows: Rows, terminal: Bools, *, threads: int | None = None, centred: bool = True) -> Self:
+    def of_rows(
+        cls,
+        rows: Rows,
+        terminal: Bools,
+        *,
+        facts: Facts | None = None,
+        threads: int | None = None,
+        centred: bool = True,
+        roundings: int = 0,
+    ) -> Self:
         """Prepare rows with plain rewards, which are ignored in states that are terminal.
 
+        Args:
+            rows: one for every state and action.
+            terminal: `[S]`.
+            facts: about the rows; None to look.
+            threads: that share a sweep at most; None to choose.
+            centred: whether to take an offset.
+            roundings: how many have gone into each probability and each reward.
+
         Raises:
-            ValueError: `gamma` is not between 0 and 1, or `threads` is below 1.
+            ValueError: `gamma` is not between 0 and 1, `threads` is below 1, or values may not be finite.
         """
-        gamma, size = check_gamma(rows.gamma), rows.rewards.size
-        workers, masses = Workers(size, threads), np.ones(size)
-        parts = workers.run(kernels.mass_range, size, rows, masses)
-        least, most, longest = min(p[0] for p in parts), max(p[1] for p in parts), max(p[2] for p in parts)
-        feasible = rows.rewards > -np.inf
-        smallest = float(rows.rewards.min(where=feasible, initial=np.inf))
-        rounding = 4 * UNIT * (longest + 1)
+        gamma, workers = check_gamma(rows.gamma), Workers(rows.rewards.size, threads)
+        ends, fewest, most_ends, longest, smallest, largest = examine(rows) if facts is None else facts
+        least, most = gamma * (1 - most_ends) * (1 - 4 * UNIT), gamma * (1 - fewest) * (1 + 4 * UNIT)
+        stretch = 1 / (1 - most) if most < 1 else float(np.inf)
+        _check_representable(largest, stretch if most < 1 else 1.0, gamma)
         offset, rewards = 0.0, rows.rewards
         if centred and gamma < 1:
             offset = smallest / (1 - gamma)
-            leak = 1 - masses
-            leak[leak <= rounding] = 0.0
-            rewards = np.where(
-                np.repeat(terminal, rows.actions) & feasible, 0.0, rewards - smallest - gamma * offset * leak
-            )
-        most *= gamma * (1 + rounding)
-        stretch = 1 / (1 - most) if most < 1 else float(np.inf)
+            rewards = rewards - smallest
+            if fewest or most_ends:
+                rewards -= (gamma * offset) * ends
+            rewards[np.repeat(terminal, rows.actions) & (rows.rewards > -np.inf)] = 0.0
+        missing = max(abs(fewest), abs(most_ends))
         return cls(
             rows=rows._replace(rewards=rewards),
             terminal=terminal,
             offset=offset,
-            least=gamma * least * (1 - rounding),
+            least=least,
             most=most,
-            longest=longest,
-            largest_reward=float(np.abs(rows.rewards).max(where=feasible, initial=0.0)),
+            longest=longest + roundings,
+            largest_reward=largest,
+            noise=UNIT / 2 * ((longest + 10 + roundings) * largest + (6 * missing + roundings) * abs(offset))
+            + (UNIT * longest) ** 2 * abs(offset)
+            + TINY,
             ceiling=float(rewards.max(initial=0.0)) * stretch,
             stretch=stretch,
             workers=workers,
@@ -152,6 +174,11 @@ class Problem:
     def states(self) -> int:
         """S."""
         return self.terminal.size
+
+    @cached_property
+    def endless(self) -> bool:
+        """Whether no state is terminal."""
+        return not self.terminal.any()
 
     @property
     def discounted(self) -> bool:
@@ -174,7 +201,10 @@ class Problem:
 
     def restore(self, values: Floats, shift: float = 0.0) -> Floats:
         """Return values with the offset added, and `shift`; 0 in terminal states."""
-        return np.where(self.terminal, 0.0, values + (self.offset + shift))
+        restored = values + (self.offset + shift)
+        if not self.endless:
+            restored[self.terminal] = 0.0
+        return restored
 
     def margin(self, values: Floats) -> float:
         """Return by how much an action must be better to replace the one that a policy holds.
@@ -201,11 +231,18 @@ class Problem:
         """Back up `values` in place, one state after the other; return the least and the greatest change."""
         return kernels.gauss_seidel(self.rows, Vectors(values, values, policy, self.margin(values)), backward)
 
-    def centre(self, values: Floats, change: Change) -> None:
-        """Move the values of an even problem by a constant, to the middle of the bounds that a backup gave them."""
-        middle = sum(self.shifts(change, 0.0)) / 2
-        highest, lowest = float(values.max()), float(values.min(where=~self.terminal, initial=np.inf))
-        values[~self.terminal] += min(max(middle, -lowest), max(self.ceiling - highest, 0.0))
+    def centre(self, values: Floats, change: Change) -> float:
+        """Move the values of an even problem by a constant, to the middle of the bounds that a backup gave them.
+
+        Returns:
+            The constant.
+        """
+        middle, live = sum(self.shifts(change, 0.0)) / 2, True if self.endless else ~self.terminal
+        highest, lowest = float(values.max()), float(values.min(where=live, initial=np.inf))
+        constant = min(max(middle, -lowest), max(self.ceiling - highest, 0.0))
+        if constant:
+            np.add(values, constant, out=values, where=live)
+        return constant
 
     def action_values(self, values: Floats) -> Floats:
         """Return the values of all actions, less the offset, `[S, A]`; minus infinity where one is not feasible."""
@@ -213,28 +250,35 @@ class Problem:
         self.workers.run(kernels.action_values, table.size, self.rows, values, table)
         return table.reshape(self.states, self.rows.actions)
 
-    def chain(self, policy: Actions) -> Self:
-        """Return what a policy leaves of the model: one row a state."""
-        indptr, actions = self.rows.indptr.view(np.int64), self.rows.actions
-        chosen = np.arange(self.states) * actions + np.maximum(policy, 0)
-        begins = np.zeros(self.states + 1, np.int64)
-        np.cumsum(np.where(policy >= 0, indptr[chosen + 1] - indptr[chosen], 0), out=begins[1:])
-        size = int(begins[-1])
-        rows = self.rows._replace(
-            indptr=begins.view(np.uint64),
-            successors=np.empty(size, np.uint32),
-            probabilities=np.empty(size),
-            rewards=np.empty(self.states),
-            actions=1,
-        )
-        self.workers.run(kernels.select, self.states, self.rows, policy, rows)
-        return replace(self, rows=rows)
+    def chain(self, policy: Actions, before: tuple[Actions, Self] | None = None) -> Self:
+        """Return what a policy leaves of the model: one row a state.
+
+        Args:
+            policy: `[S]`, -1 in terminal states.
+            before: another policy and its chain, which is overwritten if it can be: most of it may stay as it is.
+        """
+        held, chain = (np.full(self.states, -1), None) if before is None else before
+        begins = np.zeros(self.states + 1, np.uint64) if chain is None else chain.rows.indptr
+        if kernels.lay_out(self.rows, policy, begins) or chain is None:
+            size, held = int(begins[-1]), np.full(self.states, -1)
+            numbers = np.empty(size, np.uint32), np.empty(size), np.empty(self.states)
+            chain = replace(self, rows=Rows(begins, *numbers, actions=1, gamma=self.rows.gamma))
+        self.workers.run(kernels.select, self.states, self.rows, (held, policy), chain.rows)
+        return chain
+
+    def follow(self, values: Floats, out: Floats) -> Change:
+        """Write the backup of the values of a chain to `out`; return the least and the greatest change."""
+        parts = self.workers.run(kernels.follow, self.states, self.rows, values, out)
+        return min(part[0] for part in parts), max(part[1] for part in parts)
 
     def rounding(self, values: Floats) -> float:
-        """Bound the error of a floating-point backup of `values` (Higham 2002, §3.1)."""
+        """Bound the error of a floating-point backup of `values` (Higham 2002, §3.1).
+
+        A sum of n products errs by n half units of the sum of their magnitudes, which is at most the greatest value;
+        multiplying by gamma and adding the reward cost two more. The reward itself is a sum, less the offset.
+        """
         size = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
-        scale = abs(self.offset) + self.largest_reward
-        return UNIT * (self.longest + 4) * (size + 6 * scale)
+        return UNIT / 2 * (self.longest + 3) * size + self.noise
 
     def close(self, change: Change, tolerance: float, values: Floats) -> bool:
         """Tell whether the backup that returned `values` was the last that is needed, given the change that it made.
@@ -259,13 +303,18 @@ class Problem:
             change: the least and the greatest that the backup made.
             error: bound on its rounding error.
         """
+        error += UNIT * (self.longest + 8) * max(abs(change[0]), abs(change[1]))
         low, high = change[0] - error, change[1] + error
         down, up = self.most if low < 0 else self.least, self.most if high > 0 else self.least
-        return low * down / (1 - down) - error, high * up / (1 - up) + error
+        lower, upper = low * down / (1 - down), high * up / (1 - up)
+        error += 2 * UNIT * (abs(self.offset) + max(abs(lower), abs(upper)))
+        return lower - error, upper + error
 
 
-def rows_of(transitions: tuple[Any, Any, Any], rewards: Floats, actions: int, gamma: float) -> Rows:
-    """Return sparse rows, `(indptr, successors, probabilities)`, with the types that the kernels take."""
-    indptr, successors, probabilities = transitions
-    begins = np.asarray(indptr, np.int64).view(np.uint64)
-    return Rows(begins, np.asarray(successors).astype(np.uint32), probabilities, rewards, actions, gamma)
+def _check_representable(largest: float, stretch: float, gamma: float) -> None:
+    """Raise ValueError where values may be too large for double precision, with room for sums and squares."""
+    if not largest * stretch <= LARGEST:
+        raise ValueError(
+            f"rewards of up to {largest:g} at gamma {gamma} may give values of {largest * stretch:g}, "
+            f"expected {LARGEST:g} at most; divide the rewards by a constant"
+        )

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from operant.mdp import kernels
 from operant.mdp.model import MDP
-from operant.mdp.problem import rows_of
 
 __all__ = ["Solution", "action_values"]
 
@@ -66,7 +65,7 @@ def action_values(mdp: MDP, values: Floats, *, gamma: float) -> Floats:
     Returns:
         `[S, A]`; minus infinity where an action is not feasible.
     """
-    rows = rows_of(mdp.continuation, mdp.expected_rewards.ravel(), mdp.actions, gamma)
+    rows = mdp.rows._replace(gamma=gamma)
     out = np.empty(rows.rewards.size)
     kernels.action_values(0, out.size, rows, np.asarray(values, float), out)
     return out.reshape(mdp.states, mdp.actions)

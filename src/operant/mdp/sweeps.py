@@ -96,7 +96,6 @@ def _policy_iteration(
 def _modified_policy_iteration(
     problem: Problem, values: NDArray[np.float64], policy: NDArray[np.int64], evaluations: int
 ) -> Iterator[Sweep]:
-    actions = np.zeros(problem.states, np.int64)
     while True:
         out = np.empty_like(values)
         low, high = problem.improve(values, out, policy)
@@ -104,5 +103,5 @@ def _modified_policy_iteration(
         chain = problem.chain(policy) if evaluations else problem
         for _ in range(evaluations):
             values, out = out, values
-            chain.improve(values, out, actions, margin=0.0)
+            chain.follow(values, out)
         values = out

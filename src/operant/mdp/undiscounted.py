@@ -113,8 +113,10 @@ def check_bounded(mdp: MDP, policy: Actions) -> None:
     """
     trapped = np.flatnonzero(~ends(mdp, policy))
     if trapped.size:
+        others = trapped.size - 1
+        where = f"state {trapped[0]}" + (f" and {others} other{'s' * (others > 1)}" if others else "")
         raise ValueError(
-            f"gamma is 1, but rewards can be collected for ever in state {trapped[0]} and {trapped.size - 1} others, "
+            f"gamma is 1, but rewards can be collected for ever in {where}, "
             "so that values are infinite; take gamma below 1, a finite horizon or the average reward"
         )
 
@@ -142,8 +144,8 @@ def expectedchain_steps(problem: Problem, policy: Actions) -> Floats:
 
 def check_chain_ends(chain: Problem) -> None:
     """Raise ValueError if the chain of a policy, the last step of which leads out of it, never ends from some state."""
-    masses = np.zeros(chain.states)
-    kernels.mass_range(0, chain.states, chain.rows, masses)
-    leaking = masses < 1 - 1e-12
+    ends = np.zeros(chain.states)
+    kernels.endings(0, chain.states, chain.rows, ends)
+    leaking = ends > 1e-12
     reached = reach(chain.rows.indptr.view(np.int64), chain.rows.successors.astype(np.int64), leaking, chain.states)
     _refuse(reached < 0, "this policy never ends an episode that is in")

@@ -1,0 +1,91 @@
+"""Improvements that leave out what cannot change: an action that is well behind cannot be the best soon.
+
+When all values change by between `low` and `high`, the values of two actions of a state move apart by at most
+`f(high) - f(low)`, where `f(x)` is `x` times gamma and the probability to go on. An action that led by more than they
+have drifted since then is still the best, and it alone is backed up. The result is the same. This is action elimination
+(Puterman 1994, §6.7), here against the last look at a state and not against bounds on its optimum.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.mdp import kernels
+from operant.mdp.iteration import Iteration
+from operant.mdp.kernels import Leads, Vectors
+from operant.mdp.problem import Change, Problem
+
+__all__ = ["Improver"]
+
+SLACK = 1 + 1e-9
+"""For what adding up drifts costs in rounding."""
+
+
+class Improver:
+    """Makes the policy of a solver greedy, and keeps its chain.
+
+    Args:
+        solver: that has just begun.
+
+    Attributes:
+        chain: the rows of the policy after an improvement, to back up values with `sweep`.
+        changed: how many states changed their action in the last improvement.
+    """
+
+    def __init__(self, solver: Iteration) -> None:
+        self.solver, self.changed = solver, 0
+        self.chain = solver.problem
+        self._leads = Leads(solver.problem.rows, np.full(solver.policy.size, -np.inf), 0.0)
+        self._held: NDArray[np.int64] | None = None
+
+    def improve(self) -> None:
+        """Back up all states at once, as `Iteration.back_up` does; the chain is out of date until `prepare`."""
+        solver, problem, held = self.solver, self.solver.problem, self.solver.policy.copy()
+        if problem.discounted:
+            self._improve_where_due()
+            self._move(solver.change)
+        else:
+            solver.back_up()
+            self.changed = int(np.count_nonzero(solver.policy != held))
+        self._held = held if solver.count > 1 else None
+
+    def _improve_where_due(self) -> None:
+        solver, problem = self.solver, self.solver.problem
+        rows, noise = problem.rows, problem.rounding(solver.values)
+        if not solver.values.any():  # then nothing that follows has a value yet
+            rows = rows._replace(indptr=np.zeros_like(rows.indptr))
+        vectors = Vectors(solver.values, solver.out, solver.policy, 4 * noise)
+        arguments = rows, vectors, self._leads._replace(chain=self.chain.rows)
+        parts = problem.workers.run(kernels.jacobi_where_due, problem.states, *arguments)
+        solver.change = min(part[0] for part in parts), max(part[1] for part in parts)
+        solver.values, solver.out = solver.out, solver.values
+        self.changed = sum(part[2] for part in parts)
+
+    def prepare(self) -> Problem:
+        """Move the values to the middle of their bounds where that can be done, and return the chain of the policy."""
+        solver, problem = self.solver, self.solver.problem
+        if problem.even:
+            constant = problem.centre(solver.values, solver.change)
+            self._move((constant, constant))
+        if self.changed or self._held is None:
+            self.chain = problem.chain(solver.policy, None if self._held is None else (self._held, self.chain))
+        return self.chain
+
+    def sweep(self) -> float:
+        """Back up the values by the chain; return the part of the change that counts, `Problem.spread`."""
+        solver, change = self.solver, self.chain.follow(self.solver.values, self.solver.out)
+        solver.values, solver.out = solver.out, solver.values
+        self._move(change)
+        return self.chain.spread(change)
+
+    def forget(self) -> None:
+        """Look at all states again: values have changed by who knows how much."""
+        self._leads.safe[:] = -np.inf
+
+    def _move(self, change: Change) -> None:
+        """Take a change of the values into account; in an uneven problem some values may have stayed."""
+        problem, (low, high) = self.solver.problem, change
+        if not problem.even:
+            low, high = min(low, 0.0), max(high, 0.0)
+        ahead = high * (problem.most if high > 0 else problem.least)
+        behind = low * (problem.most if low < 0 else problem.least)
+        self._leads = self._leads._replace(drift=self._leads.drift + (ahead - behind) * SLACK)

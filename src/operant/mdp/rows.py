@@ -1,0 +1,51 @@
+"""What holds of sparse rows at any discount: worked out once for a model, however often it is solved."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.mdp import kernels
+from operant.mdp.kernels import Rows
+
+__all__ = ["Facts", "examine", "rows_of"]
+
+Floats = NDArray[np.float64]
+
+
+class Facts(NamedTuple):
+    """What the solvers have to know of rows; those of actions that are not feasible do not count.
+
+    Attributes:
+        ends: `[rows]`, with what probability nothing follows, to full precision however close to 0; below 0 where
+            probabilities sum to more than 1; 0 where an action is not feasible.
+        least: of them.
+        most: of them.
+        longest: the greatest number of successors of a row.
+        smallest: expected reward.
+        largest: absolute value of an expected reward.
+    """
+
+    ends: Floats
+    least: float
+    most: float
+    longest: int
+    smallest: float
+    largest: float
+
+
+def examine(rows: Rows) -> Facts:
+    """Look at all rows once."""
+    ends = np.empty(rows.rewards.size)
+    least, most, longest = kernels.endings(0, ends.size, rows, ends)
+    feasible = rows.rewards > -np.inf
+    smallest = float(rows.rewards.min(where=feasible, initial=np.inf))
+    greatest = float(rows.rewards.max(initial=-np.inf))
+    return Facts(ends, least, most, int(longest), smallest, max(abs(smallest), abs(greatest)))
+
+
+def rows_of(transitions: tuple[Any, Any, Any], rewards: Floats, actions: int, gamma: float) -> Rows:
+    """Return sparse rows, `(indptr, successors, probabilities)`, with the types that the kernels take."""
+    indptr, successors, probabilities = transitions
+    begins = np.asarray(indptr, np.int64).view(np.uint64)
+    return Rows(begins, np.asarray(successors).astype(np.uint32), probabilities, rewards, actions, gamma)
