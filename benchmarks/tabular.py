@@ -91,7 +91,7 @@ def main() -> None:
     rate, compilation = kernel_rate("q-learning", lake, options.rounds, steps=300_000)
     loop = best(lambda: loop_rate(LAKE), options.rounds)
     seconds = {name: cliff_seconds(name, cliff, options.rounds) for name in ("q-learning", "sarsa")}
-    names = [entry.name for entry in catalog.ALGORITHMS if entry.chapter == "tabular"]
+    names = [entry.name for entry in catalog.ALGORITHMS if entry.observations == "finite"]
     rates = {name: kernel_rate(name, lake, 1, steps=5_000) for name in names}
     if options.json:
         facts = {"lake": rate, "python_loop": loop, "ratio": rate / loop, "compilation_seconds": compilation}

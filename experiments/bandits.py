@@ -22,10 +22,9 @@ from operant.tabular.strategies import (
     GradientBandit,
     GradientBanditConfig,
     KLUCBConfig,
-    ThompsonBeta,
-    ThompsonBetaConfig,
     UCBConfig,
 )
+from operant.tabular.thompson import Thompson, ThompsonConfig
 
 PROBLEMS, PULLS, ORACLE = 20_000, 1000, 1.5388
 LONG, EVERY = 10_000, 100
@@ -55,7 +54,7 @@ def kl_ucb(arms: Arms, seeds: range) -> BanditLearner:
 
 def thompson(arms: Arms, seeds: range) -> BanditLearner:
     """Return a learner that samples from beta posteriors."""
-    return ThompsonBeta(ThompsonBetaConfig(steps=EVERY), arms, seeds=seeds)
+    return Thompson(ThompsonConfig(steps=EVERY), arms, seeds=seeds)
 
 
 TESTBED: dict[str, tuple[Make, str | None, str]] = {

@@ -1,12 +1,45 @@
 import imageio.v3 as iio
 import pytest
 
+from operant import load
 from operant.cli import tour
+from operant.mdp import MDP
 from operant.runtime.metrics import read_records
 from operant.runtime.signals import Interruption
+from operant.tabular import expected_returns
 
 
-def test_the_first_stop_on_a_small_scale(tmp_path, capsys):
+def test_the_lake_is_solved_with_bounds(tmp_path, capsys):
+    assert tour.look_ahead(tmp_path, Interruption()) == 0
+    out = capsys.readouterr().out
+    assert "value of the first state: 0.54202593" in out
+    assert "certified to ±" in out
+    assert "←↑↑↑" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_learned_on_the_lake_is_judged_exactly(tmp_path, capsys):
+    status = tour.explore(tmp_path, Interruption(), budget=200_000, seeds=3)
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["0"], ["1"], ["2"])]
+    scores = [float(success) for _, success in rows]
+    assert len(scores) == 3
+    assert all(score <= 0.7442 for score in scores), "the ceiling"
+    solved = sum(score >= 0.7 for score in scores)
+    assert status == (0 if solved == 3 else 1)
+    assert f"{solved} of 3 seeds have solved it: 0.7 or more." in out
+    assert "Moving at random has 0.0139; no policy has more than 0.7442" in out
+    lake = MDP.from_gymnasium("FrozenLake-v1")
+    learned = load(tmp_path / "q-learning-FrozenLake-v1-1").experiment.learner.policy()
+    assert scores == pytest.approx(expected_returns(lake, learned) @ lake.start, abs=5e-5)
+
+
+def test_too_little_learning_is_told(tmp_path, capsys):
+    assert tour.explore(tmp_path, Interruption(), budget=50, seeds=1) == 1
+    assert "0 of 1 seeds have solved it" in capsys.readouterr().out
+
+
+def test_the_last_stop_on_a_small_scale(tmp_path, capsys):
     status = tour.balance(tmp_path, Interruption(), budget=4096, seeds=2)
     out, path = capsys.readouterr().out, tmp_path / "ppo-CartPole-v1-1"
     (record,) = read_records(path / "eval" / "final.jsonl")
@@ -29,11 +62,14 @@ def test_without_the_extras_it_says_how_to_get_them(tmp_path, capsys, monkeypatc
     assert list((tmp_path / "ppo-CartPole-v1-1" / "media").iterdir()) == []
 
 
-def test_an_interrupted_tour_can_be_resumed(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("stop", "run"), [(tour.balance, "ppo-CartPole-v1-1"), (tour.explore, "q-learning-FrozenLake-v1-1")]
+)
+def test_an_interrupted_tour_can_be_resumed(stop, run, tmp_path, capsys):
     interrupted = Interruption()
     interrupted.request()
-    assert tour.balance(tmp_path, interrupted, budget=2048, seeds=1) == 75
-    assert f"`operant resume {tmp_path / 'ppo-CartPole-v1-1'}`" in capsys.readouterr().out
+    assert stop(tmp_path, interrupted, budget=2048, seeds=1) == 75
+    assert f"`operant resume {tmp_path / run}`" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("statuses", "expected"), [([0, 0], 0), ([1, 0], 1), ([0, 1], 1)])

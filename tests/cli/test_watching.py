@@ -64,6 +64,22 @@ def test_a_window(cli, run, monkeypatch):
     assert set((run / "media").iterdir()) == before
 
 
+def test_a_table_whose_observations_are_tuples(cli, tmp_path):
+    path = tmp_path / "run"
+    flags = ["--seeds", 2, "--budget", 2000, "--run", path, "--progress", "silent"]
+    assert cli("train", "q-learning", "Blackjack-v1", *flags)[0] == 0
+    expected = load(path).evaluate(1, backend="gymnasium").episode_scores
+    for index in (0, 1):
+        film = tmp_path / f"{index}.gif"
+        status, out, err = cli("watch", path, "--seed-index", index, "--out", film, "--episodes", 3)
+        assert (status, err) == (0, "")
+        scores = [float(number) for number in out.partition("scored ")[2].split(", ")]
+        assert len(scores) == 3
+        assert scores[0] == expected[index][0], "the first episode is that of the evaluation"
+        assert set(scores) <= {-1.0, 0.0, 1.0}
+        assert iio.imread(film).ndim == 4
+
+
 @pytest.mark.parametrize(
     "flags", [["--out", "film.avi"], ["--episodes", 0], ["--live", "--out", "film.gif"], ["--seed-index", "worst"]]
 )

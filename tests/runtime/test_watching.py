@@ -89,3 +89,22 @@ def test_wrong_requests_are_refused():
             Stage(Leaning(), "Blind-v0", seeds=SEEDS)
     finally:
         del gymnasium.registry["Blind-v0"]
+
+
+def test_the_policy_sees_the_observations_of_a_wrapper():
+    class Upside(gymnasium.ObservationWrapper):
+        def observation(self, observation):
+            return -observation
+
+    seen = []
+
+    class Watching(Leaning):
+        def act(self, obs, memory, noise):
+            seen.append(obs[0, 0].tolist())
+            return super().act(obs, memory, noise)
+
+    for wrap in ({}, {"wrap": Upside}):
+        with Stage(Watching(), "CartPole-v1", seeds=SEEDS, **wrap) as stage:
+            stage.play(1)
+            seen.append(None)
+    assert seen[0] == [-number for number in seen[seen.index(None) + 1]]

@@ -1,10 +1,11 @@
+import gymnasium
 import numpy as np
 import pytest
 
 from operant import api, catalog
 from operant.envs import GymnasiumEnv
 from operant.runtime.settings import Settings
-from operant.tabular import OneStepConfig, RandomConfig, assemble, known_model, learner_for
+from operant.tabular import Arms, OneStepConfig, RandomConfig, assemble, known_model, learner_for
 
 from .models import corridor
 
@@ -59,6 +60,19 @@ def test_the_samples_of_both_backends_agree():
         assert scores.mean() == pytest.approx(0.740165, abs=4 * 0.44 / np.sqrt(scores.size))
 
 
+def test_an_environment_is_wrapped_for_the_learner():
+    made = experiment("Blackjack-v1")
+    env = made.wrap(gymnasium.make("Blackjack-v1"))
+    obs, _ = env.reset(seed=0)
+    assert env.observation_space == gymnasium.spaces.Discrete(32 * 11 * 2)
+    assert env.observation_space.contains(obs)
+    assert made.learner.states == env.observation_space.n
+    made.close()
+    lake = made.wrap(gymnasium.make("FrozenLake-v1"))
+    assert lake.observation_space == gymnasium.spaces.Discrete(16)
+    assert lake.reset(seed=0)[0] == 0
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="FrozenLake-v1"):
         experiment("FrozenLaki-v1")
@@ -74,6 +88,7 @@ def test_what_does_not_fit_is_refused():
 
 def test_learners_are_found_by_name():
     assert learner_for("sarsa", corridor(), seeds=(1,), gamma=0.5).config.gamma == 0.5
+    assert learner_for("ucb1", Arms.normal([1.0]), seeds=(1,), scale=3.0).config.scale == 3.0
     with pytest.raises(ValueError, match=r"ppo learns no table; it belongs to operant\.control"):
         learner_for("ppo", corridor(), seeds=(1,))
     with pytest.raises(ValueError, match="did you mean gamma"):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from operant.tabular import strategies
+from operant.tabular import learner_for, strategies
 from operant.tabular.bandits import Arms, bernoulli_kl
 from operant.tabular.random import words
 from operant.tabular.strategies import (
@@ -13,12 +13,10 @@ from operant.tabular.strategies import (
     GradientBandit,
     GradientBanditConfig,
     KLUCBConfig,
-    ThompsonBeta,
-    ThompsonBetaConfig,
-    ThompsonGaussian,
-    ThompsonGaussianConfig,
     UCBConfig,
 )
+
+from .checks import bandit_contract
 
 
 @pytest.mark.parametrize(("estimate", "count", "clock"), [(0.3, 5, 40), (0.0, 3, 10), (1.0, 4, 10), (0.95, 6, 1000)])
@@ -34,9 +32,6 @@ def test_the_kl_index_solves_its_equation(estimate, count, clock):
 def test_indices_by_hand():
     assert strategies.ucb_index(0.5, 4, 100, 2.0) == pytest.approx(0.5 + 2.0 * np.sqrt(np.log(100) / 4))
     assert strategies.ucb_index(0.5, 0, 100, 2.0) == strategies.kl_ucb_index(0.0, 0, 5) == np.inf
-    mean, deviation = strategies.posterior(3.0, 4, 2.0, 1.0)
-    assert mean == pytest.approx(3.0 * 4 / (4 + 0.25))
-    assert deviation == pytest.approx(np.sqrt(1 / 4.25))
 
 
 def test_softmax_draws_with_its_probabilities():
@@ -54,10 +49,8 @@ def test_softmax_draws_with_its_probabilities():
     [
         (UCB1, UCBConfig, [0.9, 0.8], 25.0),
         (KLUCB, KLUCBConfig, [0.9, 0.8], 7.7),
-        (ThompsonBeta, ThompsonBetaConfig, [0.9, 0.8], 6.7),
         (UCB1, UCBConfig, [0.6, 0.5], 25.2),
         (KLUCB, KLUCBConfig, [0.6, 0.5], 13.4),
-        (ThompsonBeta, ThompsonBetaConfig, [0.6, 0.5], 12.1),
         (EpsilonGreedy, EpsilonGreedyConfig, [0.6, 0.5], 14.5),
     ],
 )
@@ -102,18 +95,40 @@ def test_a_baseline_matters_where_all_rewards_are_good():
     assert shares[1] < 0.6
 
 
-def test_thompson_sampling_of_normal_arms_beats_epsilon_greedy():
-    seeds = 500
-    arms = Arms.testbed(range(seeds))
-    thompson = ThompsonGaussian(ThompsonGaussianConfig(steps=1000), arms, seeds=range(seeds)).iterate()
-    chance = EpsilonGreedy(EpsilonGreedyConfig(steps=1000), arms, seeds=range(seeds)).iterate()
-    assert thompson["bandit/regret"].mean() < 0.7 * chance["bandit/regret"].mean()
+@pytest.mark.parametrize("name", ["epsilon-greedy", "ucb1", "kl-ucb", "gradient-bandit"])
+def test_pieces_neighbours_and_resuming_make_no_difference(name):
+    bandit_contract(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "config"),
+    [
+        ("epsilon-greedy", EpsilonGreedy, EpsilonGreedyConfig(epsilon=0.3)),
+        ("ucb1", UCB1, UCBConfig()),
+        ("kl-ucb", KLUCB, KLUCBConfig()),
+        ("gradient-bandit", GradientBandit, GradientBanditConfig()),
+    ],
+)
+def test_the_catalog_names_these_strategies(name, kind, config):
+    arms = Arms.paying_one([0.2, 0.5, 0.6], 3)
+    values = {"epsilon": 0.3} if name == "epsilon-greedy" else {}
+    named, made = learner_for(name, arms, seeds=range(3), **values), kind(config, arms, seeds=range(3))
+    assert type(named) is kind
+    for left, right in zip(named.iterate().values(), made.iterate().values(), strict=True):
+        np.testing.assert_array_equal(left, right)
+    np.testing.assert_array_equal(named.pulls.counts, made.pulls.counts)
+
+
+def test_the_greedy_arm_of_a_gradient_bandit_has_the_largest_preference():
+    bandit = GradientBandit(GradientBanditConfig(), Arms.normal([0.0, 1.0, 2.0]), seeds=(0,))
+    np.testing.assert_allclose(bandit.policy(), 1 / 3)
+    bandit.pulls.scores[:], bandit.pulls.estimates[:] = [[-3.0, 2.0, -1.0]], [[0.9, 0.05, 0.05]]
+    np.testing.assert_array_equal(bandit.policy(), [[[0.0, 1.0, 0.0]]])
 
 
 def test_arms_that_do_not_pay_one_are_refused():
-    for kind, config in ((KLUCB, KLUCBConfig()), (ThompsonBeta, ThompsonBetaConfig())):
-        with pytest.raises(ValueError, match="is for arms that pay 1 or 0"):
-            kind(config, Arms.normal([0.1, 0.2]), seeds=(0,))
+    with pytest.raises(ValueError, match="KLUCB is for arms that pay 1 or 0, but these pay normal numbers"):
+        KLUCB(KLUCBConfig(), Arms.normal([0.1, 0.2]), seeds=(0,))
 
 
 @pytest.mark.parametrize(
@@ -122,8 +137,6 @@ def test_arms_that_do_not_pay_one_are_refused():
         (EpsilonGreedyConfig, {"epsilon": 1.5}, r"epsilon must be in \[0, 1\], got 1.5"),
         (EpsilonGreedyConfig, {"initial_value": float("nan")}, "initial_value must be finite, got nan"),
         (UCBConfig, {"scale": -1.0}, "scale must be finite and at least 0, got -1"),
-        (ThompsonBetaConfig, {"failures": 0.5}, "failures must be finite and at least 1, got 0.5"),
-        (ThompsonGaussianConfig, {"noise": 0.0}, "noise must be positive and finite, got 0"),
         (GradientBanditConfig, {"step_size": -0.1}, "step_size must be finite and at least 0"),
         (KLUCBConfig, {"steps": 0}, "steps must be finite and at least 1, got 0"),
     ],

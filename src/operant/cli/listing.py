@@ -17,11 +17,14 @@ def list_algorithms(arguments: list[str]) -> int:
     if options.algorithm is not None:
         return _tell(catalog.find(options.algorithm), as_json=options.json)
     if options.json:
-        print_json({"algorithms": [asdict(algorithm) for algorithm in catalog.ALGORITHMS]})
+        print_json({"algorithms": [_facts(algorithm) for algorithm in catalog.ALGORITHMS]})
         return 0
-    heading = ("name", "title", "family", "policy", "actions", "paper")
-    rows = [(a.name, a.title, a.family, _policy(a), ", ".join(a.actions), a.paper) for a in catalog.ALGORITHMS]
-    print(table([heading, *rows], "<<<<<<"))
+    heading = ("name", "title", "family", "policy", "observations", "actions", "paper")
+    rows = [
+        (a.name, a.title, a.family, _policy(a), a.observations, ", ".join(a.actions), a.paper)
+        for a in catalog.ALGORITHMS
+    ]
+    print(table([heading, *rows], "<<<<<<<"))
     print("\n`operant list ALGORITHM` tells more, `operant train ALGORITHM --help` lists its options.")
     return 0
 
@@ -29,12 +32,13 @@ def list_algorithms(arguments: list[str]) -> int:
 def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
     presets = _presets(algorithm)
     if as_json:
-        print_json({**asdict(algorithm), "presets": presets})
+        print_json({**_facts(algorithm), "presets": presets})
         return 0
     facts = [
         ("family", algorithm.family),
         ("policy", _policy(algorithm)),
         ("model of the world", algorithm.model),
+        ("observations", algorithm.observations),
         ("actions", ", ".join(algorithm.actions)),
         ("budget in", algorithm.unit),
         ("paper", algorithm.paper),
@@ -45,6 +49,10 @@ def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
         print(f"  {name}: {', '.join(f'{key} = {value}' for key, value in values.items()) or 'the defaults'}")
     print(f"\n`operant train {algorithm.name} --help` says what each of these is.")
     return 0
+
+
+def _facts(algorithm: catalog.Algorithm) -> dict[str, Any]:
+    return {**asdict(algorithm), "observations": algorithm.observations}
 
 
 def _presets(algorithm: catalog.Algorithm) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,8 @@ from operant.cli.arguments import parse
 from operant.cli.charts import budget_axis
 from operant.cli.comparing import curve_chart
 from operant.cli.evaluating import keep
-from operant.cli.output import location, missing, number, seed_table
+from operant.cli.output import location, missing, number, seed_table, table
+from operant.cli.solving import solve
 from operant.cli.training import next_commands
 from operant.cli.watching import film
 from operant.runtime.signals import Interruption
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TourOptions:
-    """Take a guided tour: train a small policy, score it, and look at it. It takes about a minute."""
+    """Take a guided tour: solve a known world, learn in it without knowing it, and train and film networks.
+
+    It takes about a minute.
+    """
 
     keep: Path = Path("runs")
     """Folder in which the runs of the tour are kept."""
@@ -51,9 +55,69 @@ def tour(arguments: list[str]) -> int:
         for number_, stop in enumerate(STOPS, 1):
             print(f"{number_}/{len(STOPS)}  {stop.title}\n\n{stop.text}\n", flush=True)
             statuses.append(stop.visit(options.keep, interrupted))
+            print(flush=True)
             if interrupted():
                 break
     return max(statuses)
+
+
+LAKE = "FrozenLake-v1"
+
+
+def look_ahead(folder: Path, interrupted: Interruption) -> int:
+    """Solve FrozenLake exactly.
+
+    Returns:
+        0 if the values are as accurate as they were asked for, else 1.
+    """
+    status = solve([LAKE, "--gamma", "0.99"])
+    print(f"\nNext:\n  operant solve {LAKE} --method value-iteration  another way to the same values")
+    print("  operant solve --map grid.txt                         a grid that you have drawn yourself")
+    return status
+
+
+def explore(folder: Path, interrupted: Interruption, *, budget: int = 200_000, seeds: int = 8) -> int:
+    """Let Q-learning learn FrozenLake from steps alone, and judge its policies by their exact values.
+
+    Returns:
+        0 if every seed has solved the task, 75 if training was interrupted, else 1.
+    """
+    import gymnasium
+    import numpy as np
+
+    from operant import tabular
+    from operant.mdp import backward_induction
+
+    trained = _train("q-learning", LAKE, folder, interrupted, budget=budget, seeds=seeds)
+    place = location(trained.run.path)
+    if trained.outcome is None or trained.outcome.interrupted:
+        print(f"Interrupted and saved. Go on with `operant resume {place}`.")
+        return 75
+    threshold = gymnasium.spec(LAKE).reward_threshold
+    lake = trained.experiment.mdp
+    assert threshold is not None  # noqa: S101 - the lake has one
+    exact = tabular.expected_returns(lake, trained.experiment.learner.policy()) @ lake.start
+    ceiling = lake.start @ backward_induction(lake, horizon=lake.max_steps).values[0]
+    aimless = lake.feasible / np.maximum(lake.feasible.sum(axis=1, keepdims=True), 1)
+    chance = tabular.expected_returns(lake, aimless) @ lake.start
+    print(f"How likely each seed is to reach the goal in the {lake.max_steps} steps of an episode, computed exactly:\n")
+    rows = [[str(seed), f"{value:.4f}"] for seed, value in zip(trained.run.settings.seeds, exact, strict=True)]
+    print(table([["seed", "success"], *rows], ">>"))
+    print(f"\nMoving at random has {chance:.4f}; no policy has more than {ceiling:.4f}, even if it looks at the clock.")
+    solved = int((exact >= threshold).sum())
+    print(f"{solved} of {seeds} seeds have solved it: {number(threshold)} or more.")
+    print(f"\nNext:\n  operant evaluate {place}  sampled episodes instead, which have noise")
+    print("  operant train sarsa CliffWalking-v1 --seeds 100  another way to learn, in another world")
+    return 0 if solved == seeds else 1
+
+
+def _train(algorithm: str, task: str, folder: Path, interrupted: Interruption, *, budget: int, seeds: int) -> "Trained":
+    from operant import api
+    from operant.runtime.run import default_run_path
+
+    path = default_run_path(algorithm, task, folder)
+    command = ["operant", "tour", "--keep", str(folder)]
+    return api.train(algorithm, task, seeds=seeds, budget=budget, run=path, interrupted=interrupted, command=command)
 
 
 def balance(folder: Path, interrupted: Interruption, *, budget: int = 100_000, seeds: int = 8) -> int:
@@ -64,16 +128,11 @@ def balance(folder: Path, interrupted: Interruption, *, budget: int = 100_000, s
     """
     import gymnasium
 
-    from operant import api
-    from operant.runtime.run import default_run_path
-
-    algorithm, task = "ppo", "CartPole-v1"
+    task = "CartPole-v1"
     threshold = gymnasium.spec(task).reward_threshold
     assert threshold is not None  # noqa: S101 - CartPole has one
-    path = default_run_path(algorithm, task, folder)
     begin = time.perf_counter()
-    command = ["operant", "tour", "--keep", str(folder)]
-    trained = api.train(algorithm, task, seeds=seeds, budget=budget, run=path, interrupted=interrupted, command=command)
+    trained = _train("ppo", task, folder, interrupted, budget=budget, seeds=seeds)
     place = location(trained.run.path)
     if trained.outcome is None or trained.outcome.interrupted:
         print(f"Interrupted and saved. Go on with `operant resume {place}`.")
@@ -123,6 +182,23 @@ def _pictures(trained: "Trained") -> str:
 
 
 STOPS = (
+    Stop(
+        title="A frozen lake is solved, since its map is known",
+        text=(
+            "FrozenLake-v1: cross a lake of 4 x 4 cells from S to the goal G without falling into a hole H. The ice\n"
+            "is slippery: only one step in three goes where it was meant to. All of this is known, so nothing has to\n"
+            "be tried: the values of the best policy are computed, with bounds that the truth cannot be outside of."
+        ),
+        visit=look_ahead,
+    ),
+    Stop(
+        title="Q-learning finds its way without the map",
+        text=(
+            "The same lake, but nothing is known: eight seeds slip about, 200000 steps each, and remember what each\n"
+            "move has led to. Then the map is used after all, to judge what they have learned without any luck."
+        ),
+        visit=explore,
+    ),
     Stop(
         title="Eight policies learn to balance a pole",
         text=(

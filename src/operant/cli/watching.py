@@ -160,6 +160,7 @@ def _stage(trained: "Trained", index: int, sample: bool, *, live: bool = False) 
         seeds=settings.seeds,
         index=index,
         noise=(lambda: learner.noise(1, stream)) if sample else None,
+        wrap=getattr(trained.experiment, "wrap", lambda env: env),
         live=live,
         device=learner.device,
     )

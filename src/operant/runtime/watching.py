@@ -1,7 +1,6 @@
 """Showing what a policy does: episodes in Gymnasium's own environment, frame by frame."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -31,6 +30,7 @@ class Stage:
         seeds: all S of them, as the policy knows them.
         index: which of them acts.
         noise: draws the noise `[S, 1, ...]` that the policy samples with. Default: it acts greedily.
+        wrap: puts the environment in a wrapper, where the policy does not see its observations as they are.
         live: whether to open a window, which shows every step at its own pace, instead of making frames.
         device: where the policy lives.
 
@@ -49,6 +49,7 @@ class Stage:
         seeds: tuple[int, ...],
         index: int = 0,
         noise: Callable[[], Tensor] | None = None,
+        wrap: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = lambda env: env,
         live: bool = False,
         device: str | torch.device = "cpu",
     ):
@@ -59,7 +60,10 @@ class Stage:
         mode = "human" if live else "rgb_array"
         self.frames_per_second = _check_rendering(task, mode)
         self._policy, self._count, self._index, self._noise, self._live = policy, len(seeds), index, noise, live
-        make = partial(gymnasium.make, task, render_mode=mode, disable_env_checker=True)
+
+        def make() -> gymnasium.Env[Any, Any]:
+            return wrap(gymnasium.make(task, render_mode=mode, disable_env_checker=True))
+
         # Only in this mode is the end of an episode there to be seen: the reset comes one step later.
         self._shown = SyncVectorEnv([make], copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         (row,) = streams.row_seeds([seeds[index]], 1, "evaluation")

@@ -6,6 +6,7 @@ learn in a model (`operant.mdp.MDP`), or a loop in any Gymnasium environment wit
 
 from operant.runtime.experiments import configuration
 from operant.tabular.assembly import Experiment, assemble, known_model, learner_for
+from operant.tabular.bandits import Arms, BanditLearner, lai_robbins
 from operant.tabular.baseline import RandomAgent, RandomConfig
 from operant.tabular.double import DoubleQLearning, DoubleQLearningConfig
 from operant.tabular.dyna import DynaQ, DynaQConfig, DynaQPlus, DynaQPlusConfig
@@ -18,26 +19,48 @@ from operant.tabular.episodic import (
     MonteCarloPrediction,
     MonteCarloPredictionConfig,
 )
+from operant.tabular.gambling import BanditExperiment, arms_of
 from operant.tabular.judging import Sampled, exact_values, expected_returns, sampled_returns
 from operant.tabular.learner import History, TabularLearner
 from operant.tabular.n_step import NStepSarsa, NStepSarsaConfig, NStepTD, NStepTDConfig
 from operant.tabular.one_step import ExpectedSarsa, OneStepConfig, QLearning, Sarsa
 from operant.tabular.optimism import MBIEEB, MBIEEBConfig, RMax, RMaxConfig
 from operant.tabular.prediction import Prediction
+from operant.tabular.strategies import (
+    KLUCB,
+    UCB1,
+    EpsilonGreedy,
+    EpsilonGreedyConfig,
+    GradientBandit,
+    GradientBanditConfig,
+    KLUCBConfig,
+    UCBConfig,
+)
 from operant.tabular.sweeping import PrioritisedSweeping, PrioritisedSweepingConfig
+from operant.tabular.thompson import Thompson, ThompsonConfig
 from operant.tabular.traces import SarsaLambda, SarsaLambdaConfig, TDLambda, TDLambdaConfig
 
 __all__ = [
+    "KLUCB",
     "MBIEEB",
+    "UCB1",
+    "Arms",
+    "BanditExperiment",
+    "BanditLearner",
     "DoubleQLearning",
     "DoubleQLearningConfig",
     "DynaQ",
     "DynaQConfig",
     "DynaQPlus",
     "DynaQPlusConfig",
+    "EpsilonGreedy",
+    "EpsilonGreedyConfig",
     "ExpectedSarsa",
     "Experiment",
+    "GradientBandit",
+    "GradientBanditConfig",
     "History",
+    "KLUCBConfig",
     "LambdaReturn",
     "LambdaReturnConfig",
     "MBIEEBConfig",
@@ -65,12 +88,17 @@ __all__ = [
     "TDLambda",
     "TDLambdaConfig",
     "TabularLearner",
+    "Thompson",
+    "ThompsonConfig",
+    "UCBConfig",
+    "arms_of",
     "assemble",
     "configuration",
     "enumerated",
     "exact_values",
     "expected_returns",
     "known_model",
+    "lai_robbins",
     "learner_for",
     "sampled_returns",
 ]

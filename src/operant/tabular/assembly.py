@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import gymnasium
 
@@ -14,7 +14,9 @@ from operant.mdp import MDP
 from operant.runtime.evaluation import Evaluation, evaluate_policy
 from operant.runtime.experiments import configuration, learner_kind
 from operant.runtime.settings import Settings
-from operant.tabular.enumeration import enumerated
+from operant.tabular.bandits import Arms, BanditLearner
+from operant.tabular.enumeration import Enumerated, enumerated
+from operant.tabular.gambling import BanditExperiment, arms_of
 from operant.tabular.judging import LONGEST_EPISODE, sampled_returns
 from operant.tabular.learner import Player, TabularLearner
 from operant.tabular.simulator import UNLIMITED
@@ -66,16 +68,24 @@ class Experiment:
         finally:
             env.close()
 
+    @staticmethod
+    def wrap(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        """Return an environment of the task with the observations that the learner knows: the numbers of states."""
+        return Enumerated(env)
+
     def close(self) -> None:
         """Close the environments that the learner acts in."""
         self.learner.close()
 
 
-def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:
+def assemble(
+    algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str
+) -> Experiment | BanditExperiment:
     """Make the learner of a run and what it learns in.
 
     A task whose model is known and does not change is simulated inside the kernel; any other one with finite spaces is
-    stepped. `settings.env_backend` asks for one of them: "tensor" (the former) or "gymnasium" (the latter).
+    stepped. `settings.env_backend` asks for one of them: "tensor" (the former) or "gymnasium" (the latter). The arms of
+    a bandit are always pulled inside the kernel.
 
     Args:
         algorithm: from the catalog.
@@ -84,12 +94,14 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
         device: must be "cpu": tables are updated one cell after another.
 
     Raises:
-        ValueError: the task is unknown or does not suit a table, or the device is another one.
+        ValueError: the task is unknown or does not suit the algorithm, or the device is another one.
         TypeError: the configuration is of another kind.
     """
     kind = learner_kind(algorithm, config)
     if device != "cpu":
         raise ValueError(f"{algorithm.name} runs on the cpu alone, where a table is fastest; got device {device!r}")
+    if algorithm.family == "bandit":
+        return _with_arms(kind, settings, config)
     mdp = known_model(settings.task)
     source: MDP | BatchEnv | None = mdp if _simulated(settings.task, mdp, settings.env_backend) else None
     if source is None:
@@ -101,6 +113,17 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
             source.close()
         raise
     return Experiment(learner, settings, mdp)
+
+
+def _with_arms(kind: Any, settings: Settings, config: Any) -> BanditExperiment:
+    if settings.env_backend == "gymnasium":
+        raise ValueError(
+            "the arms of a bandit are pulled inside the kernel: leave env_backend at 'auto' for training; "
+            "an evaluation can pull those of Gymnasium's environment"
+        )
+    _check_name(settings.task)
+    arms = arms_of(settings.task, settings.seeds)
+    return BanditExperiment(kind(config, arms, seeds=settings.seeds, budget=settings.budget), settings)
 
 
 def known_model(task: str) -> MDP | None:
@@ -142,23 +165,39 @@ def _simulated(task: str, mdp: MDP | None, backend: str) -> bool:
     return backend != "gymnasium" and mdp is not None
 
 
+@overload
 def learner_for(
     algorithm: str, source: MDP | BatchEnv, *, seeds: Sequence[int], budget: int = UNLIMITED, **values: Any
-) -> TabularLearner:
-    """Return the learner of an algorithm in a model, or in an environment, of one's own.
+) -> TabularLearner: ...
+
+
+@overload
+def learner_for(
+    algorithm: str, source: Arms, *, seeds: Sequence[int], budget: int = UNLIMITED, **values: Any
+) -> BanditLearner: ...
+
+
+def learner_for(
+    algorithm: str, source: MDP | BatchEnv | Arms, *, seeds: Sequence[int], budget: int = UNLIMITED, **values: Any
+) -> TabularLearner | BanditLearner:
+    """Return the learner of an algorithm in a model, in an environment, or with arms of one's own.
 
     Args:
         algorithm: a name of the catalog, such as `"q-learning"`.
-        source: see `TabularLearner`.
+        source: see `TabularLearner`; arms for a strategy for bandits, see `BanditLearner`.
         seeds: one for each run.
         budget: environment steps a seed; the iteration that reaches it is as short as it must be.
         **values: fields of the algorithm's configuration.
 
     Raises:
-        ValueError: a name is unknown, a value out of its range, or the algorithm of another chapter.
+        ValueError: a name is unknown, a value out of its range, the algorithm of another chapter, or the source of
+            another kind than it needs.
     """
     entry = catalog.find(algorithm)
     if entry.chapter != "tabular":
         raise ValueError(f"{algorithm} learns no table; it belongs to operant.{entry.chapter}")
+    if isinstance(source, Arms) != (entry.family == "bandit"):
+        needed = "Arms" if entry.family == "bandit" else "an MDP or a BatchEnv"
+        raise ValueError(f"{algorithm} needs {needed} as its source, got {type(source).__name__}")
     config = configuration(entry, "", **values)
     return learner_kind(entry, config)(config, source, seeds=seeds, budget=budget)

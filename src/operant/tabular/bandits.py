@@ -2,21 +2,27 @@
 
 Regret counts what was not earned because another arm than the best was pulled, in expectation: `Σ_t (μ* - μ_{a_t})`. No
 method that is good on all problems has a regret that grows slower than `C ln T`, with the constant of `lai_robbins`.
-The ways to choose an arm are in `operant.tabular.strategies`.
+The ways to choose an arm are in `operant.tabular.strategies` and `operant.tabular.thompson`, what makes arms of a task
+in `operant.tabular.gambling`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from operant.runtime.learner import Metrics
 from operant.state import State
 from operant.streams import seed_sequence
 from operant.tabular.compiling import compiled
+from operant.tabular.configs import at_least
 from operant.tabular.formulas import moved
+from operant.tabular.learner import Player, shares
 from operant.tabular.random import Words, below, normal, uniform, words
 from operant.tabular.records import restored, state_of
 from operant.tabular.simulator import UNLIMITED
@@ -178,60 +184,135 @@ def top_arm(values, rng, i):
     return arm
 
 
+@dataclass(frozen=True)
+class StrategyConfig:
+    """What every strategy is told."""
+
+    steps: int = 100
+    """Pulls of a seed in one iteration, so how often metrics are reported; learning does not depend on it."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        at_least(self, 1, "steps")
+
+
 class BanditLearner:
     """`S` seeds that pull arms.
 
     A subclass names its kernel: `run(arms, pulls, rule, steps)` lets every seed pull so many arms.
 
     Args:
-        config: how the arms are chosen; it has `steps`, the pulls of one iteration, and `rule()`.
+        config: how the arms are chosen; it has `steps`, the pulls of one iteration.
         arms: the problems.
-        seeds: one for each of them.
+        seeds: one non-negative integer for each of them; each owns its streams of random numbers.
         budget: pulls of each seed; the iteration that reaches it is as short as it must be.
 
     Attributes:
         consumed: pulls of each seed so far.
         pulls: what has been seen and done.
+        device: of actions and observations, the CPU.
+
+    Raises:
+        ValueError: there are not as many problems as seeds, or their arms pay what the strategy is not for.
     """
 
     config: Any
     run: ClassVar[Any]
-    needs_bernoulli: ClassVar[bool] = False
     device = torch.device("cpu")
 
-    def __init__(self, config: Any, arms: Arms, *, seeds: Sequence[int], budget: int = UNLIMITED) -> None:
+    def __init__(self, config: StrategyConfig, arms: Arms, *, seeds: Sequence[int], budget: int = UNLIMITED) -> None:
         if arms.means.shape[0] != len(seeds):
             raise ValueError(f"{len(seeds)} seeds need as many problems, but there are {arms.means.shape[0]}")
-        if self.needs_bernoulli and not arms.bernoulli:
-            raise ValueError(f"{type(self).__name__} is for arms that pay 1 or 0, but these pay normal numbers")
         if budget < 1:
             raise ValueError(f"budget must be at least 1 pull, got {budget}")
         self.config, self.arms, self.seeds, self.budget, self.consumed = config, arms, list(seeds), budget, 0
-        self.rule = config.rule()
+        if self.needs_bernoulli() and not arms.bernoulli:
+            raise ValueError(f"{self.called()} is for arms that pay 1 or 0, but these pay normal numbers")
+        self.rule = self.make_rule()
         self.pulls = Pulls.new(self.seeds, arms.means.shape[1], self.initial_estimate())
+        self._player = Player(self)
+
+    def called(self) -> str:
+        """Return what to call the strategy in a message."""
+        return type(self).__name__
+
+    def needs_bernoulli(self) -> bool:
+        """Return whether the arms must pay 1 or 0."""
+        return False
+
+    def make_rule(self) -> Any:
+        """Return what the kernel reads of the configuration."""
+        return self.config.rule()
 
     def initial_estimate(self) -> float:
         """Return what every arm seems to pay before it is pulled."""
         return 0.0
 
+    def kernel(self) -> Any:
+        """Return the kernel."""
+        return type(self).run
+
+    def preferences(self) -> Floats:
+        """Return the numbers `[S, K]` of which the greedy arm has the largest: what the arms seem to pay."""
+        return self.pulls.estimates
+
+    def policy(self) -> Floats:
+        """Return the greedy policies `[S, 1, K]`; tied arms share the probability."""
+        preferences = self.preferences()
+        return shares(preferences == preferences.max(axis=1, keepdims=True))[:, None]
+
+    def probabilities(self, states: NDArray[np.int64], *, exploring: bool = False) -> Floats:
+        """Return the greedy policies for observations `[S, N]`, `[S, N, K]`.
+
+        How a strategy explores depends on what it knows, so that `exploring` makes no difference.
+        """
+        return np.repeat(self.policy(), states.shape[1], axis=1)
+
+    def act(self, obs: Any, memory: Any, noise: Tensor | None) -> tuple[Tensor, None]:
+        """Choose arms for observations `[S, N]`, which say nothing (see `operant.runtime.learner.Policy`)."""
+        return self._player.act(obs, memory, noise)
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Return the numbers in [0, 1) that decide between tied arms in `act`, `[S, rows]`."""
+        return self._player.noise(rows, generator)
+
+    @cached_property
+    def constants(self) -> Floats:
+        """The constants `[S]` of Lai and Robbins."""
+        return lai_robbins(self.arms)
+
     def iterate(self) -> Metrics:
-        """Pull `config.steps` arms of every seed, and report regret, mean reward and the share of best arms."""
+        """Pull `config.steps` arms of every seed, and report regret, mean reward and the share of best arms.
+
+        Regret is that of all pulls so far, beside what Lai and Robbins bound its growth by, `C ln T`.
+        """
         steps = max(1, min(self.config.steps, self.budget - self.consumed))
-        type(self).run(self.arms, self.pulls, self.rule, steps)
+        self.kernel()(self.arms, self.pulls, self.rule, steps)
         self.consumed += steps
-        reward, best = self.pulls.reward / steps, self.pulls.best / steps
+        reports = {
+            "bandit/regret": self.pulls.regret.copy(),
+            "bandit/lai_robbins": self.constants * np.log(self.consumed),
+            "bandit/reward": self.pulls.reward / steps,
+            "bandit/best_arm": self.pulls.best / steps,
+        }
         self.pulls.reward[:], self.pulls.best[:] = 0.0, 0
-        reports = {"bandit/regret": self.pulls.regret, "bandit/reward": reward, "bandit/best_arm": best}
-        return {name: torch.from_numpy(values.copy()) for name, values in reports.items()}
+        return {name: torch.from_numpy(values) for name, values in reports.items()}
 
     def state_dict(self) -> State:
         """Return estimates, counts and streams."""
         return {"consumed": self.consumed, "pulls": state_of(self.pulls)}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken; the arms must be the same."""
+        """Go on exactly where the state was taken; the arms must be the same.
+
+        Raises:
+            ValueError: the state is of another number of seeds or arms.
+        """
         self.pulls = restored(self.pulls, state["pulls"], path="pulls")
         self.consumed = state["consumed"]
+
+    def close(self) -> None:
+        """Close nothing: arms hold no resources."""
 
 
 @compiled
@@ -248,7 +329,7 @@ def lai_robbins(arms: Arms) -> Floats:
     for large T; at a finite T regret can be below it.
 
     Returns:
-        `[S]`; infinite where a mean of 1 makes the best arm known after a single 0 of another.
+        `[S]`; an arm adds 0 where the best one always pays 1, for then a single 0 tells them apart.
     """
     constants = np.zeros(len(arms.best))
     for i, best in enumerate(arms.best):

@@ -1,7 +1,7 @@
 """What all learners of this chapter share: seeds side by side, experience, reports, the exact state."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -273,6 +273,19 @@ class TabularLearner:
             self.env.close()
 
 
+class HasPolicies(Protocol):
+    """What knows the policies of its seeds."""
+
+    @property
+    def seeds(self) -> Sequence[int]:
+        """One for each policy."""
+        ...
+
+    def probabilities(self, states: NDArray[np.int64], *, exploring: bool = False) -> Floats:
+        """Return the policies in some states (see `TabularLearner.probabilities`)."""
+        ...
+
+
 class Player:
     """The policies of a learner at play, with random numbers of their own for ties and stochastic policies.
 
@@ -280,7 +293,7 @@ class Player:
         learner: is not changed.
     """
 
-    def __init__(self, learner: TabularLearner) -> None:
+    def __init__(self, learner: "HasPolicies") -> None:
         self._learner = learner
         self._rngs = [np.random.Generator(np.random.PCG64(seed_sequence(s, "playing"))) for s in learner.seeds]
 

@@ -3,40 +3,37 @@
     ε-greedy            any arm with probability ε, else the best so far: regret grows linearly
     UCB1                the largest `Q + c sqrt(ln t / N)` (Auer, Cesa-Bianchi and Fischer 2002)
     KL-UCB              the largest mean q that is still likely, `N KL(Q, q) <= ln t` (Garivier and Cappé 2011)
-    Thompson sampling   the best arm of a world drawn from what is believed (Thompson 1933; Agrawal and Goyal 2012)
     gradient bandit     preferences that climb the expected reward (Sutton and Barto 2018, section 2.8)
 
-Ties are broken at random. UCB1 and KL-UCB first pull every arm once.
+Thompson sampling is in `operant.tabular.thompson`. Ties are broken at random. UCB1 and KL-UCB first pull every arm
+once. What differs from the papers: the bound of KL-UCB is `ln t`, without the term `3 ln ln t` that the proof needs and
+its authors leave out in practice.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, isfinite, sqrt
+from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from operant.tabular.bandits import BanditLearner, bernoulli_kl, pull, pull_and_average, top_arm
+from operant.tabular.bandits import (
+    BanditLearner,
+    Floats,
+    StrategyConfig,
+    bernoulli_kl,
+    pull,
+    pull_and_average,
+    top_arm,
+)
 from operant.tabular.compiling import compiled
 from operant.tabular.configs import at_least
-from operant.tabular.random import below, beta, normal, uniform
+from operant.tabular.random import below, uniform
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
 """None of the strategies is tuned for a task."""
 
 BISECTIONS = 40
-
-
-@dataclass(frozen=True)
-class StrategyConfig:
-    """What every strategy is told."""
-
-    steps: int = 100
-    """Pulls of a seed in one iteration, so how often metrics are reported; learning does not depend on it."""
-
-    def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
-        at_least(self, 1, "steps")
 
 
 @dataclass(frozen=True)
@@ -92,46 +89,6 @@ class KLUCBConfig(StrategyConfig):
 
 
 @dataclass(frozen=True)
-class ThompsonBetaConfig(StrategyConfig):
-    """Hyperparameters of Thompson sampling for arms that pay 1 or 0."""
-
-    successes: float = 1.0
-    """First parameter of the beta prior, at least 1: what is believed before the first pull; 1 and 1 is uniform."""
-    failures: float = 1.0
-    """Second parameter of the beta prior, at least 1."""
-
-    def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
-        super().__post_init__()
-        at_least(self, 1.0, "successes", "failures")
-
-    def rule(self) -> "PriorRule":
-        """Return what the kernel reads."""
-        return PriorRule(float(self.successes), float(self.failures))
-
-
-@dataclass(frozen=True)
-class ThompsonGaussianConfig(StrategyConfig):
-    """Hyperparameters of Thompson sampling for arms that pay normal numbers."""
-
-    prior_deviation: float = 1.0
-    """Standard deviation of the means that are believed possible, around 0. Higher explores longer."""
-    noise: float = 1.0
-    """Standard deviation of the rewards of an arm, which is taken to be known."""
-
-    def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
-        super().__post_init__()
-        for name in ("prior_deviation", "noise"):
-            if not 0.0 < getattr(self, name) < inf:
-                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)!r}")
-
-    def rule(self) -> "PriorRule":
-        """Return what the kernel reads."""
-        return PriorRule(float(self.prior_deviation), float(self.noise))
-
-
-@dataclass(frozen=True)
 class GradientBanditConfig(StrategyConfig):
     """Hyperparameters of the gradient bandit."""
 
@@ -163,13 +120,6 @@ class UCBRule(NamedTuple):
     scale: float
 
 
-class PriorRule(NamedTuple):
-    """The two numbers of what is believed before the first pull."""
-
-    first: float
-    second: float
-
-
 class GradientRule(NamedTuple):
     """The step size, and whether there is a baseline."""
 
@@ -197,13 +147,6 @@ def kl_ucb_index(estimate, count, clock):
         else:
             high = middle
     return low
-
-
-@compiled
-def posterior(estimate, count, deviation, noise):
-    """Return mean and standard deviation of a normal mean, given `count` rewards with the mean `estimate`."""
-    precision = 1.0 / deviation**2 + count / noise**2
-    return (count / noise**2) * estimate / precision, np.sqrt(1.0 / precision)
 
 
 @compiled
@@ -259,29 +202,6 @@ def run_kl_ucb(arms, pulls, rule, steps):
 
 
 @compiled
-def run_thompson_beta(arms, pulls, rule, steps):
-    """Pull `steps` arms of every seed, each the best of a world drawn from beta posteriors."""
-    for i in range(len(pulls.clock)):
-        for _ in range(steps):
-            for k in range(pulls.counts.shape[1]):
-                ones = pulls.estimates[i, k] * pulls.counts[i, k]
-                zeros = pulls.counts[i, k] - ones
-                pulls.scores[i, k] = beta(pulls.rng, i, rule.first + ones, rule.second + zeros)
-            pull_and_average(arms, pulls, i, top_arm(pulls.scores[i], pulls.rng, i), 0.0)
-
-
-@compiled
-def run_thompson_gaussian(arms, pulls, rule, steps):
-    """Pull `steps` arms of every seed, each the best of a world drawn from normal posteriors."""
-    for i in range(len(pulls.clock)):
-        for _ in range(steps):
-            for k in range(pulls.counts.shape[1]):
-                mean, deviation = posterior(pulls.estimates[i, k], pulls.counts[i, k], rule.first, rule.second)
-                pulls.scores[i, k] = mean + deviation * normal(pulls.rng, i)
-            pull_and_average(arms, pulls, i, top_arm(pulls.scores[i], pulls.rng, i), 0.0)
-
-
-@compiled
 def climb(preferences, probabilities, arm, gain):
     """Move the preferences along the gradient of the expected reward: `H_k += gain (1[k = arm] - π_k)`."""
     for k in range(len(preferences)):
@@ -323,22 +243,10 @@ class KLUCB(BanditLearner):
 
     config: KLUCBConfig
     run = run_kl_ucb
-    needs_bernoulli = True
 
-
-class ThompsonBeta(BanditLearner):
-    """Thompson sampling for arms that pay 1 or 0 (see `BanditLearner` for the arguments)."""
-
-    config: ThompsonBetaConfig
-    run = run_thompson_beta
-    needs_bernoulli = True
-
-
-class ThompsonGaussian(BanditLearner):
-    """Thompson sampling for arms that pay normal numbers (see `BanditLearner` for the arguments)."""
-
-    config: ThompsonGaussianConfig
-    run = run_thompson_gaussian
+    def needs_bernoulli(self) -> bool:
+        """Return whether the arms must pay 1 or 0: the index is of such arms."""
+        return True
 
 
 class GradientBandit(BanditLearner):
@@ -346,3 +254,7 @@ class GradientBandit(BanditLearner):
 
     config: GradientBanditConfig
     run = run_gradient
+
+    def preferences(self) -> Floats:
+        """Return the preferences `[S, K]`."""
+        return self.pulls.scores

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from dense import dense, evaluate, optimal, uniform
 
-from operant.envs.worlds.chains import DeepSea, MaximisationBias, RandomWalk, RiverSwim, ShortCorridor
+from operant.envs.worlds.chains import DeepSea, MaximisationBias, RandomWalk, RiverSwim, ShortCorridor, SixArms
 
 LEFT, RIGHT = 0, 1
 
@@ -33,7 +33,8 @@ def test_the_best_gain_of_the_river():
     values = np.zeros(6)
     for _ in range(5000):
         values = (rewards + going_on @ values).max(axis=1)
-    assert values[:2].mean() == pytest.approx(3.3339e6, rel=1e-3)
+    # "3.335 to 3.338 million", from the two states that episodes start in
+    assert values[1:3] == pytest.approx([3.3350076e6, 3.3379800e6], abs=1.0)
 
 
 def test_only_the_rarest_way_of_swimming_right_pays():
@@ -41,7 +42,8 @@ def test_only_the_rarest_way_of_swimming_right_pays():
     assert world.P[5][RIGHT] == [(0.7, 4, 0.0, False), (0.3, 5, 10_000.0, False)]
     assert world.P[0][LEFT] == [(1.0, 0, 5.0, False)]
     assert world.P[0][RIGHT] == [(0.7, 0, 0.0, False), (0.3, 1, 0.0, False)]
-    assert {world.reset(seed=seed)[0] for seed in range(20)} == {0, 1}
+    assert {world.reset(seed=seed)[0] for seed in range(20)} == {1, 2}
+    assert RiverSwim(2).reset(seed=0)[0] == 1
     with pytest.raises(ValueError, match="a river needs at least two states"):
         RiverSwim(1)
 
@@ -71,10 +73,47 @@ def test_the_mapping_of_the_sea_has_a_seed():
         DeepSea(0)
 
 
-@pytest.mark.parametrize(("right", "value"), [(2 - 2**0.5, -11.6569), (0.05, -82.105), (0.95, -44.211)])
+def test_the_rooms_of_the_six_arms():
+    world = SixArms()
+    for arm, (probability, pay) in enumerate(zip(SixArms.OPENS, SixArms.PAYS, strict=True)):
+        opened, *closed = world.P[0][arm]
+        assert opened == (probability, arm + 1, 0.0, False)
+        assert closed == ([(1.0 - probability, 0, 0.0, False)] if arm else [])
+        stays = [a for a in range(6) if world.P[arm + 1][a] == [(1.0, arm + 1, pay, False)]]
+        leads_back = [a for a in range(6) if world.P[arm + 1][a] == [(1.0, 0, 0.0, False)]]
+        assert stays == ([0, 1, 2, 3, 5] if arm == 0 else [arm])
+        assert sorted(stays + leads_back) == list(range(6))
+    assert world.reset(seed=0)[0] == 0
+
+
+@pytest.mark.parametrize("gamma", [0.9, 0.95, 0.99])
+def test_best_values_of_the_six_arms(gamma):
+    """To open room a + 1 takes a geometric time; a room is worth staying in or leaving for the best arm."""
+    opens, rooms = np.array(SixArms.OPENS), np.array(SixArms.PAYS) / (1 - gamma)
+    start = (gamma * opens * rooms / (1 - gamma * (1 - opens))).max()
+    expected = [start, *np.maximum(rooms, gamma * start)]
+    assert optimal(SixArms().transitions, gamma) == pytest.approx(expected, rel=1e-9)
+    if gamma == 0.95:
+        assert start == pytest.approx(19159.66, abs=0.005)
+
+
+def test_the_six_arms_within_5000_steps():
+    """The best policy pulls the rarest arm until its room is open: 6000 a step from then on."""
+    going_on, rewards, _ = dense(SixArms().transitions)
+    values = np.zeros(7)
+    for _ in range(5000):
+        values = (rewards + going_on @ values).max(axis=1)
+    late = 0.99 ** np.arange(5000)
+    waiting = 6000.0 * (5000 - late.sum())
+    assert values[0] == pytest.approx(waiting, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("right", "value"), [(2 - 2**0.5, -(6 + 4 * 2**0.5)), (0.05, -82.10526316), (0.95, -44.21052632)]
+)
 def test_values_of_the_short_corridor(right, value):
     policy = np.array([[1 - right, right]] * 3 + [[0.0, 0.0]])
-    assert evaluate(ShortCorridor().transitions, policy, 1.0)[0] == pytest.approx(value, abs=5e-4)
+    assert evaluate(ShortCorridor().transitions, policy, 1.0)[0] == pytest.approx(value, abs=1e-8)
 
 
 @pytest.mark.parametrize(("aliased", "observations"), [(True, [0, 0, 0]), (False, [1, 0, 0])])

@@ -5,7 +5,7 @@ Importing `operant.envs` registers them with Gymnasium, as `operant/Cliff-v0` an
 
 from operant.envs.worlds.bandits import Bandit, BernoulliBandit, Testbed
 from operant.envs.worlds.car_rental import CarRental
-from operant.envs.worlds.chains import DeepSea, MaximisationBias, RandomWalk, RiverSwim, ShortCorridor
+from operant.envs.worlds.chains import DeepSea, MaximisationBias, RandomWalk, RiverSwim, ShortCorridor, SixArms
 from operant.envs.worlds.gambling import Gambler
 from operant.envs.worlds.mazes import ChangingMaze
 from operant.envs.worlds.registration import WORLDS, World, register_worlds
@@ -22,6 +22,7 @@ __all__ = [
     "RandomWalk",
     "RiverSwim",
     "ShortCorridor",
+    "SixArms",
     "Testbed",
     "World",
     "register_worlds",

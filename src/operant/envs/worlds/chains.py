@@ -1,4 +1,4 @@
-"""States in a row: random walks, RiverSwim, DeepSea, the short corridor and the two-step chain of maximisation bias."""
+"""Chains and rooms: random walks, RiverSwim, SixArms, DeepSea, the short corridor, the chain of maximisation bias."""
 
 from collections.abc import Iterator
 from statistics import NormalDist
@@ -50,8 +50,8 @@ class RiverSwim(FiniteEnv):
     Action 0 swims left, with the current, and always gets there; in the leftmost state it pays 5. Action 1 swims
     right: it gets there with probability 0.3, stays with 0.6 and is driven back with 0.1; at the left end it stays
     with 0.7, at the right end it stays with 0.3 and is driven back with 0.7. Staying at the right end pays 10000, and
-    nothing else of swimming right pays. Episodes start in one of the two leftmost states and do not end. The best gain
-    is 668.8073 a step.
+    nothing else of swimming right pays. Episodes start in state 1 or 2, counted from 0 at the left, and do not end.
+    The best gain is 668.8073 a step.
     """
 
     def __init__(
@@ -71,7 +71,8 @@ class RiverSwim(FiniteEnv):
         if states < 2:
             raise ValueError(f"a river needs at least two states, got {states}")
         rows = _river(states, small, large)
-        super().__init__(Transitions.of(states, 2, rows, [0, 1]), render_mode=render_mode)
+        starts = [1, min(2, states - 1)]
+        super().__init__(Transitions.of(states, 2, rows, starts), render_mode=render_mode)
 
 
 def _river(states: int, small: float, large: float) -> _Rows:
@@ -87,6 +88,35 @@ def _river(states: int, small: float, large: float) -> _Rows:
         for successor, probability in currents.items():
             paid = large if state == successor == last else 0.0
             yield state, 1, (probability, successor, paid, False)
+
+
+class SixArms(FiniteEnv):
+    """Six arms, the rarest of which opens the richest room (Strehl and Littman 2008).
+
+    Pulling arm `a` in state 0 opens room `a + 1` with the probability `OPENS[a]`, and pays nothing. In room `a + 1`
+    action `a` pays `PAYS[a]` and stays; the others lead back to state 0 without pay. Room 1 is the trap: there every
+    action but 4 pays and stays, and only 4 leads back. Episodes start in state 0 and do not end. The best gain is 6000
+    a step, after a room that takes 100 pulls to open on average.
+    """
+
+    OPENS = (1.0, 0.15, 0.1, 0.05, 0.03, 0.01)
+    PAYS = (50.0, 133.0, 300.0, 800.0, 1660.0, 6000.0)
+
+    def __init__(self, *, render_mode: str | None = None) -> None:
+        """Make the rooms; `render_mode` is "ansi" or None."""
+        arms = len(self.OPENS)
+        super().__init__(Transitions.of(arms + 1, arms, _rooms(self.OPENS, self.PAYS), [0]), render_mode=render_mode)
+
+
+def _rooms(opens: tuple[float, ...], pays: tuple[float, ...]) -> _Rows:
+    for arm, probability in enumerate(opens):
+        yield 0, arm, (probability, arm + 1, 0.0, False)
+        if probability < 1.0:
+            yield 0, arm, (1.0 - probability, 0, 0.0, False)
+    for room, pay in enumerate(pays, 1):
+        for action in range(len(opens)):
+            stays = action != 4 if room == 1 else action == room - 1
+            yield room, action, (1.0, room if stays else 0, pay if stays else 0.0, False)
 
 
 class DeepSea(FiniteEnv):

@@ -8,6 +8,9 @@ import gymnasium
 
 from operant.envs.worlds import drawings
 
+TEN_ARMS = (0.1, *[0.05] * 3, *[0.02] * 3, *[0.01] * 3)
+"""Probabilities of the arms that Garivier and Cappé 2011 compare strategies on."""
+
 
 class World(NamedTuple):
     """How a world is registered.
@@ -51,6 +54,7 @@ WORLDS = {
     "operant/RandomWalk5-v0": _world("chains", "RandomWalk", states=5),
     "operant/RandomWalk19-v0": _world("chains", "RandomWalk", states=19, left=-1.0),
     "operant/RiverSwim-v0": _world("chains", "RiverSwim", 5000),
+    "operant/SixArms-v0": _world("chains", "SixArms", 5000),
     "operant/DeepSea-v0": _world("chains", "DeepSea"),
     "operant/ShortCorridor-v0": _world("chains", "ShortCorridor", 1000),
     "operant/MaximisationBias-v0": _world("chains", "MaximisationBias"),
@@ -58,6 +62,10 @@ WORLDS = {
     "operant/CarRental-v0": _world("car_rental", "CarRental", 1000),
     "operant/Testbed-v0": _world("bandits", "Testbed", 1000),
     "operant/BernoulliBandit-v0": _world("bandits", "BernoulliBandit", 10_000),
+    "operant/TwoArms-v0": _world("bandits", "BernoulliBandit", 10_000, probabilities=(0.9, 0.8)),
+    "operant/TenArms-v0": _world("bandits", "BernoulliBandit", 10_000, probabilities=TEN_ARMS),
+    "operant/PixelCatch-v0": _world("pixels", "PixelCatch"),
+    "operant/HiddenCartPole-v0": _world("hidden", "HiddenCartPole", 500),
 }
 """Every world, by its Gymnasium id. `operant/Grid-v0` needs the option `drawing`."""
 

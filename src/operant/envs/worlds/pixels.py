@@ -1,0 +1,79 @@
+"""A game to be played from pixels that is learned in seconds."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+CELLS = 10
+"""Rows and columns of the field."""
+
+
+class PixelCatch(gymnasium.Env[Any, Any]):
+    """Catch a ball that falls straight down (the catch of Mnih et al. 2014, arXiv 1406.6247, section 4.2).
+
+    The ball starts in any column of the first row of a field of 10 x 10 cells, the paddle in the middle of the last.
+    Each step the paddle moves left (0), stays (1) or moves right (2), and the ball falls by a row. After nine steps the
+    episode ends with a reward of 1 if the paddle is below the ball, and -1 if not. Every ball can be caught, so the
+    best return is 1; who never moves gets -0.8 on average.
+
+    An observation is one grey picture of bytes `[1, side, side]`, black but for ball and paddle.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as Gymnasium declares it
+
+    def __init__(self, side: int = CELLS, *, render_mode: str | None = None) -> None:
+        """Make the game.
+
+        Args:
+            side: of the picture, in pixels; at least 10, of which a multiple of 10 is used.
+            render_mode: "rgb_array" or None.
+
+        Raises:
+            ValueError: the picture is too small for the field, or the render mode is unknown.
+        """
+        if side < CELLS:
+            raise ValueError(f"side must be at least {CELLS} pixels, one a cell, got {side}")
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+        self.render_mode, self.side, self._scale = render_mode, side, side // CELLS
+        self.observation_space = spaces.Box(0, 255, (1, side, side), np.uint8)
+        self.action_space = spaces.Discrete(3)
+        self.row, self.ball, self.paddle = 0, 0, CELLS // 2
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Drop a ball from a column chosen at random."""
+        super().reset(seed=seed)
+        self.row, self.ball, self.paddle = 0, int(self.np_random.integers(CELLS)), CELLS // 2
+        return self._picture(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Move the paddle.
+
+        Raises:
+            ValueError: there is no such action.
+        """
+        if action not in (0, 1, 2):
+            raise ValueError(f"actions are 0 (left), 1 (stay) and 2 (right), got {action}")
+        self.paddle = min(max(self.paddle + int(action) - 1, 0), CELLS - 1)
+        self.row += 1
+        over = self.row == CELLS - 1
+        reward = 0.0 if not over else 1.0 if self.ball == self.paddle else -1.0
+        return self._picture(), reward, over, False, {}
+
+    def render(self) -> Any:
+        """Return the picture in colour, `[side, side, 3]`."""
+        if self.render_mode is None:
+            gymnasium.logger.warn('render() shows nothing: make the environment with render_mode="rgb_array"')
+            return None
+        return np.repeat(self._picture()[0][:, :, np.newaxis], 3, axis=2)
+
+    def _picture(self) -> np.ndarray:
+        picture = np.zeros((1, self.side, self.side), np.uint8)
+        for row, column in ((self.row, self.ball), (CELLS - 1, self.paddle)):
+            top, left = row * self._scale, column * self._scale
+            picture[0, top : top + self._scale, left : left + self._scale] = 255
+        return picture

@@ -1,0 +1,110 @@
+"""From the name of a bandit to the arms that it has, and how good what was learned is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from operant import streams
+from operant.envs.worlds.bandits import Bandit, BernoulliBandit, Testbed
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.settings import Settings
+from operant.tabular.bandits import Arms, BanditLearner
+from operant.tabular.learner import Player
+
+
+@dataclass(frozen=True)
+class BanditExperiment:
+    """A learner that pulls arms, and how good its greedy arm is.
+
+    Attributes:
+        learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
+        settings: what it was made from.
+    """
+
+    learner: BanditLearner
+    settings: Settings
+
+    def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
+        """Score the arm that seems best, by what one pull of it pays; each seed has the arms that it learned on.
+
+        Args:
+            episodes: pulls of each seed. Default: as many as the settings say.
+            backend: "tensor" and "auto" give the exact expectation for every pull; "gymnasium" pulls the arms of
+                Gymnasium's environment, the same ones at every call. Default: that of the settings.
+
+        Raises:
+            ValueError: `episodes` is not positive, or there is no such backend.
+        """
+        episodes = self.settings.evaluate_episodes if episodes is None else episodes
+        if episodes < 1:
+            raise ValueError(f"episodes must be at least 1, got {episodes}")
+        backend = backend or self.settings.env_backend
+        if backend not in ("auto", "tensor", "gymnasium"):
+            raise ValueError(f"backend must be 'auto', 'tensor' or 'gymnasium', got {backend!r}")
+        if backend == "gymnasium":
+            paid = self._pulled(episodes)
+        else:
+            expected = (self.learner.policy()[:, 0] * self.learner.arms.means).sum(axis=1)
+            paid = np.repeat(expected[:, None], episodes, axis=1)
+        return Evaluation.of(paid, np.ones(len(paid)))
+
+    def _pulled(self, episodes: int) -> Any:
+        """Return what greedy arms pay in Gymnasium's environment, `[S, episodes]`."""
+        obs = torch.zeros(len(self.settings.seeds), episodes, dtype=torch.int64)
+        actions, _ = Player(self.learner).act(obs, None, None)
+        env = _bandit(self.settings.task)
+        paid = np.zeros(actions.shape)
+        for i, seed in enumerate(_reset_seeds(self.settings.seeds)):
+            env.reset(seed=seed)
+            paid[i] = [env.step(arm)[1] for arm in actions[i].tolist()]
+        env.close()
+        return paid
+
+    def close(self) -> None:
+        """Close what the learner holds."""
+        self.learner.close()
+
+
+def arms_of(task: str, seeds: Sequence[int]) -> Arms:
+    """Return the arms of a bandit, for each seed those that Gymnasium's environment draws in its first episode.
+
+    Args:
+        task: the id of a registered bandit of `operant.envs.worlds.bandits`.
+        seeds: of the runs.
+
+    Raises:
+        ValueError: the task has more than one state, or is no bandit whose arms are known.
+    """
+    env = _bandit(task)
+    means = []
+    for seed in _reset_seeds(seeds):
+        env.reset(seed=seed)
+        means.append(env.means.copy())
+    env.close()
+    return Arms.normal(np.stack(means), noise=env.noise) if isinstance(env, Testbed) else Arms.paying_one(means)
+
+
+def _reset_seeds(seeds: Sequence[int]) -> list[int]:
+    """Return what `operant.envs.make` resets the first episode of each seed with."""
+    return [streams.episode_seed(row, 0) for row in streams.row_seeds(seeds, 1, "environment")]
+
+
+def _bandit(task: str) -> Bandit:
+    env = gymnasium.make(task, disable_env_checker=True)
+    bare = env.unwrapped
+    if isinstance(bare, Testbed | BernoulliBandit):
+        return bare
+    space = env.observation_space
+    env.close()
+    if isinstance(bare, Bandit) or (isinstance(space, gymnasium.spaces.Discrete) and space.n == 1):
+        found = "is not one of those, so that it is not known how its arms pay"
+    else:
+        found = f"has observations {space}, so more than one state: take an algorithm such as q-learning"
+    raise ValueError(
+        "a strategy for bandits needs a Testbed or a BernoulliBandit of operant.envs.worlds, such as "
+        f"operant/Testbed-v0, but {task} {found}"
+    )

@@ -1,0 +1,135 @@
+"""Thompson sampling: draw a world from what is believed, and pull the arm that is best in it.
+
+Thompson 1933, *Biometrika* 25; as algorithm 1 of Agrawal and Goyal 2012, "Analysis of Thompson sampling for the
+multi-armed bandit problem" (beta priors), and with normal priors as in their "Further optimal regret bounds" of 2013,
+whose prior is flat; here it has the deviation `prior_deviation`, so that arms need not be pulled once before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from operant.tabular.bandits import BanditLearner, Floats, StrategyConfig, pull_and_average, top_arm
+from operant.tabular.compiling import compiled
+from operant.tabular.configs import at_least
+from operant.tabular.random import beta, normal
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {}
+"""Nothing is tuned for a task."""
+
+
+@dataclass(frozen=True)
+class ThompsonConfig(StrategyConfig):
+    """Hyperparameters of Thompson sampling."""
+
+    prior: Literal["auto", "beta", "gaussian"] = "auto"
+    """What is believed of an arm: `beta`, for arms that pay 1 or 0; `gaussian`; or what suits the task (auto)."""
+    successes: float = 1.0
+    """First parameter of the beta prior, at least 1: what is believed before the first pull; 1 and 1 is uniform."""
+    failures: float = 1.0
+    """Second parameter of the beta prior, at least 1."""
+    prior_deviation: float = 1.0
+    """Standard deviation of the means that the gaussian prior holds possible, around 0. Higher explores longer."""
+    noise: float = 1.0
+    """Standard deviation of the rewards of an arm, which the gaussian prior takes to be known."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        if self.prior not in ("auto", *KERNELS):
+            raise ValueError(f"prior must be auto, beta or gaussian, got {self.prior!r}")
+        at_least(self, 1.0, "successes", "failures")
+        for name in ("prior_deviation", "noise"):
+            if not 0.0 < getattr(self, name) < inf:
+                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)!r}")
+
+
+class PriorRule(NamedTuple):
+    """The two numbers of what is believed before the first pull."""
+
+    first: float
+    second: float
+
+
+@compiled
+def beta_posterior(estimate, count, successes, failures):
+    """Return the parameters of the beta belief in an arm that has paid `estimate` on average in `count` pulls."""
+    ones = estimate * count
+    return successes + ones, failures + (count - ones)
+
+
+@compiled
+def gaussian_posterior(estimate, count, deviation, noise):
+    """Return mean and standard deviation of a normal mean, given `count` rewards with the mean `estimate`."""
+    precision = 1.0 / deviation**2 + count / noise**2
+    return (count / noise**2) * estimate / precision, np.sqrt(1.0 / precision)
+
+
+@compiled
+def run_beta(arms, pulls, rule, steps):
+    """Pull `steps` arms of every seed, each the best of a world drawn from beta posteriors."""
+    for i in range(len(pulls.clock)):
+        for _ in range(steps):
+            for k in range(pulls.counts.shape[1]):
+                a, b = beta_posterior(pulls.estimates[i, k], pulls.counts[i, k], rule.first, rule.second)
+                pulls.scores[i, k] = beta(pulls.rng, i, a, b)
+            pull_and_average(arms, pulls, i, top_arm(pulls.scores[i], pulls.rng, i), 0.0)
+
+
+@compiled
+def run_gaussian(arms, pulls, rule, steps):
+    """Pull `steps` arms of every seed, each the best of a world drawn from normal posteriors."""
+    for i in range(len(pulls.clock)):
+        for _ in range(steps):
+            for k in range(pulls.counts.shape[1]):
+                mean, deviation = gaussian_posterior(pulls.estimates[i, k], pulls.counts[i, k], rule.first, rule.second)
+                pulls.scores[i, k] = mean + deviation * normal(pulls.rng, i)
+            pull_and_average(arms, pulls, i, top_arm(pulls.scores[i], pulls.rng, i), 0.0)
+
+
+KERNELS: Mapping[str, Any] = MappingProxyType({"beta": run_beta, "gaussian": run_gaussian})
+"""By prior."""
+
+
+class Thompson(BanditLearner):
+    """Thompson sampling (see `BanditLearner` for the arguments)."""
+
+    config: ThompsonConfig
+
+    @property
+    def prior(self) -> str:
+        """What is believed: `beta` or `gaussian`."""
+        if self.config.prior != "auto":
+            return self.config.prior
+        return "beta" if self.arms.bernoulli else "gaussian"
+
+    def called(self) -> str:
+        """Return what to call the strategy in a message."""
+        return f"Thompson sampling with a {self.prior} prior"
+
+    def needs_bernoulli(self) -> bool:
+        """Return whether the arms must pay 1 or 0: the beta prior is of such arms."""
+        return self.prior == "beta"
+
+    def make_rule(self) -> PriorRule:
+        """Return what the kernel reads of the configuration."""
+        config = self.config
+        if self.prior == "beta":
+            return PriorRule(float(config.successes), float(config.failures))
+        return PriorRule(float(config.prior_deviation), float(config.noise))
+
+    def kernel(self) -> Any:
+        """Return the kernel of the prior."""
+        return KERNELS[self.prior]
+
+    def preferences(self) -> Floats:
+        """Return the means `[S, K]` of what is believed."""
+        counts, estimates = self.pulls.counts, self.pulls.estimates
+        if self.prior == "beta":
+            a, b = beta_posterior.py_func(estimates, counts, *self.rule)
+            return a / (a + b)
+        return gaussian_posterior.py_func(estimates, counts, *self.rule)[0]

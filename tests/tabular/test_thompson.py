@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from operant.tabular import thompson
+from operant.tabular.bandits import Arms
+from operant.tabular.strategies import EpsilonGreedy, EpsilonGreedyConfig
+from operant.tabular.thompson import Thompson, ThompsonConfig
+
+from .checks import bandit_contract
+
+
+@pytest.mark.parametrize("prior", ["auto", "beta", "gaussian"])
+def test_pieces_neighbours_and_resuming_make_no_difference(prior):
+    bandit_contract("thompson", prior=prior)
+
+
+def test_posteriors_by_hand():
+    """Three 1s and one 0 after a uniform prior; four rewards of mean 3 after N(0, 2²)."""
+    assert thompson.beta_posterior(0.75, 4, 1.0, 1.0) == (4.0, 2.0)
+    mean, deviation = thompson.gaussian_posterior(3.0, 4, 2.0, 1.0)
+    assert mean == pytest.approx(3.0 * 4 / (4 + 0.25))
+    assert deviation == pytest.approx(np.sqrt(1 / 4.25))
+
+
+def test_the_normal_posterior_is_that_of_bayes_rule():
+    """On a grid of means: prior times likelihood of single rewards."""
+    rewards, grid = np.array([0.3, 1.9, -0.4]), np.linspace(-8, 8, 20_001)
+    weights = stats.norm.pdf(grid, 0.0, 1.5) * np.prod(stats.norm.pdf(rewards[:, None], grid, 0.8), axis=0)
+    weights /= weights.sum()
+    mean = (weights * grid).sum()
+    found = thompson.gaussian_posterior(rewards.mean(), 3, 1.5, 0.8)
+    assert found == pytest.approx((mean, np.sqrt((weights * (grid - mean) ** 2).sum())), rel=1e-6)
+
+
+@pytest.mark.parametrize(("prior", "chosen"), [("beta", "beta"), ("gaussian", "gaussian"), ("auto", "beta")])
+def test_arms_are_pulled_as_often_as_they_are_believed_to_be_the_best(prior, chosen):
+    """From one state of knowledge, many seeds pull once; the shares are integrals over the posteriors."""
+    seeds = 20_000
+    made = Thompson(ThompsonConfig(prior=prior, steps=1), Arms.paying_one([0.5, 0.5], seeds), seeds=range(seeds))
+    assert made.prior == chosen
+    made.pulls.counts[:], made.pulls.estimates[:] = [6, 2], [0.5, 1.0]
+    made.iterate()
+    first = (made.pulls.counts[:, 0] == 7).mean()
+    x = np.linspace(-6, 7, 100_001)
+    if chosen == "beta":
+        beliefs = stats.beta(4, 4), stats.beta(3, 1)
+    else:
+        beliefs = (
+            stats.norm(*thompson.gaussian_posterior(0.5, 6, 1.0, 1.0)),
+            stats.norm(*thompson.gaussian_posterior(1.0, 2, 1.0, 1.0)),
+        )
+    expected = np.trapezoid(beliefs[0].pdf(x) * beliefs[1].cdf(x), x)
+    assert first == pytest.approx(expected, abs=4 * np.sqrt(0.25 / seeds))
+
+
+def test_the_greedy_arm_has_the_largest_believed_mean():
+    """One lucky pull is not believed: a mean of 0.8 in 40 pulls beats 1.0 in one."""
+    for prior, arms in (("beta", Arms.paying_one([0.5, 0.5])), ("gaussian", Arms.normal([0.5, 0.5]))):
+        made = Thompson(ThompsonConfig(prior=prior), arms, seeds=(0,))
+        np.testing.assert_allclose(made.policy(), 0.5)
+        made.pulls.counts[:], made.pulls.estimates[:] = [40, 1], [0.8, 1.0]
+        np.testing.assert_array_equal(made.policy(), [[[1.0, 0.0]]])
+
+
+@pytest.mark.parametrize(("means", "expected"), [([0.9, 0.8], 6.7), ([0.6, 0.5], 12.1)])
+def test_regret_after_1000_pulls(means, expected):
+    """Expected values within four standard errors of both samples, which are taken to be alike."""
+    seeds = 400
+    made = Thompson(ThompsonConfig(steps=1000), Arms.paying_one(means, seeds), seeds=range(seeds))
+    regret = made.iterate()["bandit/regret"].numpy()
+    assert abs(regret.mean() - expected) < 4 * regret.std() * np.sqrt(2 / seeds) + 0.05
+
+
+def test_with_normal_arms_it_beats_epsilon_greedy():
+    seeds = 500
+    arms = Arms.testbed(range(seeds))
+    made = Thompson(ThompsonConfig(steps=1000), arms, seeds=range(seeds))
+    assert made.prior == "gaussian"
+    chance = EpsilonGreedy(EpsilonGreedyConfig(steps=1000), arms, seeds=range(seeds)).iterate()
+    assert made.iterate()["bandit/regret"].mean() < 0.7 * chance["bandit/regret"].mean()
+
+
+def test_a_beta_prior_of_normal_arms_is_refused():
+    with pytest.raises(ValueError, match="Thompson sampling with a beta prior is for arms that pay 1 or 0"):
+        Thompson(ThompsonConfig(prior="beta"), Arms.normal([0.1, 0.2]), seeds=(0,))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"prior": "cauchy"}, "prior must be auto, beta or gaussian, got 'cauchy'"),
+        ({"failures": 0.5}, "failures must be finite and at least 1, got 0.5"),
+        ({"noise": 0.0}, "noise must be positive and finite, got 0"),
+        ({"prior_deviation": float("inf")}, "prior_deviation must be positive and finite, got inf"),
+        ({"steps": 0}, "steps must be finite and at least 1, got 0"),
+    ],
+)
+def test_values_out_of_range_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        ThompsonConfig(**values)
