@@ -140,7 +140,7 @@ class Iteration:
             values = self.values
             bounds = bounds_without_discount(self.mdp, problem, values, self.policy)
             lower, upper = bounds or (None, None)
-            converged = problem.close(self.change, self.tolerance, values)
+            converged = False
             if bounds is not None:
                 values = (bounds[0] + bounds[1]) / 2
                 converged = float((bounds[1] - bounds[0]).max(initial=0.0)) <= 2 * self.tolerance

@@ -27,7 +27,7 @@ class Solution:
         policy: `[S]`, an action in every state, -1 in terminal ones.
         iterations: sweeps over the model, or improvements of the policy; the function that returned this says which.
         residual: the greatest change in the last Bellman backup of all states.
-        converged: whether the tolerance that was asked for is reached.
+        converged: whether the tolerance that was asked for is certainly reached; never without bounds.
         lower: `[S]`, certified: no optimal value is less. None where nothing is certified.
         upper: `[S]`, certified: no optimal value is greater. None where nothing is certified.
         gamma: the discount factor.
