@@ -3,7 +3,8 @@
 A checkpoint is a folder `step_<consumed>` with `state.safetensors` (the tensors), `state.json` (everything else)
 and `manifest.json` (size and SHA-256 of both). It is written under a temporary name in the same folder, made durable
 and renamed, so that it exists whole or not at all. Equal states give equal bytes: nothing in it depends on time or
-place. Tensors that share memory are stored one by one. Nothing is pickled, so loading runs no code.
+place. Tensors that share memory are stored one by one. Nothing is pickled, so loading runs no code. Large memories of
+which little changes are stored in segments that checkpoints share (`operant.runtime.segments`).
 
 A state with a tensor that is not finite goes to `quarantine/` and never displaces a good checkpoint. What may
 rightly be infinite or NaN (a best score so far, a mean over no episodes) belongs under a key named `statistics`,
@@ -26,6 +27,8 @@ from torch import Tensor
 
 from operant.runtime.encoding import flatten, unflatten
 from operant.runtime.files import sha256, sync_file, sync_folder, write_durably
+from operant.runtime.segments import KEY as SEGMENTS
+from operant.runtime.segments import Record, SegmentStore, split
 from operant.state import State
 
 logger = logging.getLogger(__name__)
@@ -126,6 +129,7 @@ class Checkpoints:
         """Remove what an interrupted write or removal left behind. Only for who holds the lock of the run."""
         for path in [*self.folder.glob(".step_*"), *self.quarantine.glob(".step_*")]:
             shutil.rmtree(path, ignore_errors=True)
+        self._retire_segments()
 
     def _write(self, target: Path, structure: Any, tensors: dict[str, Tensor], consumed: int) -> None:
         partial = target.with_name(f".{target.name}.partial")
@@ -134,9 +138,11 @@ class Checkpoints:
         try:
             _require_space(target.parent, len(text) + sum(tensor.nbytes for tensor in tensors.values()))
             partial.mkdir()
-            _save_tensors(tensors, partial / "state.safetensors")
+            rest, segments = split(tensors)
+            _save_tensors(rest, partial / "state.safetensors")
             write_durably(partial / "state.json", text)
-            write_durably(partial / "manifest.json", _manifest(partial, consumed))
+            records = SegmentStore(self.folder).write(segments)
+            write_durably(partial / "manifest.json", _manifest(partial, consumed, records))
             sync_folder(partial)
             if target.exists():
                 _remove(target)
@@ -170,6 +176,11 @@ class Checkpoints:
             if path not in kept:
                 _remove(path)
         self._verified &= set(kept)
+        self._retire_segments()
+
+    def _retire_segments(self) -> None:
+        every = [*self.paths(), *_steps(self.quarantine)]
+        SegmentStore(self.folder).retire(path / "manifest.json" for path in every)
 
 
 class DamagedError(CheckpointError):
@@ -199,6 +210,9 @@ def verify(path: Path) -> int:
                 raise DamagedError(f"{file} is damaged: its contents are not what was written")
         except OSError as error:
             raise DamagedError(f"{file} cannot be read: {error.strerror}") from error
+    fault = SegmentStore.of(path).fault(manifest.get(SEGMENTS, {}))
+    if fault is not None:
+        raise DamagedError(fault)
     return manifest["consumed"]
 
 
@@ -210,7 +224,8 @@ def load(path: Path) -> State:
     """
     try:
         structure = json.loads((path / "state.json").read_bytes())
-        return unflatten(structure, load_file(path / "state.safetensors"))
+        records = _read_manifest(path / "manifest.json").get(SEGMENTS, {})
+        return unflatten(structure, load_file(path / "state.safetensors") | SegmentStore.of(path).load(records))
     except (OSError, ValueError, KeyError, RecursionError, SafetensorError) as error:
         raise DamagedError(f"{path} cannot be read: {error}") from error
 
@@ -262,9 +277,11 @@ def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     sync_file(path)
 
 
-def _manifest(folder: Path, consumed: int) -> bytes:
+def _manifest(folder: Path, consumed: int, segments: dict[str, Record]) -> bytes:
     files = {name: {"size": (folder / name).stat().st_size, "sha256": sha256(folder / name)} for name in _FILES}
-    manifest = {"schema_version": SCHEMA, "consumed": consumed, "files": files}
+    manifest: dict[str, Any] = {"schema_version": SCHEMA, "consumed": consumed, "files": files}
+    if segments:
+        manifest[SEGMENTS] = segments
     return json.dumps(manifest | {"digest": _digest(manifest)}, indent=1).encode()
 
 

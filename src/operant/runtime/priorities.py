@@ -1,0 +1,128 @@
+"""Drawing from a memory in proportion to priorities: `Priorities`, a tree of sums for each seed."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from operant.state import State, copy_into
+
+FAN = 64
+"""Children of a node: for 262 144 places the tree has 3 levels where a binary one has 18, so a sixth of the calls."""
+
+
+class Priorities:
+    """Priorities of the `capacity` places of each of `S` seeds, and their sums (Schaul et al. 2016, section 3.3).
+
+    Level 0 of the tree holds the priorities `p^α`; every node above is the sum of its 64 children. A draw goes
+    down from the top, where the running sum of the children passes a number; a change goes up. All seeds and samples
+    take every step together, and sums are computed anew from their children, so that no error accumulates.
+
+    Args:
+        seeds: S.
+        capacity: places of one seed.
+        alpha: 0 draws uniformly, 1 in proportion to the priorities.
+        epsilon: added to the size of an error, so that a transition without one can be drawn again.
+        device: where the tree lives.
+
+    Attributes:
+        levels: from the priorities to the top, `[S, n]` each, in float64.
+        largest: `[S]`, the largest priority `p^α` so far, which new transitions get.
+
+    Raises:
+        ValueError: `capacity` is not positive, `alpha` is not in [0, 1] or `epsilon` is not positive.
+    """
+
+    def __init__(
+        self, *, seeds: int, capacity: int, alpha: float, epsilon: float = 1e-6, device: str | torch.device = "cpu"
+    ) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity must be at least 1, got {capacity}")
+        if not (0.0 <= alpha <= 1.0 and epsilon > 0.0):
+            raise ValueError(f"alpha must be in [0, 1] and epsilon positive, got {alpha} and {epsilon}")
+        self.alpha, self.epsilon = alpha, epsilon
+        self.levels: list[Tensor] = []
+        width = capacity
+        while not self.levels or width > 1:
+            blocks = -(-width // FAN)
+            self.levels.append(torch.zeros(seeds, blocks * FAN, dtype=torch.float64, device=device))
+            width = blocks
+        self.largest = torch.ones(seeds, dtype=torch.float64, device=device)
+
+    def insert(self, places: Tensor, valid: Tensor) -> None:
+        """Give new transitions the largest priority so far, and those that are nothing to learn from none.
+
+        Args:
+            places: `[n]`, the same in every seed.
+            valid: `[S, n]` bool, which of them can be learned from.
+        """
+        index = places.expand(len(self.largest), -1)
+        self._write(index, self.largest.unsqueeze(1) * valid)
+
+    def update(self, index: Tensor, errors: Tensor) -> None:
+        """Set the priorities of transitions to `(|error| + epsilon)^α`; an error that is not finite changes nothing.
+
+        Args:
+            index: `[S, M]` places; where one is there twice, all but one of its errors are lost.
+            errors: `[S, M]` temporal-difference errors.
+        """
+        priorities = (errors.double().abs() + self.epsilon).pow(self.alpha)
+        old = self.levels[0].gather(1, index)
+        kept = ~priorities.isfinite() | (old == 0.0)  # what may not be drawn stays so
+        priorities = torch.where(kept, old, priorities)
+        torch.maximum(self.largest, priorities.amax(1), out=self.largest)
+        self._write(index, priorities)
+
+    def _write(self, index: Tensor, priorities: Tensor) -> None:
+        self.levels[0].scatter_(1, index, priorities)
+        for children, parents in zip(self.levels[:-1], self.levels[1:], strict=True):
+            index = index.div(FAN, rounding_mode="floor")
+            parents.scatter_(1, index, self._children(children, index).sum(-1))
+
+    def _children(self, level: Tensor, parents: Tensor) -> Tensor:
+        """Return the children `[S, M, 64]` of the nodes `parents [S, M]` of the level above."""
+        blocks = level.view(len(level), -1, FAN)
+        return blocks.gather(1, parents.unsqueeze(-1).expand(-1, -1, FAN))
+
+    def draw(self, samples: int, streams: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
+        """Draw `samples` places of each seed, one from each of as many stretches of equal probability.
+
+        Args:
+            samples: M.
+            streams: one generator a seed.
+
+        Returns:
+            Places `[S, M]`, and the probabilities `[S, M]` with which they were drawn; in a seed without any priority,
+            place 0 with probability 0.
+        """
+        device = self.largest.device
+        uniform = torch.stack(
+            [torch.rand(samples, generator=stream, device=device, dtype=torch.float64) for stream in streams]
+        )
+        total = self.levels[-1].sum(1, keepdim=True)
+        left = (uniform + torch.arange(samples, device=device)) / samples * total
+        index = torch.zeros_like(left, dtype=torch.int64)
+        for level in reversed(self.levels):
+            sums = self._children(level, index).cumsum(-1)
+            # Rounding may have left a little more than the sum of the children.
+            left = torch.minimum(left, sums[..., -1] * (1.0 - 1e-12)).unsqueeze(-1)
+            child = (sums <= left).sum(-1, keepdim=True).clamp_(max=FAN - 1)
+            before = sums.gather(-1, (child - 1).clamp_(min=0)).masked_fill_(child == 0, 0.0)
+            left = (left - before).squeeze(-1)
+            index = index * FAN + child.squeeze(-1)
+        index.masked_fill_(total == 0.0, 0)
+        return index, self.levels[0].gather(1, index) / total.clamp(min=1e-300)
+
+    def state_dict(self) -> State:
+        """Return all sums, which then need not be computed anew in the same order."""
+        return {"levels": list(self.levels), "largest": self.largest}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of `state_dict`.
+
+        Raises:
+            ValueError: it was saved with another capacity or another number of seeds.
+        """
+        for number, (level, saved) in enumerate(zip(self.levels, state["levels"], strict=True)):
+            copy_into(level, saved, f"priorities.levels.{number}")
+        copy_into(self.largest, state["largest"], "priorities.largest")

@@ -1,0 +1,244 @@
+"""The memory of off-policy methods: `Replay`, the last transitions of each seed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from operant.runtime.rollouts import Rollout
+from operant.state import State, copy_into
+
+SEGMENT = 4096
+"""Steps of the rings in one part of a saved state; parts that have not changed are not written again."""
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """`M` transitions of each of `S` seeds, with `n`-step windows already summed up.
+
+    Attributes:
+        obs: `[S, M, ...]` what was seen.
+        actions: `[S, M, ...]` what was done.
+        rewards: `[S, M]`, `Σ_{k<m} γ^k r_{t+k}` over the m <= n steps of the window.
+        next_obs: `[S, M, ...]` the true successor of the window's last step.
+        terminated: `[S, M]` bool, whether that is terminal.
+        discounts: `[S, M]`, `γ^m`.
+        weights: `[S, M]`, 0 where a sample is nothing to learn from (see `Replay.add`), else 1; None when all are 1.
+        index: `[S, M]`, where in the memory they lie.
+    """
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    next_obs: Tensor
+    terminated: Tensor
+    discounts: Tensor
+    weights: Tensor | None
+    index: Tensor
+
+    def parts(self, count: int) -> list[Self]:
+        """Split the samples of each seed into `count` minibatches of equal size, without a copy."""
+        columns: list[Sequence[Tensor | None]] = []
+        for field in fields(self):
+            value: Tensor | None = getattr(self, field.name)
+            columns.append([None] * count if value is None else value.chunk(count, dim=1))
+        return [type(self)(*row) for row in zip(*columns, strict=True)]  # pyright: ignore[reportArgumentType]
+
+
+class Replay:
+    """The last transitions of `S` seeds with `N` environments each, in rings of one length (Lin 1992).
+
+    Everything is allocated when the first rollout comes, which tells the shapes and types: observations keep theirs.
+
+    Args:
+        seeds: S.
+        rows: N.
+        capacity: transitions of one seed, at least N; what is left over by N is not used. Observations are stored
+            twice, as what was seen and as what followed.
+        device: where they are held.
+
+    Attributes:
+        added: steps of every environment that ever came in.
+        fields: what is held, each `[length, S, N, ...]`.
+
+    Raises:
+        ValueError: the capacity is less than one step of all environments.
+    """
+
+    def __init__(self, *, seeds: int, rows: int, capacity: int, device: str | torch.device = "cpu") -> None:
+        if capacity < rows:
+            raise ValueError(f"capacity must hold one step of all {rows} environments of a seed, got {capacity}")
+        self.seeds, self.rows, self.length = seeds, rows, capacity // rows
+        self.device, self.added = torch.device(device), 0
+        self.fields: dict[str, Tensor] = {}
+        self._flat: dict[str, Tensor] = {}
+        self._offsets = torch.arange(seeds, device=device).unsqueeze(1) * rows
+        self._gaps = False
+
+    @property
+    def filled(self) -> int:
+        """How many steps of every environment are held."""
+        return min(self.added, self.length)
+
+    @property
+    def size(self) -> int:
+        """How many transitions of each seed are held."""
+        return self.filled * self.rows
+
+    def add(self, rollout: Rollout, actions: Tensor) -> Tensor:
+        """Take in a rollout and the actions `[T, S, N, ...]` to learn from; the oldest steps make room.
+
+        The dummy transition of NEXT_STEP autoreset is nothing to learn from, nor is one with a number that is not
+        finite: such a transition is held as zeros and has weight 0, and a window ends before it.
+
+        Returns:
+            `[S]`, how many of the transitions had a number that is not finite.
+        """
+        entries = {
+            "obs": rollout.obs,
+            "actions": actions,
+            "rewards": rollout.rewards,
+            "next_obs": rollout.final_obs,
+            "terminated": rollout.terminated,
+            "ended": rollout.terminated | rollout.truncated,
+        }
+        finite = _finite(entries)
+        if rollout.valid is not None:
+            finite, valid = finite | ~rollout.valid, finite & rollout.valid
+        else:
+            valid = finite
+        dropped = (~finite).sum((0, 2))
+        if not valid.all():
+            self._gaps = True
+            entries = {name: entry.masked_fill(~_like(valid, entry), 0) for name, entry in entries.items()}
+        entries["valid"] = valid
+        if not self.fields:
+            self._allocate(entries)
+        self._write(entries, len(valid))
+        return dropped
+
+    def _allocate(self, entries: Mapping[str, Tensor]) -> None:
+        """Make room for what has the types and shapes of `entries`, each `[T, S, N, ...]`."""
+        self.fields = {
+            name: torch.zeros(
+                self.length, self.seeds, self.rows, *entry.shape[3:], dtype=entry.dtype, device=self.device
+            )
+            for name, entry in entries.items()
+        }
+        self._flat = {name: field.flatten(0, 2) for name, field in self.fields.items()}
+
+    def _write(self, entries: Mapping[str, Tensor], steps: int) -> None:
+        """Write the last `length` of some steps where they belong: one stretch, or two around the end of the ring."""
+        kept = min(steps, self.length)
+        start = (self.added + steps - kept) % self.length
+        before = min(kept, self.length - start)
+        for name, entry in entries.items():
+            field, first = self.fields[name], steps - kept
+            field[start : start + before] = entry[first : first + before]
+            field[: kept - before] = entry[first + before :]
+        self.added += steps
+
+    def newest(self, steps: int) -> Tensor:
+        """Return the places `[steps * N]`, the same in each seed, of the newest `steps` steps that are still held."""
+        kept = min(steps, self.filled)
+        slots = torch.arange(self.added - kept, self.added, device=self.device) % self.length
+        return (slots.unsqueeze(1) * self.rows + torch.arange(self.rows, device=slots.device)).flatten()
+
+    def valid(self, places: Tensor) -> Tensor:
+        """Return `[S, n]` bool, which transitions at `places [n]` of each seed can be learned from."""
+        held = self.fields["valid"][places.div(self.rows, rounding_mode="floor"), :, places % self.rows]
+        return held.T
+
+    def draw(self, samples: int, streams: Sequence[torch.Generator]) -> Tensor:
+        """Return the places `[S, M]` of `samples` transitions of each seed, drawn uniformly with replacement."""
+        return torch.stack(
+            [torch.randint(self.size, (samples,), generator=stream, device=self.device) for stream in streams]
+        )
+
+    def take(self, index: Tensor, *, gamma: float, n: int = 1) -> Transitions:
+        """Return the transitions at the places `index [S, M]`, each with the `n - 1` steps that follow it.
+
+        A window ends early with its episode, at the newest step, or before a transition that is nothing to learn from,
+        and bootstraps from where it ends.
+
+        Args:
+            index: `slot * N + row` for each sample.
+            gamma: discount a step.
+            n: longest window, in steps.
+        """
+        slots, rows = index.div(self.rows, rounding_mode="floor"), index % self.rows
+        within = self._offsets + rows
+        stride = self.seeds * self.rows
+        places = (slots * stride + within).flatten()
+        rewards, last = self._flat["rewards"].index_select(0, places), places
+        discounts = torch.full_like(rewards, gamma)
+        if n > 1:
+            slots, within = slots.flatten(), within.flatten()
+            left = (self.added - 1 - slots) % self.length  # newer steps than this one
+            running = ~self._flat["ended"][places]
+            for k in range(1, n):
+                following = (slots + k) % self.length * stride + within
+                running = running & (left >= k) & self._flat["valid"][following]
+                rewards = rewards + torch.where(running, discounts * self._flat["rewards"][following], 0.0)
+                discounts = torch.where(running, discounts * gamma, discounts)
+                last = torch.where(running, following, last)
+                running = running & ~self._flat["ended"][following]
+        return Transitions(
+            obs=self._at("obs", places),
+            actions=self._at("actions", places),
+            rewards=rewards.view(self.seeds, -1),
+            next_obs=self._at("next_obs", last),
+            terminated=self._at("terminated", last),
+            discounts=discounts.view(self.seeds, -1),
+            weights=self._at("valid", places).to(rewards.dtype) if self._gaps else None,
+            index=index,
+        )
+
+    def _at(self, name: str, places: Tensor) -> Tensor:
+        flat = self._flat[name]
+        return flat.index_select(0, places).view(self.seeds, -1, *flat.shape[1:])
+
+    def state_dict(self) -> State:
+        """Return the steps that are held, slot by slot, in segments."""
+        held = self.filled if self.fields else 0
+        return {
+            "added": self.added,
+            "gaps": self._gaps,
+            "segments": [
+                {name: field[start : min(start + SEGMENT, held)] for name, field in self.fields.items()}
+                for start in range(0, held, SEGMENT)
+            ],
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of `state_dict`.
+
+        Raises:
+            ValueError: it was saved with another capacity, or other numbers of seeds and environments.
+        """
+        self.added, self._gaps = state["added"], state["gaps"]
+        segments = state["segments"]
+        self.fields, self._flat = {}, {}
+        if segments:
+            self._allocate(segments[0])
+        for start, segment in zip(range(0, self.filled, SEGMENT), segments, strict=True):
+            for name, saved in segment.items():
+                copy_into(self.fields[name][start : min(start + SEGMENT, self.filled)], saved, f"replay.{name}")
+
+
+def _finite(entries: Mapping[str, Tensor]) -> Tensor:
+    """Return `[T, S, N]`, whether all the numbers of a transition are finite."""
+    shape = entries["rewards"].shape
+    sums = torch.zeros(shape, device=entries["rewards"].device)
+    for entry in entries.values():
+        if entry.is_floating_point():
+            # What is not finite stays so when multiplied by 0, and sums are cheaper than tests of each number.
+            sums = sums + (entry * 0.0).reshape(*shape, -1).sum(-1)
+    return sums == 0.0
+
+
+def _like(mask: Tensor, entry: Tensor) -> Tensor:
+    """View a mask `[T, S, N]` so that it broadcasts with `entry [T, S, N, ...]`."""
+    return mask.view(*mask.shape, *[1] * (entry.dim() - mask.dim()))

@@ -1,0 +1,107 @@
+"""Parts of a state that several checkpoints share: large memories, of which little changes from one to the next.
+
+What a state holds in a list under a key `segments` is stored part by part, each in a file that is named by the SHA-256
+of its contents, in a folder beside the checkpoints. A part that has not changed since an earlier checkpoint is there
+already and is not written again; one that no checkpoint refers to is removed.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save  # pyright: ignore[reportUnknownVariableType]
+from torch import Tensor
+
+from operant.runtime.files import replace_durably, sha256
+
+KEY = "segments"
+
+Record = dict[str, str | int]
+"""Of one file: `sha256` and `size`."""
+
+
+def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+    """Part tensors by path into those that are not in segments, and those of each segment, by the segment's path."""
+    rest: dict[str, Tensor] = {}
+    segments: dict[str, dict[str, Tensor]] = {}
+    for path, tensor in tensors.items():
+        parts = path.split("/")
+        at = parts.index(KEY) + 2 if KEY in parts else 0
+        if not 0 < at < len(parts):
+            rest[path] = tensor
+        else:
+            segments.setdefault("/".join(parts[:at]), {})["/".join(parts[at:])] = tensor
+    return rest, segments
+
+
+class SegmentStore:
+    """The folder of segments that belongs to a folder of checkpoints."""
+
+    def __init__(self, checkpoints: Path) -> None:
+        self.folder = checkpoints / KEY
+
+    @classmethod
+    def of(cls, checkpoint: Path) -> "SegmentStore":
+        """Return the store of a checkpoint, which may lie in quarantine."""
+        parent = checkpoint.parent
+        return cls(parent.parent if parent.name == "quarantine" else parent)
+
+    def write(self, segments: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Record]:
+        """Store what is not there yet, durably, and return the record of each segment.
+
+        Raises:
+            OSError: a file could not be written.
+        """
+        records: dict[str, Record] = {}
+        for path, tensors in segments.items():
+            contents = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+            digest = hashlib.sha256(contents).hexdigest()
+            file = self._file(digest)
+            if not file.exists() or sha256(file) != digest:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                replace_durably(file, contents)
+            records[path] = {"sha256": digest, "size": len(contents)}
+        return records
+
+    def fault(self, records: Mapping[str, Record]) -> str | None:
+        """Describe the first segment that is missing or not what was written."""
+        for record in records.values():
+            file = self._file(str(record["sha256"]))
+            if not file.is_file():
+                return f"{file} is missing"
+            if file.stat().st_size != record["size"] or sha256(file) != record["sha256"]:
+                return f"{file} is damaged: its contents are not what was written"
+        return None
+
+    def load(self, records: Mapping[str, Record]) -> dict[str, Tensor]:
+        """Return the tensors of segments by their full paths."""
+        tensors: dict[str, Tensor] = {}
+        for path, record in records.items():
+            stored = load_file(self._file(str(record["sha256"])))
+            tensors |= {f"{path}/{name}": tensor for name, tensor in stored.items()}
+        return tensors
+
+    def retire(self, manifests: Iterable[Path]) -> None:
+        """Remove what none of these manifests refers to; damaged ones refer to nothing."""
+        if not self.folder.is_dir():
+            return
+        kept = {self._file(str(record["sha256"])) for file in manifests for record in _records(file).values()}
+        for file in self.folder.iterdir():
+            if file not in kept:
+                file.unlink()
+        if not kept:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _file(self, digest: str) -> Path:
+        return self.folder / f"{digest}.safetensors"
+
+
+def _records(manifest: Path) -> dict[str, Record]:
+    try:
+        contents: Any = json.loads(manifest.read_bytes())
+        return contents.get(KEY, {})
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}

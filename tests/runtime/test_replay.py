@@ -1,0 +1,263 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operant.runtime.checkpoints import Checkpoints
+from operant.runtime.checkpoints import load as load_checkpoint
+from operant.runtime.encoding import flatten
+from operant.runtime.replay import SEGMENT, Replay
+from operant.runtime.rollouts import Rollout
+from operant.state import clone
+
+
+def rollout(steps, seeds, rows, *, first=0, generator=None, invalid=0.0, next_step=False):
+    """Return steps whose observations name seed, row and time, with rewards and ends drawn at random, and actions."""
+    generator = generator or torch.Generator().manual_seed(first)
+    shape = (steps, seeds, rows)
+    time = torch.arange(first, first + steps).view(-1, 1, 1).expand(shape)
+    seed, row = torch.arange(seeds).view(1, -1, 1).expand(shape), torch.arange(rows).expand(shape)
+    obs = torch.stack((seed, row, time), dim=-1).float()
+    kind = torch.randint(8, shape, generator=generator)
+    rewards = torch.randn(shape, generator=generator)
+    rewards[torch.rand(shape, generator=generator) < invalid] = torch.nan
+    valid = torch.rand(shape, generator=generator) > 0.2 if next_step else None
+    story = Rollout(
+        obs=obs,
+        last_obs=obs[-1],
+        kept=(),
+        rewards=rewards,
+        terminated=(kind == 5) | (kind == 7),
+        truncated=kind >= 6,
+        final_obs=obs + 0.5,
+        valid=valid,
+        metrics={},
+    )
+    return story, (100 * seed + 10 * row + time) % 7
+
+
+def told(stories, seeds, rows, length):
+    """Return the last ``length`` steps of all stories as dicts, by time, seed and row."""
+    lines = []
+    for story, actions in stories:
+        for t in range(len(actions)):
+            valid = torch.ones(seeds, rows, dtype=torch.bool) if story.valid is None else story.valid[t]
+            lines.append(
+                [
+                    [
+                        {
+                            "obs": story.obs[t, s, r],
+                            "action": int(actions[t, s, r]),
+                            "reward": float(story.rewards[t, s, r]),
+                            "next_obs": story.final_obs[t, s, r],
+                            "terminated": bool(story.terminated[t, s, r]),
+                            "ended": bool(story.terminated[t, s, r] | story.truncated[t, s, r]),
+                            "valid": bool(valid[s, r] & story.rewards[t, s, r].isfinite()),
+                        }
+                        for r in range(rows)
+                    ]
+                    for s in range(seeds)
+                ]
+            )
+    return lines[-length:], len(lines)
+
+
+def window(lines, gamma, n):
+    """Sum up a window by walking along it."""
+    reward, k = 0.0, 0
+    while True:
+        line = lines[k]
+        reward += gamma**k * line["reward"]
+        k += 1
+        if line["ended"] or k == n or k == len(lines) or not lines[k]["valid"]:
+            return reward, gamma**k, line["next_obs"], line["terminated"]
+
+
+@st.composite
+def cases(draw):
+    seeds, rows, length = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 9))
+    parts = draw(st.lists(st.integers(1, 12), min_size=1, max_size=4))
+    invalid = draw(st.sampled_from((0.0, 0.2)))
+    kind = {"invalid": invalid, "next_step": draw(st.booleans())}
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    stories, first = [], 0
+    for steps in parts:
+        stories.append(rollout(steps, seeds, rows, first=first, generator=generator, **kind))
+        first += steps
+    return seeds, rows, length, stories, draw(st.integers(1, 5))
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases())
+def test_windows_equal_those_of_a_walk_along_the_steps(case):
+    seeds, rows, length, stories, n = case
+    replay = Replay(seeds=seeds, rows=rows, capacity=length * rows + rows - 1)
+    for story, actions in stories:
+        replay.add(story, actions)
+    lines, added = told(stories, seeds, rows, length)
+    assert (replay.added, replay.filled, replay.size) == (added, len(lines), len(lines) * rows)
+    everything = torch.arange(replay.size).expand(seeds, -1)
+    batch = replay.take(everything, gamma=0.9, n=n)
+    oldest = added - len(lines)
+    live = 0
+    for s in range(seeds):
+        for place in range(replay.size):
+            slot, r = divmod(place, rows)
+            t = (slot - oldest) % length
+            line = lines[t][s][r]
+            weight = 1.0 if batch.weights is None else batch.weights[s, place].item()
+            assert weight == float(line["valid"])
+            if not line["valid"]:
+                assert not batch.obs[s, place].any()
+                continue
+            live += 1
+            reward, discount, next_obs, terminated = window([step[s][r] for step in lines[t:]], 0.9, n)
+            assert torch.equal(batch.obs[s, place], line["obs"])
+            assert batch.actions[s, place] == line["action"]
+            assert batch.rewards[s, place].item() == pytest.approx(reward, abs=1e-5)
+            assert batch.discounts[s, place].item() == pytest.approx(discount)
+            assert torch.equal(batch.next_obs[s, place], next_obs)
+            assert bool(batch.terminated[s, place]) is terminated
+    ever = told(stories, seeds, rows, added)[0]
+    assert (batch.weights is None) == all(line["valid"] for step in ever for seed in step for line in seed)
+    assert live == sum(line["valid"] for step in lines for seed in step for line in seed)
+
+
+def test_a_window_worked_by_hand():
+    story, actions = rollout(4, 1, 1)
+    flags = torch.zeros(4, 1, 1, dtype=torch.bool)
+    story = replace(
+        story,
+        rewards=torch.tensor([1.0, 2.0, 4.0, 8.0]).view(4, 1, 1),
+        terminated=flags,
+        truncated=flags.index_fill(0, torch.tensor([2]), True),
+    )
+    replay = Replay(seeds=1, rows=1, capacity=10)
+    replay.add(story, actions)
+    batch = replay.take(torch.arange(4).unsqueeze(0), gamma=0.5, n=3)
+    assert batch.rewards.tolist() == [[3.0, 4.0, 4.0, 8.0]]
+    assert batch.discounts.tolist() == [[0.125, 0.25, 0.5, 0.5]]
+    assert batch.next_obs[0, :, 2].tolist() == [2.5, 2.5, 2.5, 3.5]
+    assert not batch.terminated.any(), "a truncated window bootstraps from the final observation"
+
+
+def test_what_is_not_finite_is_left_out_and_counted():
+    story, actions = rollout(6, 2, 2)
+    story.rewards[1, 0, 1] = torch.inf
+    story.obs[2, 1, 0, 2] = torch.nan
+    story.final_obs[3, 1, 0, 0] = -torch.inf
+    replay = Replay(seeds=2, rows=2, capacity=100)
+    assert replay.add(story, actions).tolist() == [1, 2]
+    batch = replay.take(torch.arange(replay.size).expand(2, -1), gamma=0.9, n=4)
+    dead = (batch.weights == 0).nonzero().tolist()
+    assert dead == [[0, 1 * 2 + 1], [1, 2 * 2], [1, 3 * 2]]
+    for field in (batch.obs, batch.rewards, batch.next_obs, batch.discounts):
+        assert field.isfinite().all()
+    assert all(tensor.isfinite().all() for tensor in flatten(replay.state_dict())[1].values())
+    assert torch.equal(replay.valid(torch.tensor([0, 3, 4, 6])), torch.tensor([[1, 0, 1, 1], [1, 1, 0, 0]]).bool())
+
+
+def test_continuous_actions_that_are_not_finite_are_left_out():
+    story, _ = rollout(3, 1, 1)
+    actions = torch.zeros(3, 1, 1, 2)
+    actions[1, 0, 0, 1] = torch.nan
+    replay = Replay(seeds=1, rows=1, capacity=9)
+    assert replay.add(story, actions).tolist() == [1]
+    batch = replay.take(torch.arange(3).unsqueeze(0), gamma=0.9)
+    assert batch.weights.tolist() == [[1.0, 0.0, 1.0]]
+    assert batch.actions.shape == (1, 3, 2)
+
+
+def test_draws_are_uniform_within_what_is_held_and_belong_to_the_seed():
+    replay = Replay(seeds=2, rows=3, capacity=30)
+    replay.add(*rollout(4, 2, 3))
+
+    def streams(*seeds):
+        return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    index = replay.draw(12_000, streams(0, 1))
+    counts = torch.stack([row.bincount(minlength=30) for row in index])
+    assert not counts[:, 12:].any()
+    assert (counts[:, :12] - 1000).abs().max() < 5 * 1000**0.5
+    assert not torch.equal(index[0], index[1])
+    assert torch.equal(replay.draw(12_000, streams(1, 0))[[1, 0]], index)
+
+
+def test_the_newest_places_are_those_written_last():
+    replay = Replay(seeds=1, rows=2, capacity=6)
+    for first, expected in ((0, [0, 1, 2, 3]), (2, [4, 5, 0, 1]), (4, [2, 3, 4, 5])):
+        replay.add(*rollout(2, 1, 2, first=first))
+        assert replay.newest(2).tolist() == expected
+    assert replay.newest(9).tolist() == [0, 1, 2, 3, 4, 5]
+    replay.add(*rollout(20, 1, 2, first=6))
+    index = replay.newest(3).unsqueeze(0)
+    assert replay.take(index, gamma=1.0).obs[0, :, 2].tolist() == [23, 23, 24, 24, 25, 25]
+
+
+def test_parts_are_the_minibatches_of_a_draw():
+    replay = Replay(seeds=2, rows=1, capacity=8)
+    replay.add(*rollout(8, 2, 1, invalid=0.3))
+    whole = replay.take(torch.arange(6).expand(2, -1), gamma=0.9)
+    parts = whole.parts(3)
+    assert [part.rewards.shape for part in parts] == [(2, 2)] * 3
+    for name in ("obs", "actions", "rewards", "next_obs", "terminated", "discounts", "weights", "index"):
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts], dim=1), getattr(whole, name))
+
+
+def test_types_of_observations_are_kept():
+    story, actions = rollout(2, 1, 1)
+    replay = Replay(seeds=1, rows=1, capacity=4)
+    replay.add(replace(story, obs=story.obs.byte(), final_obs=story.final_obs.byte()), actions)
+    batch = replay.take(torch.tensor([[0, 1]]), gamma=0.9)
+    assert (batch.obs.dtype, batch.next_obs.dtype, batch.actions.dtype) == (torch.uint8, torch.uint8, torch.int64)
+
+
+# What it saves
+
+
+@pytest.mark.parametrize("steps", [0, 3, 7, 25])
+def test_a_memory_goes_on_bit_for_bit(steps, tmp_path):
+    def fresh():
+        return Replay(seeds=2, rows=2, capacity=14)
+
+    first, second = fresh(), fresh()
+    if steps:
+        first.add(*rollout(steps, 2, 2, invalid=0.1))
+    saved = clone(first.state_dict())
+    folder = Checkpoints(tmp_path / "checkpoints").save(saved, 1)
+    second.load_state_dict(load_checkpoint(folder))
+    for replay in (first, second):
+        replay.add(*rollout(5, 2, 2, first=steps))
+    index = torch.arange(first.size).expand(2, -1)
+    one, other = first.take(index, gamma=0.9, n=3), second.take(index, gamma=0.9, n=3)
+    for left, right in zip(vars(one).values(), vars(other).values(), strict=True):
+        assert left is right is None or torch.equal(left, right)
+    assert second.added == steps + 5
+
+
+def test_segments_that_have_not_changed_are_the_same():
+    replay = Replay(seeds=1, rows=1, capacity=3 * SEGMENT)
+    replay.add(*rollout(2 * SEGMENT + 5, 1, 1))
+    before = clone(replay.state_dict())["segments"]
+    replay.add(*rollout(7, 1, 1, first=2 * SEGMENT + 5))
+    after = replay.state_dict()["segments"]
+    equal = [all(torch.equal(old[name], new[name]) for name in old) for old, new in zip(before, after, strict=True)]
+    assert [len(segment["rewards"]) for segment in after] == [SEGMENT, SEGMENT, 12]
+    assert equal[:2] == [True, True]
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 8), (1, 2, 8), (1, 1, 9)], ids=str)
+def test_a_state_of_another_shape_is_refused(shape):
+    replay = Replay(seeds=1, rows=1, capacity=8)
+    replay.add(*rollout(12, 1, 1))
+    seeds, rows, capacity = shape
+    other = Replay(seeds=seeds, rows=rows, capacity=capacity)
+    with pytest.raises(ValueError, match=r"'replay\.\w+' has shape .* saved by a different configuration"):
+        other.load_state_dict(replay.state_dict())
+
+
+def test_a_capacity_below_one_step_is_refused():
+    with pytest.raises(ValueError, match="capacity must hold one step of all 4 environments of a seed, got 3"):
+        Replay(seeds=1, rows=4, capacity=3)
