@@ -199,7 +199,7 @@ def _resolve(settings: Settings) -> dict[str, Any]:
     device = "cpu" if settings.device == "auto" else settings.device
     if not _present(device):
         raise ValueError(f"device {device!r} is not on this machine; `operant doctor` lists those that are")
-    return {"device": device, "threads": settings.threads or 1}
+    return {"device": device, "threads": settings.threads or 1, "precision": settings.precision}
 
 
 def _present(device: str) -> bool:
@@ -212,6 +212,7 @@ def _present(device: str) -> bool:
 
 def _assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:
     torch.set_num_threads(resolved["threads"])
+    torch.set_float32_matmul_precision(resolved["precision"])
     return _chapter(entry).assemble(entry, settings, config, device=resolved["device"])
 
 

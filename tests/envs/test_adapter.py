@@ -1,5 +1,3 @@
-import os
-import signal
 from functools import partial
 from typing import ClassVar
 
@@ -320,16 +318,3 @@ def test_wrong_arguments_are_named():
     del odd.metadata["autoreset_mode"]
     with pytest.raises(ValueError, match="None"):
         GymnasiumEnv(odd, SEEDS)
-
-
-def test_a_worker_that_dies_is_named_and_closing_still_works():
-    vector = AsyncVectorEnv([Walk] * 3, autoreset_mode=AutoresetMode.DISABLED)
-    env = GymnasiumEnv(vector, [1, 2, 3])
-    env.reset()
-    os.kill(vector.processes[1].pid, signal.SIGKILL)
-    vector.processes[1].join()
-    with pytest.raises(RuntimeError, match=r"rows 1 \(exit code -9\)"):
-        env.step(torch.zeros(3, 1))
-    env.close()
-    env.close()
-    assert not any(process.is_alive() for process in vector.processes)

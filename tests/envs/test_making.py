@@ -126,11 +126,13 @@ def test_require_space_names_the_space_and_who_supports_it():
         ValueError, match=r"sac needs actions of Box, but those of CartPole-v1 are Discrete\(2\)"
     ) as info:
         require_space(make("CartPole-v1", 1, [0]), algorithm="sac", actions=(spaces.Box,))
-    assert all(name in str(info.value) for name in catalog.supporting("discrete"))
+    assert all(name in str(info.value) for name in catalog.supporting("discrete", "continuous"))
+    assert "q-learning" not in str(info.value), "a table has no row for every state of a pole"
     with pytest.raises(
         ValueError, match=r"ppo needs observations of Box, but those of FrozenLake-v1 are Discrete\(16\)"
-    ):
+    ) as info:
         require_space(make("FrozenLake-v1", 1, [0]), algorithm="ppo")
+    assert all(name in str(info.value) for name in catalog.supporting("discrete", "finite"))
     odd: TensorEnv = make("CartPole-v1", 1, [0])
     odd.action_space = spaces.MultiBinary(3)
     with pytest.raises(ValueError, match=r"MultiBinary\(3\); no algorithm supports it"):

@@ -26,6 +26,9 @@ def test_defaults_are_good():
         ({"evaluate_episodes": 0}, "evaluate_episodes"),
         ({"checkpoint_seconds": -1.0}, "checkpoint_seconds"),
         ({"checkpoint_seconds": float("nan")}, "checkpoint_seconds"),
+        ({"worker_seconds": 0.0}, "worker_seconds must be positive and finite, got 0.0"),
+        ({"vectorization": "threads"}, "vectorization must be sync or async, got 'threads'"),
+        ({"precision": "low"}, "precision must be highest, high or medium, got 'low'"),
         ({"device": "gpu"}, "device must be .*'gpu'"),
     ],
 )

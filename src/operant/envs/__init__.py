@@ -1,9 +1,11 @@
 """What agents act in: batched tensor environments, Gymnasium's environments, wrappers of both, and small worlds."""
 
 from operant.envs.adapter import GymnasiumEnv
+from operant.envs.atari import Atari
 from operant.envs.base import BatchEnv, Step, Tree
 from operant.envs.cells import Grid, Rules
 from operant.envs.drawing import DrawingError, parse_grid
+from operant.envs.features import Features, is_picture
 from operant.envs.finite import FiniteEnv, Transitions
 from operant.envs.grid import GridWorld, grid_transitions
 from operant.envs.making import make, require_space, resolve_backend
@@ -23,9 +25,11 @@ __all__ = [
     "TENSOR_ENVS",
     "WORLDS",
     "Acrobot",
+    "Atari",
     "BatchEnv",
     "CartPole",
     "DrawingError",
+    "Features",
     "FiniteEnv",
     "Grid",
     "GridWorld",
@@ -40,6 +44,7 @@ __all__ = [
     "Transitions",
     "Tree",
     "grid_transitions",
+    "is_picture",
     "make",
     "parse_grid",
     "register_worlds",

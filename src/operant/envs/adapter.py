@@ -1,6 +1,5 @@
 """Any `gymnasium.vector.VectorEnv` as a `operant.envs.base.BatchEnv`, whatever its autoreset mode."""
 
-import multiprocessing.connection
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -10,13 +9,13 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import concatenate, create_empty_array
 from torch import Tensor
 
 from operant import streams
 from operant.envs.base import Step, Tree
 from operant.envs.spaces import ActionFormat, ObservationFormat, reader
+from operant.envs.workers import DEADLINE, Workers
 from operant.state import State, clone
 
 _Ends = tuple[Tree, Tree, Tensor]
@@ -54,6 +53,7 @@ class GymnasiumEnv:
         *,
         task: str | None = None,
         device: str | torch.device = "cpu",
+        deadline: float = DEADLINE,
     ) -> None:
         """Wrap `env`, which from now on belongs to the adapter.
 
@@ -62,9 +62,10 @@ class GymnasiumEnv:
             seeds: one non-negative integer a row.
             task: the Gymnasium id; default: that of the environment's registration.
             device: where observations go.
+            deadline: seconds that worker processes may take for one answer.
 
         Raises:
-            ValueError: the autoreset mode is unknown, or there is not one seed a row.
+            ValueError: the autoreset mode is unknown, there is not one seed a row, or the deadline is not positive.
             TypeError: an observation or action space has no tensor form.
         """
         self._env = env
@@ -75,6 +76,7 @@ class GymnasiumEnv:
             AutoresetMode.NEXT_STEP: self._ends_in_next_step,
         }[self._mode]
         self.task = task or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+        self._workers = Workers(env, task=self.task, deadline=deadline)
         self.rows, self.device = env.num_envs, torch.device(device)
         self.always_valid = self._mode is not AutoresetMode.NEXT_STEP
         self._observations = ObservationFormat.of(env.single_observation_space, self.device)
@@ -109,7 +111,7 @@ class GymnasiumEnv:
             self._seeds = self._checked_seeds(seeds)
         self._episode[:], self._age[:], self._resetting[:] = 0, 0, False
         self._log.clear()
-        obs, _ = self._ask(self._env.reset, seed=self._reset_seeds())
+        obs, _ = self._workers.ask(self._env.reset, seed=self._reset_seeds())
         self._obs = self._observations.read(obs)
         return self._obs
 
@@ -133,7 +135,7 @@ class GymnasiumEnv:
         Raises:
             ValueError: the shape of the actions is wrong, or they carry gradients.
             TypeError: their dtype is wrong.
-            RuntimeError: `reset` was never called, or a worker process died.
+            RuntimeError: `reset` was never called, or a worker process died or hangs.
         """
         if self._obs is None:
             raise RuntimeError("reset() must be called once before step()")
@@ -141,7 +143,7 @@ class GymnasiumEnv:
         chosen = actions.cpu().numpy().astype(self._action_dtype)
         if self._first_action is not None:
             chosen += self._first_action
-        observed, rewards, terminations, truncations, info = self._ask(self._env.step, chosen)
+        observed, rewards, terminations, truncations, info = self._workers.ask(self._env.step, chosen)
         if self._mode is AutoresetMode.DISABLED:
             self._log.append(chosen)
             self._age += 1
@@ -161,7 +163,7 @@ class GymnasiumEnv:
 
     def _restart(self, rows: np.ndarray) -> Any:
         """Begin the current episodes of the rows that the mask chooses and return the observations of all."""
-        obs, _ = self._ask(self._env.reset, seed=self._episode_seeds(rows), options={"reset_mask": rows.copy()})
+        obs, _ = self._workers.ask(self._env.reset, seed=self._episode_seeds(rows), options={"reset_mask": rows.copy()})
         return obs
 
     def _ends_in_same_step(self, obs: Tree, ended: np.ndarray, info: dict[str, Any]) -> _Ends:
@@ -226,10 +228,10 @@ class GymnasiumEnv:
     def _replay(self) -> Any:
         """Play the logged actions, right-aligned in time, and return the last observations."""
         self._obs = None
-        obs, _ = self._ask(self._env.reset, seed=self._reset_seeds())
+        obs, _ = self._workers.ask(self._env.reset, seed=self._reset_seeds())
         for step, actions in enumerate(self._log):
             left = len(self._log) - step
-            obs, _, terminations, truncations, _ = self._ask(self._env.step, actions)
+            obs, _, terminations, truncations, _ = self._workers.ask(self._env.step, actions)
             ended, waiting = terminations | truncations, self._age < left
             if (ended & ~waiting).any():
                 self._not_deterministic(np.flatnonzero(ended & ~waiting).tolist(), "ended the episode too early")
@@ -252,30 +254,11 @@ class GymnasiumEnv:
                 "autoreset_mode=AutoresetMode.DISABLED, as operant.envs.make does"
             )
 
-    def _ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the vector environment, and say which worker died if one did."""
-        try:
-            return function(*args, **kwargs)
-        except (EOFError, ConnectionError) as error:
-            processes = getattr(self._env.unwrapped, "processes", [])
-            multiprocessing.connection.wait([process.sentinel for process in processes], timeout=1.0)
-            dead = [f"{row} (exit code {p.exitcode})" for row, p in enumerate(processes) if p.exitcode is not None]
-            raise RuntimeError(
-                f"{self.task} lost the worker processes of rows {', '.join(dead) or 'unknown'}: {error!r}. A negative "
-                "exit code is the signal that killed the worker; -9 often means that the machine ran out of memory"
-            ) from error
-
     def close(self) -> None:
-        """Close the vector environment, by force where a worker process is dead. Calling it twice does no harm."""
-        if self._closed:
-            return
-        self._closed = True
-        workers = self._env.unwrapped
-        if isinstance(workers, AsyncVectorEnv) and any(process.exitcode is not None for process in workers.processes):
-            workers._state = AsyncState.DEFAULT  # else Gymnasium waits for the answer of the dead worker
-            self._env.close(terminate=True)
-        else:
-            self._env.close()
+        """Close the vector environment, by force where a worker process is lost. Calling it twice does no harm."""
+        if not self._closed:
+            self._closed = True
+            self._workers.close()
 
 
 def _autoreset_mode(env: VectorEnv) -> AutoresetMode:

@@ -15,8 +15,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from operant import catalog, streams
 from operant.envs.adapter import GymnasiumEnv
+from operant.envs.atari import Atari, is_atari
 from operant.envs.base import BatchEnv
 from operant.envs.tensor import TENSOR_ENVS
+from operant.envs.workers import DEADLINE
 
 Backend = Literal["auto", "tensor", "gymnasium"]
 Vectorization = Literal["sync", "async"]
@@ -36,6 +38,7 @@ def make(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     vectorization: Vectorization = "sync",
+    deadline: float = DEADLINE,
 ) -> BatchEnv:
     """Return `len(seeds) * rows` copies of a task, ordered as `[S, N]` flattened.
 
@@ -50,7 +53,9 @@ def make(
         purpose: of the random numbers; give evaluation another one than training.
         device: where observations live and actions are expected.
         dtype: of observations; Gymnasium's have float32.
-        vectorization: of the backend "gymnasium": "sync" runs in this process, "async" in one process a row.
+        vectorization: of the backend "gymnasium": "sync" runs in this process, "async" in one process a row. Games of
+            Atari run in threads of their own (see `operant.envs.Atari`).
+        deadline: seconds that such a process may take for one answer.
 
     Raises:
         ValueError: an argument is out of its range, or the task is unknown, out of date or has no tensor environment.
@@ -65,7 +70,7 @@ def make(
         return TENSOR_ENVS[task](row_seeds, device=device, dtype=dtype)
     if dtype is not torch.float32:
         raise ValueError(f"Gymnasium environments have observations of torch.float32, got dtype={dtype}")
-    return _gymnasium_env(task, row_seeds, device, vectorization)
+    return _gymnasium_env(task, row_seeds, device, vectorization, deadline)
 
 
 def resolve_backend(task: str, backend: Backend) -> Literal["tensor", "gymnasium"]:
@@ -82,15 +87,17 @@ def resolve_backend(task: str, backend: Backend) -> Literal["tensor", "gymnasium
 
 
 def _gymnasium_env(
-    task: str, row_seeds: Sequence[int], device: str | torch.device, vectorization: Vectorization
-) -> GymnasiumEnv:
+    task: str, row_seeds: Sequence[int], device: str | torch.device, vectorization: Vectorization, deadline: float
+) -> BatchEnv:
     spec = _spec(task)
+    if is_atari(spec):
+        return Atari(spec, row_seeds, device=device)
     copies = [partial(gymnasium.make, spec, disable_env_checker=True)] * len(row_seeds)
     try:
         env = _VECTORIZERS[vectorization](copies, copy=False, autoreset_mode=AutoresetMode.DISABLED)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ModuleNotFoundError(f"{task} needs a package that is not installed: {error}{_hint(spec)}") from error
-    return GymnasiumEnv(env, row_seeds, task=spec.id, device=device)
+    return GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline)
 
 
 def _hint(spec: EnvSpec) -> str:
@@ -159,21 +166,34 @@ def require_space(
         observations: the supported kinds of observation space.
 
     Raises:
-        ValueError: a space is of another kind; the message names the algorithms that support the actions.
+        ValueError: a space is of another kind; the message names the algorithms that support both spaces.
     """
     if not isinstance(env.action_space, actions):
-        kinds: dict[type, catalog.ActionKind] = {spaces.Discrete: "discrete", spaces.Box: "continuous"}
-        kind = kinds.get(type(env.action_space))
-        others = catalog.supporting(kind) if kind else []
+        others = _supporting(env)
         support = f"these support it: {', '.join(others)}" if others else "no algorithm supports it"
         raise ValueError(
             f"{algorithm} needs actions of {_names(actions)}, but those of {env.task} are {env.action_space}; {support}"
         )
     if not isinstance(env.observation_space, observations):
+        others = _supporting(env)
+        support = f", or take one of these, which support them: {', '.join(others)}" if others else ""
         raise ValueError(
             f"{algorithm} needs observations of {_names(observations)}, but those of {env.task} are "
-            f"{env.observation_space}; convert them with a wrapper of Gymnasium, such as FlattenObservation"
+            f"{env.observation_space}; convert them with a wrapper of Gymnasium, such as FlattenObservation{support}"
         )
+
+
+def _supporting(env: BatchEnv) -> list[str]:
+    """Return the names of the algorithms that support both spaces of an environment."""
+    action_kinds: dict[type, catalog.ActionKind] = {spaces.Discrete: "discrete", spaces.Box: "continuous"}
+    kinds: dict[type, catalog.ObservationKind] = {
+        spaces.Box: "continuous",
+        spaces.Discrete: "finite",
+        spaces.MultiDiscrete: "finite",
+        spaces.MultiBinary: "finite",
+    }
+    actions, observations = action_kinds.get(type(env.action_space)), kinds.get(type(env.observation_space))
+    return catalog.supporting(actions, observations) if actions and observations else []
 
 
 def _names(kinds: tuple[type[gymnasium.Space[Any]], ...]) -> str:

@@ -30,11 +30,21 @@ class Settings:
     env_backend: Literal["auto", "tensor", "gymnasium"] = "auto"
     """Where environments come from: operant's batched ones (tensor), Gymnasium's, or the faster that exists (auto)."""
 
+    vectorization: Literal["sync", "async"] = "sync"
+    """Where Gymnasium's environments run: in this process (sync), or each in a worker process (async)."""
+
+    worker_seconds: float = 120.0
+    """Seconds that a worker process may take for one answer before training ends with an error that names it."""
+
     device: str = "auto"
     """Where to compute: cpu, cuda, cuda:1, mps, xpu, or auto, which chooses by the size of the networks."""
 
     threads: int = 0
     """Threads for arithmetic on the CPU; 0 lets operant choose (1 for small networks, where more only cost time)."""
+
+    precision: Literal["highest", "high", "medium"] = "highest"
+    """Of matrix products of 32-bit numbers: highest is exact to rounding; high (TF32) and medium (bfloat16 units) are
+    several times faster on layers of 256 and more where the processor has such units, and exact to 3 digits."""
 
     evaluate_every: int = 0
     """Budget units of one seed between two evaluations; 0 means a twentieth of the budget. The last is at the end."""
@@ -61,5 +71,11 @@ class Settings:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if not 0 <= self.checkpoint_seconds < float("inf"):
             raise ValueError(f"checkpoint_seconds must be finite and not negative, got {self.checkpoint_seconds}")
+        if not 0 < self.worker_seconds < float("inf"):
+            raise ValueError(f"worker_seconds must be positive and finite, got {self.worker_seconds}")
+        if self.vectorization not in ("sync", "async"):
+            raise ValueError(f"vectorization must be sync or async, got {self.vectorization!r}")
+        if self.precision not in ("highest", "high", "medium"):
+            raise ValueError(f"precision must be highest, high or medium, got {self.precision!r}")
         if not _DEVICE.fullmatch(self.device):
             raise ValueError(f"device must be auto, cpu, cuda, cuda:<n>, mps or xpu, got {self.device!r}")

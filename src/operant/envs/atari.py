@@ -1,0 +1,167 @@
+"""Games of the Arcade Learning Environment with the usual preprocessing, stepped in C++ threads by `ale_py`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, VectorEnv
+from torch import Tensor
+
+from operant.envs.adapter import GymnasiumEnv
+from operant.envs.base import Step
+from operant.state import State
+
+PIXELS = 84
+"""Side of a picture."""
+FRAMES = 4
+"""Pictures that are seen at once, and game frames for which an action is repeated."""
+
+
+class Games(VectorEnv):
+    """The vector environment of `ale_py`, but for resets: whoever steps it resets the rows whose episodes ended.
+
+    Its own resets would draw from random numbers that cannot be saved. Every episode starts with a number of frames
+    without action (up to 30, Mnih et al. 2015), and with FIRE where a game waits for it; the seed says how many.
+
+    Attributes:
+        lives: left in each row, `[B]`; 0 in games without lives.
+        lost: whether the last step has cost a life and not the game, `[B]`.
+    """
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012 - as Gymnasium declares it
+
+    def __init__(self, spec: EnvSpec, rows: int) -> None:
+        """Make `rows` copies of a registered game, with its sticky actions, action set and limit of frames."""
+        from ale_py.vector_env import AtariVectorEnv  # noqa: PLC0415 - an extra
+
+        options = {
+            name: spec.kwargs[name]
+            for name in ("game", "repeat_action_probability", "full_action_space", "max_num_frames_per_episode")
+        }
+        self._env = AtariVectorEnv(
+            num_envs=rows,
+            autoreset_mode=AutoresetMode.NEXT_STEP,
+            img_height=PIXELS,
+            img_width=PIXELS,
+            grayscale=True,
+            stack_num=FRAMES,
+            frameskip=FRAMES,
+            maxpool=True,
+            noop_max=30,
+            episodic_life=False,
+            reward_clipping=False,
+            use_fire_reset=True,
+            **options,
+        )
+        self.num_envs, self.spec = rows, spec
+        self.single_observation_space = self._env.single_observation_space
+        self.single_action_space = self._env.single_action_space
+        self.observation_space, self.action_space = self._env.observation_space, self._env.action_space
+        self.lives, self.lost = np.zeros(rows, np.int32), np.zeros(rows, np.bool_)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start episodes of the rows that `options["reset_mask"]` chooses, or of all; a seed for each of these."""
+        seeds = np.array([number for number in seed if number is not None], np.int32)
+        obs, info = self._env.reset(seed=seeds, options=options)
+        self.lives = info["lives"].copy()
+        return obs, info
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Apply one action a row."""
+        obs, rewards, terminations, truncations, info = self._env.step(actions)
+        self.lost = (info["lives"] < self.lives) & ~terminations & ~truncations
+        self.lives = info["lives"].copy()
+        return obs, rewards, terminations, truncations, info
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Release the emulators."""
+        self._env.close()
+        del self._env.ale  # its threads and its memory end with it
+
+
+class Atari:
+    """`B` rows of one game, seen as the last four pictures of 84 x 84 grey pixels, bytes `[B, 4, 84, 84]`.
+
+    One step is four frames of the game (Mnih et al. 2015), each picture the larger of the last two frames. The last
+    action is repeated with the probability that the game is registered with, 0.25 for `ALE/*-v5` (Machado et al. 2018,
+    "Revisiting the Arcade Learning Environment", section 5). Rewards are clipped to [-1, 1]; `Step.score` is what the
+    game says. Its state is restored by playing the episodes again, since every one starts from a seed of its own.
+
+    Attributes:
+        task: the Gymnasium id.
+        rows: B.
+        observation_space: a box of bytes `[4, 84, 84]`.
+        action_space: the actions that the game tells apart.
+        device: where observations live and actions are expected.
+        always_valid: true.
+    """
+
+    always_valid = True
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        seeds: Sequence[int],
+        *,
+        device: str | torch.device = "cpu",
+        clip_rewards: bool = True,
+        episodic_life: bool = False,
+    ) -> None:
+        """Make one row for each seed.
+
+        Args:
+            spec: of the game, as registered by `ale_py`.
+            seeds: one non-negative integer a row.
+            device: where observations go.
+            clip_rewards: whether rewards are clipped to [-1, 1].
+            episodic_life: whether losing a life is terminal for who learns; the game goes on, and only its own end
+                starts it anew. Episodes, as the metrics of a run count them, are then lives.
+
+        Raises:
+            ModuleNotFoundError: `ale_py` is not installed.
+        """
+        self._games = Games(spec, len(seeds))
+        self._env = GymnasiumEnv(self._games, seeds, task=spec.id, device=device)
+        self._clip, self._episodic_life = clip_rewards, episodic_life
+        self.task, self.rows, self.device = spec.id, len(seeds), self._env.device
+        self.observation_space: gymnasium.Space[Any] = self._env.observation_space
+        self.action_space: gymnasium.Space[Any] = self._env.action_space
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Tensor:
+        """Start episode 0 of every row and return the observations `[B, 4, 84, 84]`."""
+        return self._pictures(self._env.reset(seeds))
+
+    def step(self, actions: Tensor) -> Step:
+        """Apply one action a row, int64 `[B]`."""
+        step = self._env.step(actions)
+        if self._clip:
+            step = step._replace(reward=step.reward.clamp(-1.0, 1.0))
+        if self._episodic_life and self._games.lost.any():
+            step = step._replace(terminated=step.terminated | torch.from_numpy(self._games.lost).to(self.device))
+        return step
+
+    def state_dict(self) -> State:
+        """Return the seeds, the numbers of the current episodes and the actions taken in them."""
+        return self._env.state_dict()
+
+    def load_state_dict(self, state: State) -> Tensor:
+        """Play the saved episodes again up to where they were, and return the observations."""
+        return self._pictures(self._env.load_state_dict(state))
+
+    def close(self) -> None:
+        """Release the emulators. Calling it twice does no harm."""
+        self._env.close()
+
+    @staticmethod
+    def _pictures(obs: object) -> Tensor:
+        if not isinstance(obs, Tensor):
+            raise TypeError(f"pictures are one tensor, got a {type(obs).__name__}")
+        return obs
+
+
+def is_atari(spec: EnvSpec) -> bool:
+    """Whether a registered environment is a game of `ale_py` in its own namespace, such as `ALE/Pong-v5`."""
+    return spec.namespace == "ALE" and spec.entry_point == "ale_py.env:AtariEnv"

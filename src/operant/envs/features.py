@@ -1,0 +1,162 @@
+"""What a network sees of an observation: one vector, or one picture."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from operant.envs.base import Tree
+
+MASK = "action_mask"
+"""The part of a dictionary that says which actions are allowed."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """The single tensor that stands for the observations of a space.
+
+    - Pictures, that is boxes of bytes from 0 to 255 with two or three axes, stay bytes: `[C, H, W]`. The axis of the
+      channels is the first or the last, whichever is shorter; one is added to a picture without.
+    - Dictionaries become one vector of float32: their parts in alphabetical order of the keys, boxes flattened and
+      members of discrete spaces as one-hot vectors. An entry `action_mask` goes to the end.
+    - Everything else becomes a vector in the same way.
+
+    Attributes:
+        shape: of one row: `(D,)` or `(C, H, W)`.
+        masked: how many entries at the end of the vector say which actions are allowed; 0 if there is no mask.
+        encode: turns a batch `[M, ...]` of observations into `[M, *shape]`.
+    """
+
+    shape: tuple[int, ...]
+    masked: int
+    encode: Callable[[Tree], Tensor]
+
+    @classmethod
+    def of(cls, space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> "Features":
+        """Return the features of the observations of `space`.
+
+        Raises:
+            ValueError: a dictionary holds a picture or nothing but a mask, or the mask does not fit the actions.
+            TypeError: the space holds one whose members are no arrays of fixed shape.
+        """
+        if is_picture(space):
+            return _picture(space.shape or ())
+        masked = 0
+        if isinstance(space, spaces.Dict) and MASK in space.spaces:
+            masked = _mask_size(space.spaces[MASK], action_space)
+        width, encode = _vector(space, "")
+        if width == masked:
+            raise ValueError(f"observations of {space} hold nothing but a mask: add what the policy is to look at")
+        return cls((width,), masked, encode)
+
+    def by_seed(self, obs: Tree) -> Tensor:
+        """Turn observations `[S, N, ...]` into `[S, N, *shape]`.
+
+        Raises:
+            ValueError: they have another shape.
+        """
+        seeds, rows = _leading(obs)
+        encoded = self.encode(_merged(obs))
+        if encoded.shape != (seeds * rows, *self.shape):
+            raise ValueError(
+                f"observations became {[*encoded.shape]}, but {[seeds * rows, *self.shape]} is needed: they are of "
+                "another environment than the one that these features were made for, or are not preprocessed like it"
+            )
+        return encoded.view(seeds, rows, *self.shape)
+
+
+def is_picture(space: gymnasium.Space[Any]) -> bool:
+    """Whether the members of a space are pictures: bytes from 0 to 255 with two or three axes."""
+    return (
+        isinstance(space, spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) in (2, 3)
+        and bool((space.low == 0).all() and (space.high == 255).all())
+    )
+
+
+def _leading(obs: Tree) -> tuple[int, int]:
+    while not isinstance(obs, Tensor):
+        obs = next(iter(obs.values()))
+    return obs.shape[0], obs.shape[1]
+
+
+def _merged(obs: Tree) -> Tree:
+    """Merge the first two axes of a tree into one."""
+    if isinstance(obs, Tensor):
+        return obs.flatten(0, 1)
+    return {key: _merged(part) for key, part in obs.items()}
+
+
+def _picture(shape: tuple[int, ...]) -> Features:
+    if len(shape) == 2:
+        return Features((1, *shape), 0, lambda obs: _tensor(obs).unsqueeze(1))
+    if shape[0] <= shape[2]:
+        return Features(shape, 0, _tensor)
+    return Features((shape[2], *shape[:2]), 0, lambda obs: _tensor(obs).movedim(3, 1).contiguous())
+
+
+def _mask_size(mask: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> int:
+    if not isinstance(actions, spaces.Discrete):
+        raise ValueError(f"{MASK!r} can only mask discrete actions, but they are {actions}")
+    if not isinstance(mask, spaces.Box | spaces.MultiBinary) or mask.shape != (actions.n,):
+        raise ValueError(
+            f"{MASK!r} must be a MultiBinary or Box with one entry for each of {actions.n} actions, got {mask}"
+        )
+    return int(actions.n)
+
+
+def _vector(space: gymnasium.Space[Any], key: str) -> tuple[int, Callable[[Tree], Tensor]]:
+    """Return the width of the vector that stands for members of `space`, and what makes it."""
+    if isinstance(space, spaces.Dict):
+        return _dictionary(space)
+    if isinstance(space, spaces.Discrete):
+        return int(space.n), lambda obs: one_hot(_tensor(obs).long() - int(space.start), int(space.n)).float()
+    if isinstance(space, spaces.MultiDiscrete):
+        return _multi_discrete(space)
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        if key and is_picture(space):
+            raise ValueError(
+                f"part {key!r} of the observation is a picture, which has no place in a vector; give the environment "
+                "a wrapper that keeps the picture alone (FilterObservation), or turns it into numbers"
+            )
+        width = math.prod(space.shape)
+        return width, lambda obs: _tensor(obs).reshape(-1, width).float()
+    raise TypeError(f"observations of {space} cannot become a vector; a Box, Discrete or Dict of these can")
+
+
+def _dictionary(space: spaces.Dict) -> tuple[int, Callable[[Tree], Tensor]]:
+    keys = sorted(space.spaces, key=lambda key: (key == MASK, key))
+    parts = {key: _vector(space.spaces[key], key) for key in keys}
+
+    def encode(obs: Tree) -> Tensor:
+        if isinstance(obs, Tensor):
+            raise TypeError(f"observations of {space} are a dictionary, got one tensor")
+        return torch.cat([read(obs[key]) for key, (_, read) in parts.items()], dim=1)
+
+    return sum(width for width, _ in parts.values()), encode
+
+
+def _multi_discrete(space: spaces.MultiDiscrete) -> tuple[int, Callable[[Tree], Tensor]]:
+    sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
+
+    def encode(obs: Tree) -> Tensor:
+        columns = _tensor(obs).flatten(1).long().unbind(1)
+        return torch.cat(
+            [one_hot(column - start, size) for column, start, size in zip(columns, starts, sizes, strict=True)], dim=1
+        ).float()
+
+    return sum(sizes), encode
+
+
+def _tensor(obs: Tree) -> Tensor:
+    if not isinstance(obs, Tensor):
+        raise TypeError(f"observations that are one tensor are needed, got a {type(obs).__name__}")
+    return obs

@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from operant.envs.features import Features, is_picture
+
+ACTIONS = spaces.Discrete(3)
+
+
+def box(*shape, low=0, high=255, dtype=np.uint8):
+    return spaces.Box(low, high, shape, dtype)
+
+
+def numbers(*shape, dtype=torch.uint8):
+    return torch.arange(int(np.prod(shape))).view(shape).to(dtype)
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3), ()])
+def test_numbers_become_one_vector(shape):
+    features = Features.of(spaces.Box(-1.0, 1.0, shape, np.float32), ACTIONS)
+    assert features.shape == (int(np.prod(shape)),)
+    obs = numbers(6, *shape, dtype=torch.float32)
+    assert torch.equal(features.encode(obs), obs.view(6, -1))
+    assert torch.equal(features.by_seed(obs.view(2, 3, *shape)), obs.view(2, 3, -1))
+
+
+@pytest.mark.parametrize(
+    ("space", "picture"),
+    [
+        (box(4, 84, 84), True),
+        (box(84, 84), True),
+        (box(128), False),
+        (box(3, 9, 9, high=1), False),
+        (box(3, 9, 9, low=1), False),
+        (spaces.Box(0, 255, (3, 9, 9), np.float32), False),
+        (spaces.MultiBinary((3, 9, 9)), False),
+        (box(2, 3, 4, 5), False),
+    ],
+    ids=str,
+)
+def test_pictures_are_bytes_with_two_or_three_axes(space, picture):
+    assert is_picture(space) is picture
+    features = Features.of(space, ACTIONS)
+    assert len(features.shape) == (3 if picture else 1)
+    encoded = features.encode(torch.zeros(2, *space.shape, dtype=torch.uint8))
+    assert encoded.dtype is (torch.uint8 if picture else torch.float32)
+    assert encoded.shape == (2, *features.shape)
+
+
+def test_channels_come_first():
+    first, last, none = (Features.of(box(*shape), ACTIONS) for shape in [(4, 8, 9), (8, 9, 3), (8, 9)])
+    assert (first.shape, last.shape, none.shape) == ((4, 8, 9), (3, 8, 9), (1, 8, 9))
+    pictures = numbers(2, 4, 8, 9)
+    assert torch.equal(first.encode(pictures), pictures)
+    pictures = numbers(2, 8, 9, 3)
+    encoded = last.encode(pictures)
+    assert encoded.is_contiguous()
+    for channel in range(3):
+        assert torch.equal(encoded[:, channel], pictures[..., channel])
+    assert torch.equal(last.by_seed(pictures.unsqueeze(0)), encoded.unsqueeze(0))
+    pictures = numbers(2, 8, 9)
+    assert torch.equal(none.encode(pictures)[:, 0], pictures)
+
+
+SPACE = spaces.Dict(
+    {
+        "speed": spaces.Box(-1.0, 1.0, (2,), np.float32),
+        "gear": spaces.Discrete(3, start=1),
+        "action_mask": spaces.MultiBinary(3),
+        "zone": spaces.MultiDiscrete([2, 3], start=[0, 5]),
+        "inner": spaces.Dict({"b": spaces.MultiBinary(2), "a": spaces.Box(0, 9, (1, 2), np.int64)}),
+    }
+)
+OBS = {
+    "speed": torch.tensor([[0.25, -0.5]]),
+    "gear": torch.tensor([2]),
+    "action_mask": torch.tensor([[1, 0, 1]], dtype=torch.int8),
+    "zone": torch.tensor([[1, 6]]),
+    "inner": {"b": torch.tensor([[1, 0]], dtype=torch.int8), "a": torch.tensor([[[7, 8]]])},
+}
+
+
+def test_dictionaries_become_one_vector_by_the_order_of_their_keys_with_the_mask_last():
+    features = Features.of(SPACE, ACTIONS)
+    assert features.masked == 3
+    gear, inner, speed, zone, mask = [0, 1, 0], [7, 8, 1, 0], [0.25, -0.5], [0, 1, 0, 1, 0], [1, 0, 1]
+    expected = torch.tensor([[*gear, *inner, *speed, *zone, *mask]])
+    assert torch.equal(features.encode(OBS), expected)
+    assert features.shape == (expected.shape[1],)
+    shuffled = {key: OBS[key] for key in sorted(OBS, reverse=True)}
+    assert torch.equal(features.encode(shuffled), expected)
+
+
+def test_dictionaries_by_seed():
+    def grow(tree):
+        if isinstance(tree, dict):
+            return {key: grow(part) for key, part in tree.items()}
+        return tree.unsqueeze(0).expand(2, 3, *tree.shape[1:])
+
+    features = Features.of(SPACE, ACTIONS)
+    assert torch.equal(features.by_seed(grow(OBS)), features.encode(OBS).expand(2, 3, -1))
+
+
+def test_a_dictionary_without_a_mask_has_none():
+    assert Features.of(spaces.Dict(a=box(2)), ACTIONS).masked == 0
+
+
+@pytest.mark.parametrize("mask", [spaces.MultiBinary(2), spaces.MultiBinary((3, 1)), spaces.Discrete(3)], ids=str)
+def test_a_mask_that_does_not_fit_the_actions_is_refused(mask):
+    with pytest.raises(ValueError, match="'action_mask' must be a MultiBinary or Box with one entry for each of 3 act"):
+        Features.of(spaces.Dict(a=box(2), action_mask=mask), ACTIONS)
+
+
+def test_a_mask_of_continuous_actions_is_refused():
+    with pytest.raises(ValueError, match="'action_mask' can only mask discrete actions, but they are Box"):
+        Features.of(spaces.Dict(a=box(2), action_mask=spaces.MultiBinary(3)), spaces.Box(-1, 1, (3,)))
+
+
+def test_a_mask_alone_is_refused():
+    with pytest.raises(ValueError, match="hold nothing but a mask"):
+        Features.of(spaces.Dict(action_mask=spaces.MultiBinary(3)), ACTIONS)
+
+
+def test_a_picture_in_a_dictionary_is_refused():
+    with pytest.raises(ValueError, match=r"part 'camera' .* is a picture, which has no place in a vector"):
+        Features.of(spaces.Dict(camera=box(3, 8, 8), speed=box(1)), ACTIONS)
+
+
+def test_spaces_without_arrays_are_refused():
+    with pytest.raises(TypeError, match=r"observations of Text.* cannot become a vector"):
+        Features.of(spaces.Text(3), ACTIONS)
+
+
+def test_what_is_no_dictionary_is_told_from_one():
+    with pytest.raises(TypeError, match="one tensor are needed, got a dict"):
+        Features.of(box(2), ACTIONS).encode({"a": torch.zeros(1, 2)})
+    with pytest.raises(TypeError, match="are a dictionary, got one tensor"):
+        Features.of(spaces.Dict(a=box(2)), ACTIONS).encode(torch.zeros(1, 2))
+
+
+def test_pictures_that_are_not_preprocessed_are_refused():
+    features = Features.of(box(4, 84, 84), ACTIONS)
+    with pytest.raises(ValueError, match=r"observations became \[2, 210, 160, 3\], but \[2, 4, 84, 84\] is needed"):
+        features.by_seed(torch.zeros(1, 2, 210, 160, 3, dtype=torch.uint8))

@@ -1,0 +1,95 @@
+import os
+import signal
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.wrappers.vector import RescaleAction
+
+from operant.envs import GymnasiumEnv
+
+
+class Still(gymnasium.Env):
+    """Nothing happens."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Box(-2, 2, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+class Broken(Still):
+    """A mistake of whoever wrote the environment."""
+
+    def step(self, action):
+        raise ZeroDivisionError("one by nought")
+
+
+ACTIONS = torch.zeros(3, 1)
+
+
+def workers(kind=Still, **kwargs):
+    vector = AsyncVectorEnv([kind] * 3, autoreset_mode=AutoresetMode.DISABLED)
+    env = GymnasiumEnv(vector, [1, 2, 3], task="Still", **kwargs)
+    env.reset()
+    return vector, env
+
+
+def assert_closed(vector, env):
+    env.close()
+    env.close()
+    assert not any(process.is_alive() for process in vector.processes)
+
+
+def test_workers_that_answer_are_closed_in_peace():
+    vector, env = workers(deadline=30.0)
+    env.step(ACTIONS)
+    assert_closed(vector, env)
+    assert [process.exitcode for process in vector.processes] == [0, 0, 0]
+
+
+def test_a_worker_that_dies_is_named_and_closing_still_works():
+    vector, env = workers()
+    os.kill(vector.processes[1].pid, signal.SIGKILL)
+    vector.processes[1].join()
+    with pytest.raises(RuntimeError, match=r"Still lost the worker processes of rows 1 \(exit code -9\)"):
+        env.step(ACTIONS)
+    assert_closed(vector, env)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("call", ["step", "reset"])
+def test_a_worker_that_hangs_is_named_when_the_deadline_is_over(call, wrapped):
+    vector = AsyncVectorEnv([Still] * 3, autoreset_mode=AutoresetMode.DISABLED)
+    outer = RescaleAction(vector, np.full(1, -1, np.float32), np.full(1, 1, np.float32)) if wrapped else vector
+    env = GymnasiumEnv(outer, [1, 2, 3], task="Still", deadline=0.5)
+    env.reset()
+    for row in (0, 2):
+        os.kill(vector.processes[row].pid, signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match=r"rows 0, 2 have not answered for 0.5 seconds.*operant resume"):
+        env.step(ACTIONS) if call == "step" else env.reset()
+    assert_closed(vector, env)
+
+
+@pytest.mark.filterwarnings("ignore:.*ERROR")  # which is how Gymnasium logs it
+def test_a_mistake_in_the_environment_is_shown_as_it_is():
+    vector, env = workers(Broken)
+    with pytest.raises(ZeroDivisionError, match="one by nought"):
+        env.step(ACTIONS)
+    assert_closed(vector, env)
+
+
+@pytest.mark.parametrize("deadline", [0.0, -1.0, float("nan")])
+def test_a_deadline_is_positive(deadline):
+    vector = AsyncVectorEnv([Still], autoreset_mode=AutoresetMode.DISABLED)
+    with pytest.raises(ValueError, match="deadline must be a positive number"):
+        GymnasiumEnv(vector, [1], deadline=deadline)
+    vector.close()
