@@ -185,3 +185,74 @@ def test_shared_networks_have_one_trunk():
     bound = shape.bind(random_parameters(shape, 2))
     assert all(torch.equal(a, c) for (a, _), (c, _) in zip(bound.actor, bound.critic, strict=True))
     assert shape.mlp.shapes[-1] == (7, 4), "three actions and a value"
+
+
+@pytest.mark.parametrize("space", SPACES)
+@SEEDS
+def test_the_value_of_several_critics_is_their_mean_and_each_has_a_gradient(space, seeds):
+    head = head_for(SPACES[space], log_std=-0.3, device=torch.device("cpu"))
+    shape = ActorCritic(D, head, Spec(hidden=(5, 7), activation="tanh", shared=False, critics=3))
+    parameters = random_parameters(shape, seeds)
+    bound, obs = shape.bind(parameters), observations(seeds)
+    networks = Pass(bound, obs)
+    assert networks.values.shape == (seeds, 3, M)
+    torch.testing.assert_close(bound.value(obs), networks.values.detach().mean(1))
+    torch.testing.assert_close(bound.policy(obs), networks.outputs.detach())
+    weights = torch.randn(seeds, 3, M, generator=rng(5))
+    loss = (weights * networks.values.square()).sum() + networks.outputs.sin().sum() + networks.free.exp().sum()
+    gradient = networks.gradient(loss)
+    leaf = parameters.clone().requires_grad_()
+    twin = shape.bind(leaf)
+    critics = torch.stack([shape.mlp(layers, obs)[..., 0] for layers in twin.networks[1:]], dim=1)
+    slow = (weights * critics.square()).sum() + twin.policy(obs).sin().sum() + twin.free.exp().sum()
+    torch.testing.assert_close(gradient, torch.autograd.grad(slow, leaf)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("critics", "shared"), [(0, False), (2, True)])
+def test_critics_that_cannot_be_are_refused(critics, shared):
+    with pytest.raises(ValueError, match=f"critics must be 1, or more .* got {critics} critics and shared={shared}"):
+        Spec(hidden=(4,), activation="tanh", shared=shared, critics=critics)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@SEEDS
+def test_pictures_go_through_convolutions(shared, seeds):
+    head = head_for(SPACES["discrete"], log_std=0.0, device=torch.device("cpu"))
+    shape = ActorCritic((2, 5, 6), head, Spec(hidden=(7,), activation="tanh", shared=shared, torso="small"))
+    parameters = shape.initial([rng(seed) for seed in range(seeds)]).double()
+    obs = torch.randint(0, 256, (seeds, M, 2, 5, 6), generator=rng(2), dtype=torch.uint8)
+    result = Pass(shape.bind(parameters), obs)
+    gradient = result.gradient(objective(result.outputs, result.free, result.values))
+
+    leaf = parameters.clone().requires_grad_()
+    bound = shape.bind(leaf)
+    torch.testing.assert_close(result.outputs, bound.policy(obs))
+    torch.testing.assert_close(result.values, bound.value(obs))
+    (expected,) = torch.autograd.grad(objective(bound.policy(obs), bound.free, bound.value(obs)), leaf)
+    torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_mask_at_the_end_of_an_observation_excludes_actions_and_is_not_seen(shared):
+    head = head_for(SPACES["discrete"], log_std=0.0, device=torch.device("cpu"))
+    shape = ActorCritic(D + 3, head, Spec(hidden=(5,), activation="tanh", shared=shared), masked=3)
+    plain = ActorCritic(D, head, Spec(hidden=(5,), activation="tanh", shared=shared))
+    parameters = random_parameters(plain, 2)
+    seen, mask = observations(2), torch.randint(0, 2, (2, M, 3), generator=rng(5))
+    mask[0, 0] = 0
+    obs = torch.cat((seen, mask), dim=-1)
+    allowed = (mask > 0) | ~mask.any(-1, keepdim=True)
+    free, bound = plain.bind(parameters), shape.bind(parameters)
+    expected = torch.where(allowed, free.policy(seen), -torch.inf)
+    assert torch.equal(bound.policy(obs), expected)
+    assert torch.equal(bound.value(obs), free.value(seen))
+    result = Pass(bound, obs)
+    torch.testing.assert_close(result.outputs.detach(), expected)
+    actions = expected.argmax(-1)
+    loss = (head.log_prob(result.outputs, result.free, actions) + head.entropy(result.outputs, result.free)).sum()
+    gradient = result.gradient(loss)
+    assert gradient.isfinite().all()
+    leaf = parameters.clone().requires_grad_()
+    outputs = torch.where(allowed, plain.bind(leaf).policy(seen), -torch.inf)
+    slow = (head.log_prob(outputs, result.free, actions) + head.entropy(outputs, result.free)).sum()
+    torch.testing.assert_close(gradient, torch.autograd.grad(slow, leaf)[0], rtol=1e-4, atol=1e-6)

@@ -3,9 +3,10 @@ import pytest
 import torch
 from gymnasium import spaces
 from scipy import stats
-from torch.distributions import Categorical, Independent, Normal
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from operant.nets import CategoricalHead, GaussianHead, head_for
+from operant.ops import fisher_vector_product
 
 CPU = torch.device("cpu")
 NO_PARAMETERS = torch.zeros(2, 0)
@@ -46,6 +47,39 @@ def test_gaussian_matches_torch():
         torch.testing.assert_close(head.log_prob(mean, log_std, actions)[seed], expected.log_prob(actions[seed]))
         torch.testing.assert_close(head.entropy(mean, log_std)[seed], expected.entropy())
     assert torch.equal(head.mode(mean, log_std), mean)
+
+
+def test_kl_matches_torch_in_its_direction():
+    head = CategoricalHead(spaces.Discrete(4))
+    old, new = (3 * torch.randn(2, 5, 4, generator=rng(seed)) for seed in range(2))
+    expected = kl_divergence(Categorical(logits=old), Categorical(logits=new))
+    torch.testing.assert_close(head.kl(old, NO_PARAMETERS, new, NO_PARAMETERS), expected)
+    old, new = (torch.randn(3, 5, 2, generator=rng(seed)) for seed in range(2))
+    old_free, free = (torch.randn(3, 2, generator=rng(seed)) for seed in range(2, 4))
+    found = gaussian().kl(old, old_free, new, free)
+    for seed in range(3):
+        first = Independent(Normal(old[seed], old_free[seed].exp()), 1)
+        second = Independent(Normal(new[seed], free[seed].exp()), 1)
+        torch.testing.assert_close(found[seed], kl_divergence(first, second))
+
+
+@pytest.mark.parametrize(
+    "head", [CategoricalHead(spaces.Discrete(4)), gaussian()], ids=lambda head: type(head).__name__
+)
+def test_fisher_products_are_the_second_derivatives_of_the_divergence(head):
+    outputs, change = torch.randn(2, 3, 5, head.outputs, generator=rng(), dtype=torch.float64)
+    free, free_change = torch.randn(2, 3, head.free, generator=rng(1), dtype=torch.float64)
+    both = torch.cat((outputs.flatten(1), free), dim=1)
+
+    def total(new):
+        parts = new[:, : 5 * head.outputs].view(3, 5, head.outputs), new[:, 5 * head.outputs :]
+        return head.kl(outputs, free, *parts).sum(1)
+
+    vector = torch.cat((change.flatten(1), free_change), dim=1)
+    expected = fisher_vector_product(total, both, vector, damping=0.0)
+    found, found_free = head.fisher(outputs, free, change, free_change)
+    torch.testing.assert_close(found, expected[:, : 5 * head.outputs].view_as(found))
+    torch.testing.assert_close(5 * found_free, expected[:, 5 * head.outputs :])
 
 
 def test_categorical_samples_have_the_probabilities_of_the_policy():

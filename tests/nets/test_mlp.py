@@ -86,6 +86,41 @@ def test_the_pullback_passes_gradcheck(activation):
     assert torch.autograd.gradcheck(Network.apply, parameters)
 
 
+@ACTIVATIONS
+@SEEDS
+@pytest.mark.parametrize("out", [1, 2])
+def test_the_gradient_of_the_inputs_is_that_of_autograd(activation, seeds, out):
+    mlp = StackedMLP((3, 5, 4, out), activation=activation)
+    layers = mlp.layers(parameters_of(mlp, seeds))
+    inputs = torch.randn(seeds, 7, 3, generator=rng(1)).requires_grad_()
+    cotangent = torch.randn(seeds, 7, out, generator=rng(2))
+    (expected,) = torch.autograd.grad((mlp(layers, inputs) * cotangent).sum(), inputs)
+    before = cotangent.clone()
+    trace = mlp.trace(layers, inputs.detach())
+    torch.testing.assert_close(mlp.input_gradient(layers, trace, cotangent), expected)
+    assert torch.equal(cotangent, before)
+
+
+@pytest.mark.parametrize("samples", [7, 100])
+@pytest.mark.parametrize("out", [1, 3, 15, 16, 20])
+def test_narrow_and_wide_layers_compute_the_same(samples, out):
+    mlp = StackedMLP((3, 5, out), activation="relu")
+    parameters = parameters_of(mlp, 2, torch.float64)
+    inputs = torch.randn(2, samples, 3, generator=rng(1), dtype=torch.float64)
+    cotangent = torch.randn(2, samples, out, generator=rng(2), dtype=torch.float64)
+    layers = mlp.layers(parameters)
+    trace = mlp.trace(layers, inputs)
+    pieces = mlp.pullback(layers, trace, cotangent)
+    for seed in range(2):
+        network = separate(mlp, parameters[seed])
+        outputs = network(inputs[seed])
+        torch.testing.assert_close(trace[-1][seed], outputs)
+        (outputs * cotangent[seed]).sum().backward()
+        weight, bias = network[2].weight.grad, network[2].bias.grad
+        torch.testing.assert_close(pieces[2][seed], weight.T.flatten())
+        torch.testing.assert_close(pieces[3][seed], bias)
+
+
 def test_the_pullback_leaves_the_cotangent_alone():
     mlp = StackedMLP(SIZES, activation="tanh")
     layers = mlp.layers(parameters_of(mlp, 2))

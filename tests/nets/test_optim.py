@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from operant.nets import StackedAdam
+from operant.nets import OPTIMIZERS, StackedAdam, StackedRMSprop
 
 S, P = 3, 6
 
@@ -145,3 +145,72 @@ def test_a_state_of_another_shape_is_refused():
 def test_a_norm_that_stops_everything_is_refused(norm):
     with pytest.raises(ValueError, match=rf"max_grad_norm must be positive, or None for no clipping, got {norm}"):
         StackedAdam(start(), max_grad_norm=norm)
+
+
+# RMSProp
+
+
+def slow_rmsprop(start, batches, max_grad_norm, *, learning_rate=1e-2, decay=0.99, epsilon=1e-5):
+    """Follow equations 8 and 9 of the supplement of Mnih et al. 2016 in float64, one seed at a time."""
+    rows = []
+    for seed in range(S):
+        theta, second = start[seed].double(), torch.ones(P, dtype=torch.float64)
+        for gradient in batches[:, seed].double():
+            norm = gradient.norm()
+            if not norm.isfinite():
+                continue
+            clipped = gradient if max_grad_norm is None else gradient * min(1.0, max_grad_norm / (float(norm) + 1e-6))
+            second = decay * second + (1 - decay) * clipped**2
+            theta = theta - learning_rate * clipped / (second + epsilon).sqrt()
+        rows.append(theta)
+    return torch.stack(rows).float()
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 0.5])
+def test_every_seed_is_stepped_by_the_rmsprop_of_the_paper(max_grad_norm):
+    parameters, batches = start(), gradients(60)
+    optimizer = StackedRMSprop(parameters, max_grad_norm=max_grad_norm)
+    for gradient in batches:
+        norm = optimizer.step(gradient.clone(), learning_rate=1e-2)
+        torch.testing.assert_close(norm, gradient.norm(dim=1))
+    torch.testing.assert_close(parameters, slow_rmsprop(start(), batches, max_grad_norm), rtol=1e-4, atol=1e-5)
+    assert optimizer.steps.tolist() == [60, 60, 60]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_rmsprop_leaves_out_a_seed_with_a_bad_gradient(bad):
+    parameters, batches = start(), gradients(20)
+    batches[5:8, 1, 2] = bad
+    optimizer = StackedRMSprop(parameters, max_grad_norm=0.5)
+    for gradient in batches:
+        optimizer.step(gradient.clone(), learning_rate=1e-2)
+    torch.testing.assert_close(parameters, slow_rmsprop(start(), batches, 0.5), rtol=1e-4, atol=1e-5)
+    assert optimizer.skipped.tolist() == [0, 3, 0]
+    assert optimizer.steps.tolist() == [20, 17, 20]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_of_one_parameter_vector_may_share_their_moments(name):
+    whole, shared = start(), start()
+    alone = OPTIMIZERS[name](whole, epsilon=1e-5)
+    first, second = (OPTIMIZERS[name](shared, epsilon=1e-5) for _ in range(2))
+    second.adopt(first.state_dict())
+    for turn, gradient in enumerate(gradients(10)):
+        alone.step(gradient.clone(), learning_rate=1e-2)
+        (first, second)[turn % 2].step(gradient.clone(), learning_rate=1e-2)
+    assert torch.equal(whole, shared)
+    assert all(torch.equal(first.state_dict()[key], value) for key, value in alone.state_dict().items())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_state_of_every_optimizer_goes_on_where_it_was_saved(name):
+    whole, part, batches = start(), start(), gradients(10)
+    uninterrupted, first, second = (OPTIMIZERS[name](tensor, epsilon=1e-5) for tensor in (whole, part, part))
+    for gradient in batches:
+        uninterrupted.step(gradient.clone(), learning_rate=1e-2)
+    for gradient in batches[:5]:
+        first.step(gradient.clone(), learning_rate=1e-2)
+    second.load_state_dict(first.state_dict())
+    for gradient in batches[5:]:
+        second.step(gradient.clone(), learning_rate=1e-2)
+    assert torch.equal(whole, part)

@@ -8,12 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from operant.ops.kl import categorical_kl, gaussian_kl
 from operant.ops.trust_region import (
     Operator,
     backtrack,
+    categorical_fisher,
     conjugate_gradient,
     fisher_operator,
     fisher_vector_product,
+    gaussian_fisher,
     natural_step,
 )
 
@@ -280,3 +283,51 @@ def test_refuses_bad_arguments() -> None:
         backtrack(lambda _: torch.tensor(True), b, coefficient=1.0)
     with pytest.raises(ValueError, match="max_backtracks must be at least 0, got -1"):
         backtrack(lambda _: torch.tensor(True), b, max_backtracks=-1)
+
+
+def test_fisher_products_by_hand() -> None:
+    # p = (1/4, 3/4) and v = (1, 0): p v - p (p . v) = (1/4 - 1/16, -3/16).
+    logits = f64([0.0, math.log(3.0)])
+    torch.testing.assert_close(categorical_fisher(logits, f64([1, 0])), f64([3, -3]) / 16)
+    mean, log_std = gaussian_fisher(f64([math.log(2.0), 0.0]), f64([1, 1]), f64([1, -1]))
+    torch.testing.assert_close(mean, f64([0.25, 1.0]))
+    torch.testing.assert_close(log_std, f64([2, -2]))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10**6), SHAPES, st.integers(1, 5))
+def test_fisher_products_are_expectations_of_scores_and_second_derivatives(
+    seed: int, shape: tuple[int, ...], size: int
+) -> None:
+    logits, vector, mean, log_std = torch.randn(
+        4, *shape, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    # E[score scoreᵀ] v, one action at a time; the score of action a in the logits is e_a - p.
+    p = logits.softmax(-1)
+    scores = torch.eye(size, dtype=torch.float64) - p.unsqueeze(-2)
+    expected = (p.unsqueeze(-1) * scores * (scores @ vector.unsqueeze(-1))).sum(-2)
+    found = categorical_fisher(logits, vector)
+    torch.testing.assert_close(found, expected)
+    hessian = fisher_vector_product(lambda new: categorical_kl(logits, new), logits, vector, damping=0.0)
+    torch.testing.assert_close(found, hessian)
+
+    both = torch.cat((mean, log_std), dim=-1)
+    change = torch.cat((vector, logits), dim=-1)
+    hessian = fisher_vector_product(
+        lambda new: gaussian_kl(mean, log_std, new[..., :size], new[..., size:]), both, change, damping=0.0
+    )
+    torch.testing.assert_close(torch.cat(gaussian_fisher(log_std, vector, logits), dim=-1), hessian)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10**6), st.sampled_from([torch.float32, torch.float64]), st.floats(-5, 5))
+def test_fisher_products_do_not_depend_on_what_changes_no_policy(seed: int, dtype: torch.dtype, shift: float) -> None:
+    logits, vector, other = torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    found = categorical_fisher(logits, vector)
+    assert found.dtype == dtype
+    torch.testing.assert_close(categorical_fisher(logits + shift, vector + shift), found, rtol=1e-4, atol=1e-5)
+    order = torch.tensor([2, 0, 1])
+    torch.testing.assert_close(categorical_fisher(logits[:, order], vector[:, order]), found[:, order])
+    # Symmetric, and never a negative divergence.
+    torch.testing.assert_close((other * found).sum(-1), (vector * categorical_fisher(logits, other)).sum(-1))
+    assert ((vector * found).sum(-1) >= -1e-6).all()

@@ -1,4 +1,5 @@
 import inspect
+import math
 
 import pytest
 import torch
@@ -7,7 +8,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from operant.ops.returns import n_step_returns
-from operant.ops.value import clipped_double_q, double_q, dueling, q_target, soft_q, value_loss
+from operant.ops.value import (
+    clipped_double_q,
+    double_q,
+    dueling,
+    huber_loss,
+    importance_weights,
+    q_target,
+    soft_q,
+    value_loss,
+)
 
 FAST = settings(max_examples=30, deadline=None)
 SEEDS = st.integers(0, 2**31)
@@ -134,6 +144,68 @@ def test_a_target_made_of_the_values_is_held_fixed():
     torch.testing.assert_close(gradient, -advantages)
 
 
+def test_huber_loss_worked_by_hand():
+    values, targets = torch.tensor([1.0, 3.0, -2.0]), torch.tensor([1.5, 0.0, 0.0])
+    assert huber_loss(values, targets).tolist() == [0.125, 2.5, 1.5]
+    assert huber_loss(values, targets, delta=2.0).tolist() == [0.125, 4.0, 2.0]
+
+
+@FAST
+@given(SEEDS, st.floats(0.05, 3.0))
+def test_huber_loss_equals_the_scalar_formula_and_its_slope_is_the_clipped_error(seed: int, delta: float):
+    values, targets = randn(seed, 2, 12)
+    values.requires_grad_()
+    losses = huber_loss(values, targets, delta=delta)
+    errors = [v - y for v, y in zip(values.tolist(), targets.tolist(), strict=True)]
+    expected = [0.5 * e * e if abs(e) <= delta else delta * (abs(e) - 0.5 * delta) for e in errors]
+    torch.testing.assert_close(losses, torch.tensor(expected, dtype=torch.float64))
+    (gradient,) = torch.autograd.grad(losses.sum(), values)
+    torch.testing.assert_close(gradient, (values - targets).detach().clamp(-delta, delta))
+
+
+@FAST
+@given(SEEDS)
+def test_huber_loss_lies_below_the_squared_one_and_is_it_without_a_bound(seed: int):
+    values, targets = randn(seed, 2, 3, 4).mul(3.0)
+    assert (huber_loss(values, targets) <= value_loss(values, targets) + 1e-12).all()
+    torch.testing.assert_close(huber_loss(values, targets, delta=math.inf), value_loss(values, targets))
+    torch.testing.assert_close(huber_loss(targets, values), huber_loss(values, targets))
+    torch.testing.assert_close(huber_loss(values + 7.0, targets + 7.0), huber_loss(values, targets))
+    leaf = values.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(huber_loss(leaf, leaf * 2.0, delta=math.inf).sum(), leaf)
+    torch.testing.assert_close(gradient, -values)
+
+
+def test_importance_weights_worked_by_hand():
+    weights = importance_weights(torch.tensor([[0.1, 0.4, 0.0], [0.5, 0.5, 0.5]]), beta=0.5)
+    torch.testing.assert_close(weights, torch.tensor([[1.0, 0.5, 0.0], [1.0, 1.0, 1.0]]))
+    assert importance_weights(torch.zeros(2, 3), beta=1.0).tolist() == [[0.0] * 3] * 2
+
+
+@FAST
+@given(SEEDS, st.floats(0.0, 1.0), st.integers(1, 10**6))
+def test_importance_weights_equal_the_formula_of_the_paper(seed: int, beta: float, size: int):
+    probabilities = randn(seed, 3, 5).abs() / size
+    weights = importance_weights(probabilities, beta=beta)
+    for row, actual in zip(probabilities.tolist(), weights, strict=True):
+        raw = [(size * p) ** -beta for p in row]
+        torch.testing.assert_close(actual, torch.tensor([w / max(raw) for w in raw], dtype=torch.float64))
+    torch.testing.assert_close(importance_weights(7.0 * probabilities, beta=beta), weights)
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
+    permuted = importance_weights(probabilities[:, order], beta=torch.tensor(beta, dtype=torch.float64))
+    torch.testing.assert_close(permuted, weights[:, order])
+
+
+@FAST
+@given(SEEDS)
+def test_fully_weighted_samples_have_the_uniform_expectation(seed: int):
+    values, priorities = randn(seed, 2, 6)
+    probabilities = priorities.abs() / priorities.abs().sum()
+    weights = importance_weights(probabilities, beta=1.0)
+    expected = (probabilities * weights * values).sum() / (probabilities * weights).sum()
+    torch.testing.assert_close(expected, values.mean())
+
+
 def test_single_precision_is_kept():
     values, targets, old = randn(2, 3, 4)
     double = value_loss(values, targets, old_values=old, clip=0.2)
@@ -164,6 +236,10 @@ def test_bad_input_is_named():
         value_loss(four, four, old_values=four)
     with pytest.raises(ValueError, match=r"clip is -0\.2"):
         value_loss(four, four, old_values=four, clip=-0.2)
+    with pytest.raises(ValueError, match=r"delta is 0\.0, expected a positive number"):
+        huber_loss(four, four, delta=0.0)
+    with pytest.raises(ValueError, match=r"beta is 1\.5, expected a number in \[0, 1\]"):
+        importance_weights(four, beta=1.5)
     with pytest.raises(ValueError, match=r"targets has shape \(4, 1\), expected \(4,\) as values"):
         inspect.unwrap(value_loss)(four, four[:, None])
     with pytest.raises(ValueError, match=r"next_q has shape \(4, 1\), expected \(4,\) as reward"):

@@ -1,20 +1,39 @@
 """Networks and policy heads, stacked along the seed axis."""
 
 from operant.nets.actor_critic import ActorCritic, BoundActorCritic, Pass, Spec
+from operant.nets.bounded import Bounded
+from operant.nets.cnn import StackedCNN, TorsoName
+from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
+from operant.nets.factory import network_for
+from operant.nets.gru import Memory, StackedGRU
 from operant.nets.heads import CategoricalHead, GaussianHead, Head, head_for
+from operant.nets.jacobian import Jacobian
 from operant.nets.mlp import Activation, StackedMLP
-from operant.nets.optim import StackedAdam
+from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedRMSprop
 
 __all__ = [
+    "OPTIMIZERS",
     "Activation",
     "ActorCritic",
     "BoundActorCritic",
+    "BoundEnsemble",
+    "Bounded",
     "CategoricalHead",
+    "Ensemble",
+    "EnsemblePass",
     "GaussianHead",
     "Head",
+    "Jacobian",
+    "Memory",
+    "OptimizerName",
     "Pass",
     "Spec",
     "StackedAdam",
+    "StackedCNN",
+    "StackedGRU",
     "StackedMLP",
+    "StackedRMSprop",
+    "TorsoName",
     "head_for",
+    "network_for",
 ]

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from operant.nets.cnn import TorsoName
+from operant.nets.factory import network_for
+from operant.nets.gru import Memory
 from operant.nets.heads import Head
-from operant.nets.mlp import Activation, Layers, StackedMLP
+from operant.nets.mlp import Activation, Layers
 
 ACTOR_GAIN = 0.01
 """Gain of the policy's last layer, which makes it begin close to uniform."""
@@ -21,40 +24,75 @@ class Spec:
         hidden: widths of the hidden layers.
         activation: nonlinearity of the hidden layers.
         shared: whether actor and critic share the hidden layers.
+        critics: how many critics there are, whose mean is the value; more than one share no layers.
+        torso: the convolutions, where observations are pictures.
+        memory: makes the networks recurrent (see `StackedGRU`); needs `shared`.
+
+    Raises:
+        ValueError: there is no critic, or several are to share the layers of one actor.
     """
 
     hidden: Sequence[int]
     activation: Activation
     shared: bool
+    critics: int = 1
+    torso: TorsoName = "auto"
+    memory: Memory | None = None
+
+    def __post_init__(self) -> None:
+        if self.critics < 1 or (self.critics > 1 and self.shared):
+            raise ValueError(
+                f"critics must be 1, or more where they share no layers with the actor, got {self.critics} critics "
+                f"and shared={self.shared}"
+            )
 
 
 class ActorCritic:
-    """Perceptrons for policy and value: parameters `[S, P]`, observations `[S, M, D]`.
+    """Networks for policy and value: parameters `[S, P]`, observations `[S, M, D]` or pictures `[S, M, C, H, W]`.
 
     A seed has `R` networks: one with an output for the value beside those of the policy if the hidden layers are
-    shared, otherwise two of the same shape. Either way all of them are rows of one stacked perceptron, so that policy
-    and value together take as many operations as one of them alone; a separate critic ignores its outputs but one.
+    shared, otherwise an actor and K critics of the same shape. Either way all of them are rows of one stacked network,
+    so that policy and value together take as many operations as one of them alone; a separate critic ignores its
+    outputs but one.
 
     Args:
-        inputs: D, the width of an observation.
+        inputs: shape of an observation, `(D,)` or `(C, H, W)`; D alone will do.
         head: what the policy's outputs mean.
         spec: the shape of the networks.
+        masked: how many entries at the end of an observation say which actions are allowed: the networks do not see
+            them, and logits of actions that are not become -inf. Where none is allowed, all are. 0 is no mask.
     """
 
-    def __init__(self, inputs: int, head: Head, spec: Spec) -> None:
-        self.head = head
-        self.networks = 1 if spec.shared else 2
+    def __init__(self, inputs: int | Sequence[int], head: Head, spec: Spec, *, masked: int = 0) -> None:
+        self.head, self.masked = head, masked
+        shape = (inputs,) if isinstance(inputs, int) else tuple(inputs)
+        if masked:
+            shape = (shape[0] - masked,)
+        self.networks = 1 if spec.shared else 1 + spec.critics
         outputs = head.outputs + 1 if spec.shared else head.outputs
-        self.mlp = StackedMLP([inputs, *spec.hidden, outputs], activation=spec.activation)
+        self.mlp = network_for(
+            shape, [*spec.hidden, outputs], activation=spec.activation, torso=spec.torso, memory=spec.memory
+        )
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
         """Return the initial parameters `[S, P]`, one row for each seed's generator."""
         outputs = self.head.outputs
         actor, critic = (outputs, ACTOR_GAIN), (1, 1.0)
-        blocks = [[actor, critic]] if self.networks == 1 else [[actor], [critic]]
+        blocks = [[actor, critic]] if self.networks == 1 else [[actor], *[[critic]] * (self.networks - 1)]
         free = self.head.initial()
         rows = [[self.mlp.initial(generator, block), free] for generator in generators for block in blocks]
         return torch.stack([torch.cat(row) for row in rows]).view(len(generators), -1)
+
+    def seen(self, obs: Tensor) -> Tensor:
+        """Return what the networks see of observations."""
+        return obs[..., : -self.masked] if self.masked else obs
+
+    def allowed(self, outputs: Tensor, obs: Tensor) -> Tensor:
+        """Return the head's outputs with -inf at the actions that the observations do not allow."""
+        if not self.masked:
+            return outputs
+        allowed = obs[..., -self.masked :] > 0
+        return outputs.masked_fill(~allowed & allowed.any(-1, keepdim=True), -torch.inf)
 
     def bind(self, parameters: Tensor) -> "BoundActorCritic":
         """Return the networks that compute with `parameters [S, P]`, sharing their memory."""
@@ -64,10 +102,9 @@ class ActorCritic:
         return BoundActorCritic(
             self,
             layers=layers,
-            actor=[(weight[:: self.networks], bias[:: self.networks]) for weight, bias in layers],
-            critic=[
-                (weight[self.networks - 1 :: self.networks], bias[self.networks - 1 :: self.networks])
-                for weight, bias in layers
+            networks=[
+                [(weight[first :: self.networks], bias[first :: self.networks]) for weight, bias in layers]
+                for first in range(self.networks)
             ],
             free=free[:: self.networks],
         )
@@ -78,22 +115,37 @@ class BoundActorCritic:
     """Networks with one set of parameters, sliced once for many calls.
 
     Attributes:
+        layers: of all networks, `[S * R, ...]`.
+        networks: the same as views `[S, ...]` of each of the R networks: the actor, then the critics.
         free: the head's parameters that do not depend on the state, `[S, free]`.
     """
 
     shape: ActorCritic
     layers: Layers
-    actor: Layers
-    critic: Layers
+    networks: list[Layers]
     free: Tensor
+
+    @property
+    def actor(self) -> Layers:
+        """The layers of the policy."""
+        return self.networks[0]
+
+    @property
+    def critic(self) -> Layers:
+        """The layers of the critic, the last one if there are several."""
+        return self.networks[-1]
 
     def policy(self, obs: Tensor) -> Tensor:
         """Return the head's outputs `[S, M, outputs]`."""
-        return self.shape.mlp(self.actor, obs)[..., : self.shape.head.outputs]
+        outputs = self.shape.mlp(self.actor, self.shape.seen(obs))[..., : self.shape.head.outputs]
+        return self.shape.allowed(outputs, obs)
 
     def value(self, obs: Tensor) -> Tensor:
-        """Return the values `[S, M]`."""
-        return self.shape.mlp(self.critic, obs)[..., self.value_column]
+        """Return the values `[S, M]`, the mean over the critics."""
+        critics = self.networks[1:] or self.networks
+        seen = self.shape.seen(obs)
+        values = [self.shape.mlp(critic, seen)[..., self.value_column] for critic in critics]
+        return values[0] if len(values) == 1 else torch.stack(values).mean(0)
 
     @property
     def value_column(self) -> int:
@@ -109,23 +161,23 @@ class Pass:
 
     Args:
         bound: networks and parameters.
-        obs: `[S, M, D]`.
+        obs: `[S, M, D]` or `[S, M, C, H, W]`.
 
     Attributes:
         outputs: the head's outputs `[S, M, outputs]`.
         free: the head's free parameters `[S, free]`.
-        values: `[S, M]`.
+        values: `[S, M]`, of several critics `[S, K, M]`.
     """
 
     @torch.no_grad()
     def __init__(self, bound: BoundActorCritic, obs: Tensor) -> None:
         self.bound, shape = bound, bound.shape
-        self.seeds, samples, width = obs.shape
-        stacked = obs.unsqueeze(1).expand(-1, shape.networks, -1, -1).reshape(-1, samples, width)
+        self.seeds, seen = len(obs), shape.seen(obs)
+        stacked = seen.unsqueeze(1).expand(-1, shape.networks, *seen.shape[1:]).flatten(0, 1)
         self.trace = shape.mlp.trace(bound.layers, stacked)
         out = self._by_network(self.trace[-1])
-        self.outputs = out[:, 0, :, : shape.head.outputs].requires_grad_()
-        self.values = out[:, -1, :, bound.value_column].requires_grad_()
+        self.outputs = shape.allowed(out[:, 0, :, : shape.head.outputs], obs).requires_grad_()
+        self.values = out[:, self._critics, :, bound.value_column].requires_grad_()
         self.free = bound.free.detach().requires_grad_()
 
     def gradient(self, loss: Tensor) -> Tensor:
@@ -137,13 +189,17 @@ class Pass:
             gradient = torch.zeros_like(self.trace[-1])
             out = self._by_network(gradient)
             out[:, 0, :, : shape.head.outputs] = outputs
-            out[:, -1, :, self.bound.value_column] = values
+            out[:, self._critics, :, self.bound.value_column] = values
             pieces = shape.mlp.pullback(self.bound.layers, self.trace, gradient)
             if shape.head.free:
                 rows = free.new_zeros(self.seeds, shape.networks, shape.head.free)
                 rows[:, 0] = free
                 pieces.append(rows.flatten(0, 1))
             return torch.cat(pieces, dim=1).view(self.seeds, -1)
+
+    @property
+    def _critics(self) -> int | slice:
+        return -1 if self.bound.shape.networks <= 2 else slice(1, None)
 
     def _by_network(self, stacked: Tensor) -> Tensor:
         return stacked.view(self.seeds, self.bound.shape.networks, *stacked.shape[1:])

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from operant.ops import categorical_fisher, categorical_kl, gaussian_fisher, gaussian_kl
 from operant.ops import distributions as d
 
 
@@ -43,6 +44,19 @@ class Head(Protocol):
 
     def entropy(self, outputs: Tensor, free: Tensor) -> Tensor:
         """Return the entropies `[S, M]`."""
+        ...
+
+    def kl(self, old_outputs: Tensor, old_free: Tensor, outputs: Tensor, free: Tensor) -> Tensor:
+        """Return the exact KL(old‖new) `[S, M]` of two policies in the same states."""
+        ...
+
+    def fisher(
+        self, outputs: Tensor, free: Tensor, outputs_change: Tensor, free_change: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the Fisher matrix in every state times a change of outputs `[S, M, outputs]` and free `[S, free]`.
+
+        It is the Hessian of `kl` in the new policy where both are equal; `free` changes alike in all states.
+        """
         ...
 
     def to_env(self, actions: Tensor) -> Tensor:
@@ -83,6 +97,16 @@ class CategoricalHead:
     def entropy(self, outputs: Tensor, free: Tensor) -> Tensor:
         """Return the entropies `[S, M]`."""
         return d.categorical_entropy(outputs)
+
+    def kl(self, old_outputs: Tensor, old_free: Tensor, outputs: Tensor, free: Tensor) -> Tensor:
+        """Return the exact KL(old‖new) `[S, M]`."""
+        return categorical_kl(old_outputs, outputs)
+
+    def fisher(
+        self, outputs: Tensor, free: Tensor, outputs_change: Tensor, free_change: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the Fisher matrix in every state times a change of the logits."""
+        return categorical_fisher(outputs, outputs_change), free_change
 
     def to_env(self, actions: Tensor) -> Tensor:
         """Shift to the space's first action."""
@@ -133,6 +157,17 @@ class GaussianHead:
     def entropy(self, outputs: Tensor, free: Tensor) -> Tensor:
         """Return the entropies `[S, M]`, the same for every state."""
         return d.gaussian_entropy(outputs, self._log_std(free))
+
+    def kl(self, old_outputs: Tensor, old_free: Tensor, outputs: Tensor, free: Tensor) -> Tensor:
+        """Return the exact KL(old‖new) `[S, M]`, before the clipping to the bounds."""
+        return gaussian_kl(old_outputs, self._log_std(old_free), outputs, self._log_std(free))
+
+    def fisher(
+        self, outputs: Tensor, free: Tensor, outputs_change: Tensor, free_change: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the Fisher matrix in every state times a change of means and logarithms of the deviations."""
+        means, log_std = gaussian_fisher(self._log_std(free), outputs_change, self._log_std(free_change))
+        return means, log_std.squeeze(1)
 
     def to_env(self, actions: Tensor) -> Tensor:
         """Map [-1, 1] onto the bounds and clip."""

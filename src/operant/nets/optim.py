@@ -1,7 +1,9 @@
-"""Adam on parameters stacked along the seed axis."""
+"""Optimizers of parameters stacked along the seed axis: `StackedAdam` and `StackedRMSprop`."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,11 +11,75 @@ from torch import Tensor
 from operant.state import State, copy_into
 
 
-class StackedAdam:
-    """Adam (Kingma & Ba 2015, algorithm 1) with the gradient of each seed clipped and guarded by itself.
+class StackedOptimizer(ABC):
+    """What every optimizer here does before and after its own step: the gradient of each seed is clipped and guarded.
 
     A seed whose gradient norm is not finite, or that is switched off, keeps its parameters, moments and step count
     unchanged, and the others are stepped as if it were not there: what a seed learns does not depend on its neighbours.
+
+    Args:
+        parameters: `[S, P]`, stepped in place.
+        epsilon: keeps the step finite where the second moment is small.
+        max_grad_norm: largest norm of one seed's gradient; None leaves it alone.
+
+    Raises:
+        ValueError: `max_grad_norm` is not positive.
+    """
+
+    def __init__(self, parameters: Tensor, *, epsilon: float, max_grad_norm: float | None) -> None:
+        if max_grad_norm is not None and max_grad_norm <= 0:
+            raise ValueError(f"max_grad_norm must be positive, or None for no clipping, got {max_grad_norm}")
+        self.parameters = parameters
+        self.epsilon, self.max_grad_norm = epsilon, max_grad_norm
+        self.second = torch.zeros_like(parameters)
+        self.steps = torch.zeros(parameters.shape[0], device=parameters.device)
+        self.skipped = torch.zeros(parameters.shape[0], dtype=torch.int64, device=parameters.device)
+
+    def step(self, gradient: Tensor, *, learning_rate: float, active: Tensor | None = None) -> Tensor:
+        """Clip `gradient [S, P]` in place, step, and return its norm `[S]` from before the clipping.
+
+        Args:
+            gradient: gradient of the loss to be minimised.
+            learning_rate: step size.
+            active: `[S]` bool, the seeds to step. Default: all.
+        """
+        norm = torch.linalg.vector_norm(gradient, dim=1)
+        if self.max_grad_norm is not None:
+            gradient.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0).unsqueeze(1))
+        if active is None and math.isfinite(norm.sum().item()):
+            self.steps += 1
+            self._update(range(len(norm)), gradient, learning_rate)
+        else:
+            wanted = torch.ones_like(self.skipped, dtype=torch.bool) if active is None else active
+            stepped = wanted & norm.isfinite()
+            self.skipped += wanted & ~stepped
+            self.steps += stepped
+            seeds = stepped.nonzero().flatten().tolist()
+            if seeds:
+                self._update(seeds, gradient, learning_rate)
+        return norm
+
+    @abstractmethod
+    def _update(self, seeds: Sequence[int], gradient: Tensor, learning_rate: float) -> None:
+        """Step the rows of `seeds`, at least one, whose step counts are those of this step already."""
+
+    def state_dict(self) -> State:
+        """Return the moments and counters; the parameters belong to their owner."""
+        return {"second": self.second, "steps": self.steps, "skipped": self.skipped}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore moments and counters in place."""
+        for name, tensor in self.state_dict().items():
+            copy_into(tensor, state[name], f"optimizer.{name}")
+
+    def adopt(self, moments: State) -> None:
+        """Use these tensors, of the shapes that `state_dict` gives, in place of one's own: others may share them."""
+        for name, tensor in moments.items():
+            setattr(self, name, tensor)
+
+
+class StackedAdam(StackedOptimizer):
+    """Adam (Kingma & Ba 2015, algorithm 1), the gradient of each seed clipped and guarded by itself.
 
     Args:
         parameters: `[S, P]`, stepped in place.
@@ -30,42 +96,20 @@ class StackedAdam:
         betas: tuple[float, float] = (0.9, 0.999),
         max_grad_norm: float | None = None,
     ) -> None:
-        if max_grad_norm is not None and max_grad_norm <= 0:
-            raise ValueError(f"max_grad_norm must be positive, or None for no clipping, got {max_grad_norm}")
-        self.parameters = parameters
-        self.epsilon, self.betas, self.max_grad_norm = epsilon, betas, max_grad_norm
+        super().__init__(parameters, epsilon=epsilon, max_grad_norm=max_grad_norm)
+        self.betas = betas
         self.first = torch.zeros_like(parameters)
-        self.second = torch.zeros_like(parameters)
-        self.steps = torch.zeros(parameters.shape[0], device=parameters.device)
-        self.skipped = torch.zeros(parameters.shape[0], dtype=torch.int64, device=parameters.device)
-        self._columns = [tensor.unbind(0) for tensor in (parameters, self.first, self.second, self.steps)]
+        self._split()
 
-    def step(self, gradient: Tensor, *, learning_rate: float, active: Tensor | None = None) -> Tensor:
-        """Clip `gradient [S, P]` in place, step, and return its norm `[S]` from before the clipping.
+    def _split(self) -> None:
+        self._columns = [tensor.unbind(0) for tensor in (self.parameters, self.first, self.second, self.steps)]
 
-        Args:
-            gradient: gradient of the loss to be minimised.
-            learning_rate: step size.
-            active: `[S]` bool, the seeds to step. Default: all.
-        """
-        norm = torch.linalg.vector_norm(gradient, dim=1)
-        if self.max_grad_norm is not None:
-            gradient.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0).unsqueeze(1))
-        if active is None and math.isfinite(norm.sum().item()):
-            self.steps += 1
-            self._adam(range(len(norm)), gradient, learning_rate)
-        else:
-            wanted = torch.ones_like(self.skipped, dtype=torch.bool) if active is None else active
-            stepped = wanted & norm.isfinite()
-            self.skipped += wanted & ~stepped
-            self.steps += stepped
-            self._adam(stepped.nonzero().flatten().tolist(), gradient, learning_rate)
-        return norm
+    def adopt(self, moments: State) -> None:
+        """Use these tensors, of the shapes that `state_dict` gives, in place of one's own: others may share them."""
+        super().adopt(moments)
+        self._split()
 
-    def _adam(self, seeds: Sequence[int], gradient: Tensor, learning_rate: float) -> None:
-        """Step the rows of `seeds`, whose step counts are those of this step already."""
-        if not seeds:
-            return
+    def _update(self, seeds: Sequence[int], gradient: Tensor, learning_rate: float) -> None:
         columns = (*self._columns, gradient.unbind(0))
         parameters, first, second, steps, gradients = ([column[seed] for seed in seeds] for column in columns)
         # What torch.optim.Adam(fused=True) calls, without the bookkeeping that takes longer than the step itself.
@@ -87,9 +131,47 @@ class StackedAdam:
 
     def state_dict(self) -> State:
         """Return the moments and counters; the parameters belong to their owner."""
-        return {"first": self.first, "second": self.second, "steps": self.steps, "skipped": self.skipped}
+        return {"first": self.first, **super().state_dict()}
 
-    def load_state_dict(self, state: State) -> None:
-        """Restore moments and counters in place."""
-        for name, tensor in self.state_dict().items():
-            copy_into(tensor, state[name], f"optimizer.{name}")
+
+class StackedRMSprop(StackedOptimizer):
+    """RMSProp (Tieleman & Hinton 2012) as Mnih et al. 2016, equations 8 and 9 of the supplement, have it.
+
+    `v <- decay v + (1 - decay) g²` and `θ <- θ - learning_rate g / sqrt(v + ε)`. The ε stands under the root, as in
+    TensorFlow, where PyTorch adds it to the root. The average starts at 1, as in TensorFlow: it makes the first steps
+    small.
+
+    Args:
+        parameters: `[S, P]`, stepped in place.
+        epsilon: added to the second moment, under the root.
+        decay: decay rate of the second moment.
+        max_grad_norm: largest norm of one seed's gradient; None leaves it alone.
+    """
+
+    def __init__(
+        self, parameters: Tensor, *, epsilon: float = 1e-5, decay: float = 0.99, max_grad_norm: float | None = None
+    ) -> None:
+        super().__init__(parameters, epsilon=epsilon, max_grad_norm=max_grad_norm)
+        self.decay = decay
+        self.second.fill_(1.0)
+
+    def _update(self, seeds: Sequence[int], gradient: Tensor, learning_rate: float) -> None:
+        if len(seeds) == len(gradient):
+            self._rmsprop(self.parameters, self.second, gradient, learning_rate)
+        else:
+            for seed in seeds:
+                self._rmsprop(self.parameters[seed], self.second[seed], gradient[seed], learning_rate)
+
+    def _rmsprop(self, parameters: Tensor, second: Tensor, gradient: Tensor, learning_rate: float) -> None:
+        second.mul_(self.decay).addcmul_(gradient, gradient, value=1.0 - self.decay)
+        parameters.addcdiv_(gradient, (second + self.epsilon).sqrt_(), value=-learning_rate)
+
+
+OptimizerName = Literal["adam", "rmsprop"]
+"""The kinds of optimizer."""
+
+OPTIMIZERS: dict[OptimizerName, type[StackedAdam] | type[StackedRMSprop]] = {
+    "adam": StackedAdam,
+    "rmsprop": StackedRMSprop,
+}
+"""By name; every one takes `parameters`, `epsilon` and `max_grad_norm`."""

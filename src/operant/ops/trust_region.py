@@ -123,6 +123,40 @@ def fisher_operator(
     return product
 
 
+def categorical_fisher(logits: Float[Tensor, "*B A"], vector: Float[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
+    """The Fisher matrix of a categorical distribution in its logits times a vector: (diag(p) - p pᵀ) v.
+
+    It is the Hessian of `categorical_kl(old, new)` where both are equal, without sampled actions.
+
+    Args:
+        logits: [..., A] unnormalised log-probabilities.
+        vector: v, a change of the logits.
+
+    Returns:
+        The products; 0 for a v that changes all logits alike, which changes no probability.
+    """
+    p = logits.softmax(-1)
+    return p * (vector - _dot(p, vector))
+
+
+def gaussian_fisher(
+    log_std: Float[Tensor, "*#B A"], mean_vector: Float[Tensor, "*#B A"], log_std_vector: Float[Tensor, "*#B A"]
+) -> tuple[Float[Tensor, "*#B A"], Float[Tensor, "*#B A"]]:
+    """The Fisher matrix of a Gaussian with diagonal covariance, in mean and log_std, times a vector.
+
+    It is diagonal: 1/σ² for a mean and 2 for a log_std; the Hessian of `gaussian_kl(old, new)` where both are equal.
+
+    Args:
+        log_std: [..., A] logarithms of the standard deviations.
+        mean_vector: The part of v that changes the means.
+        log_std_vector: The part that changes `log_std`.
+
+    Returns:
+        Both parts of the products.
+    """
+    return mean_vector * (-2.0 * log_std).exp(), 2.0 * log_std_vector
+
+
 def natural_step(
     matvec: Operator, gradient: Float[Tensor, "*B D"], *, delta: float, iterations: int = 10, damping: float = 0.0
 ) -> Float[Tensor, "*B D"]:

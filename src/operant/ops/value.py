@@ -3,6 +3,7 @@ r"""Targets and losses of value functions."""
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import huber_loss as smooth_loss
 from torch.nn.functional import mse_loss
 
 
@@ -147,6 +148,56 @@ def value_loss(
     old_values = old_values.detach()
     clipped = old_values + (values - old_values).clamp(-clip, clip)
     return torch.maximum(losses, 0.5 * mse_loss(clipped, targets, reduction="none"))
+
+
+def huber_loss(values: Float[Tensor, "*B"], targets: Float[Tensor, "*B"], *, delta: float = 1.0) -> Float[Tensor, "*B"]:
+    r"""The error to a fixed target, squared where it is small and linear where it is large, per element.
+
+    `½ e²` for `|e| <= δ` and `δ (|e| - ½ δ)` beyond, with e = Q - target (Huber 1964): its slope is the error clipped
+    to [-δ, δ], which is what Mnih et al. (2015, methods) mean by clipping the error term. `delta=math.inf` is
+    `value_loss`.
+
+    Args:
+        values: predictions.
+        targets: what they should be; detached.
+        delta: where the loss turns linear, in units of return, positive.
+
+    Returns:
+        Losses.
+
+    Raises:
+        ValueError: if shapes differ, or `delta` is not positive.
+    """
+    _check_shapes(values.shape, "values", targets=targets)
+    if not delta > 0.0:
+        raise ValueError(f"delta is {delta}, expected a positive number, or math.inf for half the squared error")
+    return smooth_loss(values, targets.detach(), reduction="none", delta=delta)
+
+
+def importance_weights(
+    probabilities: Float[Tensor, "*B M"], *, beta: float | Float[Tensor, "..."]
+) -> Float[Tensor, "*B M"]:
+    r"""What makes up for samples that were not drawn uniformly, `w_j = (N P(j))^-β / max_i w_i`.
+
+    Schaul et al. (2016, arXiv 1511.05952, section 3.4): β = 1 makes the update that of uniform sampling, in
+    expectation and up to a factor; β = 0 changes nothing. The maximum is over the M samples, so that weights only scale
+    down, and N cancels.
+
+    Args:
+        probabilities: `[..., M]` with which the samples were drawn; 0 gives weight 0.
+        beta: in [0, 1], a number or a tensor that broadcasts.
+
+    Returns:
+        `[..., M]` weights of at most 1.
+
+    Raises:
+        ValueError: if a numeric `beta` lies outside [0, 1].
+    """
+    if not isinstance(beta, Tensor) and not 0.0 <= beta <= 1.0:
+        raise ValueError(f"beta is {beta}, expected a number in [0, 1]")
+    drawn = probabilities > 0.0
+    least = probabilities.masked_fill(~drawn, torch.inf).amin(-1, keepdim=True)
+    return (least / probabilities).pow(beta).masked_fill(~drawn, 0.0)
 
 
 def _check_shapes(expected: torch.Size, owner: str, **tensors: Tensor) -> None:

@@ -1,0 +1,144 @@
+"""The values of all actions of a state for `S` seeds, with one vector of parameters a seed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from operant import ops
+from operant.nets.factory import network_for
+from operant.nets.mlp import Activation, Layers
+
+
+class ActionValues:
+    """Networks for the values of `A` actions: parameters `[S, P]`, observations `[S, M, D]` or `[S, M, C, H, W]`.
+
+    A dueling network (Wang et al. 2016) has two streams on top of the hidden layers but the last, one for the value of
+    the state and one for the advantages of the actions; each has a hidden layer as wide as the last one. The streams
+    are the halves of one layer, and what would connect a half with the outputs of the other is held at zero.
+
+    Args:
+        inputs: shape of an observation, `(D,)` or `(C, H, W)`; D alone will do.
+        actions: A.
+        hidden: widths of the hidden layers.
+        activation: nonlinearity of the hidden layers.
+        dueling: whether value and advantages are separate streams.
+        bounds: of the observations, `[D]` each; the interval between two that are finite is mapped onto [-1, 1].
+
+    Raises:
+        ValueError: a dueling network has no hidden layer, or pictures are to be scaled, which they are anyway.
+    """
+
+    def __init__(
+        self,
+        inputs: int | Sequence[int],
+        actions: int,
+        *,
+        hidden: Sequence[int],
+        activation: Activation,
+        dueling: bool = False,
+        bounds: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        if dueling and not hidden:
+            raise ValueError("hidden must have at least one layer for the two streams of a dueling network, got ()")
+        observed = (inputs,) if isinstance(inputs, int) else tuple(inputs)
+        if bounds is not None and len(observed) > 1:
+            raise ValueError(f"scale_observations is for vectors: pictures {observed} are scaled by the network")
+        self.actions, self.dueling = actions, dueling
+        self.affine: tuple[Tensor, Tensor] | None = None
+        if bounds is not None:
+            low, high = bounds
+            bounded = low.isfinite() & high.isfinite() & (low < high)
+            scale = torch.where(bounded, 2.0 / (high - low), 1.0)
+            self.affine = torch.where(bounded, -1.0 - low * scale, 0.0), scale
+        if dueling:
+            hidden = [*hidden[:-1], 2 * hidden[-1]]
+        self.mlp = network_for(observed, [*hidden, actions + dueling], activation=activation)
+        self.size = self.mlp.size
+
+    def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
+        """Return the initial parameters `[S, P]`, one row for each seed's generator.
+
+        Weights and biases are uniform within `1 / √inputs` of their layer, as in the paper's code. Biases that differ
+        put the kinks of the rectifiers in different places, also where observations are small.
+        """
+        rows = torch.empty(len(generators), self.size)
+        for row, generator in zip(rows, generators, strict=True):
+            for weight, bias in self.mlp.layers(row.unsqueeze(0)):
+                bound = weight.shape[1] ** -0.5
+                weight.uniform_(-bound, bound, generator=generator)
+                bias.uniform_(-bound, bound, generator=generator)
+        return rows if self.mask is None else rows * self.mask
+
+    @property
+    def mask(self) -> Tensor | None:
+        """0 at the parameters `[P]` that stay zero, else 1; None where none does."""
+        if not self.dueling:
+            return None
+        mask = torch.ones(1, self.size)
+        last, _ = self.mlp.layers(mask)[-1]
+        half = last.shape[1] // 2
+        last[:, :half, 1:] = 0.0
+        last[:, half:, :1] = 0.0
+        return mask[0]
+
+    def bind(self, parameters: Tensor) -> "BoundActionValues":
+        """Return the networks that compute with `parameters [S, P]`, sharing their memory."""
+        mask = self.mask
+        return BoundActionValues(
+            self, self.mlp.layers(parameters), mask if mask is None else mask.to(parameters.device)
+        )
+
+    def trace(self, layers: Layers, obs: Tensor) -> list[Tensor]:
+        """Return what every layer makes of observations `[S, M, ...]`, their scaling first."""
+        return self.mlp.trace(
+            layers, obs if self.affine is None else torch.addcmul(self.affine[0], obs, self.affine[1])
+        )
+
+    def combine(self, outputs: Tensor) -> Tensor:
+        """Return the values `[S, M, A]` that the last layer's outputs `[S, M, out]` say."""
+        return ops.dueling(outputs[..., :1], outputs[..., 1:]) if self.dueling else outputs
+
+
+@dataclass(frozen=True)
+class BoundActionValues:
+    """Networks with one set of parameters, sliced once for many calls."""
+
+    shape: ActionValues
+    layers: Layers
+    mask: Tensor | None
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        """Return the values `[S, M, A]`."""
+        return self.shape.combine(self.shape.trace(self.layers, obs)[-1])
+
+
+class ValuePass:
+    """One forward pass of the values of actions, and the way back.
+
+    A loss is made from `values` and differentiated by autograd down to the outputs of the last layer; from there the
+    gradient goes through the networks by hand, which costs a fraction of autograd's bookkeeping.
+
+    Args:
+        bound: networks and parameters.
+        obs: `[S, M, D]`.
+
+    Attributes:
+        values: `[S, M, A]`.
+    """
+
+    def __init__(self, bound: BoundActionValues, obs: Tensor) -> None:
+        self.bound = bound
+        with torch.no_grad():
+            self.trace = bound.shape.trace(bound.layers, obs)
+        self.outputs = self.trace[-1].requires_grad_()
+        self.values = bound.shape.combine(self.outputs)
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Return the gradient `[S, P]` of a scalar made from `values`."""
+        (outputs,) = torch.autograd.grad(loss, self.outputs)
+        with torch.no_grad():
+            pieces = self.bound.shape.mlp.pullback(self.bound.layers, self.trace, outputs)
+            gradient = torch.cat(pieces, dim=1)
+            return gradient if self.bound.mask is None else gradient.mul_(self.bound.mask)

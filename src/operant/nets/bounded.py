@@ -1,0 +1,49 @@
+"""Continuous actions within bounds: `Bounded`."""
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Bounded:
+    """The map from [-1, 1], where a learner's actions live, to the bounds of a space.
+
+    Args:
+        space: a one-dimensional box of floats with finite bounds.
+        algorithm: its name, for the message.
+        device: where actions live.
+
+    Attributes:
+        dimensions: A, how many numbers make an action.
+
+    Raises:
+        ValueError: the space is of another kind, or a bound is infinite.
+    """
+
+    def __init__(self, space: gymnasium.Space, *, algorithm: str, device: torch.device) -> None:
+        if not isinstance(space, gymnasium.spaces.Box):
+            raise ValueError(f"{algorithm} needs actions of Box, got {space}")
+        if len(space.shape) != 1 or not np.issubdtype(space.dtype, np.floating):
+            raise ValueError(f"{algorithm} needs actions of a one-dimensional Box of float, got {space}")
+        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+            raise ValueError(
+                f"{algorithm} needs actions with finite bounds, which its policy fills, got {space}; give them bounds "
+                "with gymnasium.wrappers.TransformAction, or take an algorithm for unbounded actions, such as ppo"
+            )
+        self.dimensions = int(space.shape[0])
+        self.low, self.high = (torch.as_tensor(b, dtype=torch.float32, device=device) for b in (space.low, space.high))
+        self.middle, self.half = (self.low + self.high) / 2, (self.high - self.low) / 2
+
+    def to_env(self, actions: Tensor) -> Tensor:
+        """Map actions in [-1, 1] onto the bounds; the clipping keeps rounding from leaving them."""
+        return torch.addcmul(self.middle, actions, self.half).clamp(self.low, self.high)
+
+    def uniform(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw actions `[*shape, A]` with equal density everywhere in [-1, 1]."""
+        actions = torch.empty((*shape, self.dimensions), device=generator.device)
+        return actions.uniform_(-1.0, 1.0, generator=generator)
+
+    def normal(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw standard normal noise `[*shape, A]`, one number for each dimension of an action."""
+        return torch.empty((*shape, self.dimensions), device=generator.device).normal_(generator=generator)

@@ -1,0 +1,224 @@
+"""Convolutional networks stacked along the seed axis, with the interface of `operant.nets.StackedMLP`.
+
+A torso of convolutions is followed by dense layers. The networks of different seeds run one after another: a
+convolution is bound by arithmetic, so stacking them saves nothing, and grouped convolutions are slower on a CPU.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d
+
+from operant.nets.mlp import Activation, Layers, StackedMLP
+
+TorsoName = Literal["auto", "nature", "impala", "small"]
+"""`nature`: Mnih et al. 2015, three convolutions. `impala`: Espeholt et al. 2018, figure 3 right, fifteen with residual
+connections. `small`: Young and Tian 2019 (MinAtar), one convolution. `auto`: the first from 36 x 36 pixels on, below it
+the last."""
+
+CHUNK = 256
+"""Pictures that are passed forward at once where nothing has to be kept for the way back."""
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A layer of square filters.
+
+    Attributes:
+        filters: how many.
+        kernel: their side, in pixels.
+        stride: from one place to the next, in pixels.
+        padding: rows and columns of zeros around the picture.
+    """
+
+    filters: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+
+    def side(self, pixels: int) -> int:
+        """Return how many places there are along a side of so many pixels."""
+        return (pixels + 2 * self.padding - self.kernel) // self.stride + 1
+
+
+Piece = Convolution | Literal["relu", "pool", "fork", "join"]
+"""What a torso is made of. `pool` takes the maximum of 3 x 3 pixels at every second place; what goes into a `fork` is
+added at the next `join`."""
+
+_RESIDUAL: tuple[Piece, ...] = ("fork", "relu", Convolution(0, 3, 1, 1), "relu", Convolution(0, 3, 1, 1), "join")
+"""A residual block; 0 filters stands for as many as there are channels."""
+
+TORSOS: dict[str, tuple[Piece, ...]] = {
+    "nature": (Convolution(32, 8, 4), "relu", Convolution(64, 4, 2), "relu", Convolution(64, 3), "relu"),
+    "impala": (
+        *(piece for n in (16, 32, 32) for piece in (Convolution(n, 3, 1, 1), "pool", *_RESIDUAL, *_RESIDUAL)),
+        "relu",
+    ),
+    "small": (Convolution(16, 3), "relu"),
+}
+
+
+class StackedCNN:
+    """`S` convolutional networks of one shape, on pictures of bytes.
+
+    Hidden layers of the torso are rectified. Pictures are scaled from 0..255 to 0..1 inside.
+
+    Args:
+        shape: `(C, H, W)` of a picture.
+        sizes: widths of the dense hidden layers, and of the output.
+        activation: of the dense hidden layers.
+        torso: the convolutions.
+
+    Attributes:
+        size: P, the number of parameters of one network.
+
+    Raises:
+        ValueError: there is no such torso, or the picture is too small for it.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], sizes: Sequence[int], *, activation: Activation, torso: TorsoName = "auto"
+    ) -> None:
+        if torso != "auto" and torso not in TORSOS:
+            raise ValueError(f"torso must be one of auto, {', '.join(TORSOS)}, got {torso!r}")
+        if len(shape) != 3 or min(shape) < 1:
+            raise ValueError(f"pictures need a shape (channels, height, width), got {tuple(shape)}")
+        name = torso if torso != "auto" else "nature" if min(shape[1:]) >= 36 else "small"
+        channels, height, width = shape
+        self.pieces: list[Piece] = []
+        self.filters: list[tuple[int, int, int, int]] = []
+        for piece in TORSOS[name]:
+            if isinstance(piece, Convolution):
+                layer = Convolution(piece.filters or channels, piece.kernel, piece.stride, piece.padding)
+                self.filters.append((layer.filters, channels, layer.kernel, layer.kernel))
+                height, width, channels = layer.side(height), layer.side(width), layer.filters
+            elif piece == "pool":
+                layer, height, width = piece, (height + 1) // 2, (width + 1) // 2
+            else:
+                layer = piece
+            if min(height, width) < 1:
+                raise ValueError(f"pictures of {shape[1]} x {shape[2]} pixels are too small for the torso {name!r}")
+            self.pieces.append(layer)
+        self.maps = (channels, height, width)
+        self.dense = StackedMLP([prod(self.maps), *sizes], activation=activation)
+        self.size = sum(prod(filters) + filters[0] for filters in self.filters) + self.dense.size
+
+    def initial(self, generator: torch.Generator, outputs: Sequence[tuple[int, float]]) -> Tensor:
+        """Return the initial parameters `[P]` of one network: orthogonal weights, zero biases (see `StackedMLP`)."""
+        flat = torch.zeros(1, self.size - self.dense.size)
+        for weight, _ in self._convolutions(flat):
+            torch.nn.init.orthogonal_(weight[0], gain=sqrt(2), generator=generator)
+        return torch.cat((flat[0], self.dense.initial(generator, outputs)))
+
+    def layers(self, parameters: Tensor) -> Layers:
+        """Return `parameters [S, P]` as views: weights `[S, out, in, k, k]` and biases `[S, out]`, then the dense."""
+        filters, dense = parameters.split([self.size - self.dense.size, self.dense.size], dim=1)
+        return [*self._convolutions(filters), *self.dense.layers(dense)]
+
+    def _convolutions(self, parameters: Tensor) -> Layers:
+        parts = iter(parameters.split([n for shape in self.filters for n in (prod(shape), shape[0])], dim=1))
+        return [(next(parts).view(-1, *shape), next(parts)) for shape in self.filters]
+
+    def __call__(self, layers: Layers, inputs: Tensor) -> Tensor:
+        """Return the outputs `[S, M, out]` for pictures `[S, M, C, H, W]`."""
+        rows = [
+            torch.cat([self._forward(layers, row, part)[-1].flatten(1) for part in pictures.split(CHUNK)])
+            for row, pictures in enumerate(inputs)
+        ]
+        return self.dense(layers[len(self.filters) :], torch.stack(rows))
+
+    def trace(self, layers: Layers, inputs: Tensor) -> list[Tensor]:
+        """Return what `pullback` needs of the way there; the outputs are the last of it."""
+        tape: list[Tensor] = []
+        rows: list[Tensor] = []
+        for row, pictures in enumerate(inputs):
+            *kept, maps = self._forward(layers, row, pictures)
+            tape += kept
+            rows.append(maps.flatten(1))
+        return tape + self.dense.trace(layers[len(self.filters) :], torch.stack(rows))
+
+    def _forward(self, layers: Layers, row: int, pictures: Tensor) -> list[Tensor]:
+        """Return the inputs of convolutions and pools and the outputs of rectifiers of one network, and its maps."""
+        x = pictures.to(layers[0][0].dtype, memory_format=torch.channels_last) * (1 / 255)
+        tape: list[Tensor] = []
+        skips: list[Tensor] = []
+        index = 0
+        for piece in self.pieces:
+            if isinstance(piece, Convolution):
+                tape.append(x)
+                weight, bias = layers[index]
+                x = conv2d(x, weight[row], bias[row], piece.stride, piece.padding)
+                index += 1
+            elif piece == "relu":
+                x = x.relu() if skips and skips[-1] is x else x.relu_()
+                tape.append(x)
+            elif piece == "pool":
+                tape.append(x)
+                x, places = torch.ops.aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])
+                tape.append(places)
+            elif piece == "fork":
+                skips.append(x)
+            else:
+                x = x + skips.pop()
+        return [*tape, x]
+
+    def pullback(self, layers: Layers, trace: list[Tensor], gradient: Tensor) -> list[Tensor]:
+        """Backpropagate by hand.
+
+        Args:
+            layers: of the forward pass.
+            trace: of the forward pass.
+            gradient: of the loss with respect to the outputs, `[S, M, out]`.
+
+        Returns:
+            The gradient of the parameters, in pieces `[S, n]` in their order.
+        """
+        filters, dense = layers[: len(self.filters)], layers[len(self.filters) :]
+        tape, end = list(trace), len(trace) - len(dense) - 1
+        pieces = self.dense.pullback(dense, tape[end:], gradient)
+        gradient = self.dense.input_gradient(dense, tape[end:], gradient)
+        del tape[end:]
+        rows = [self._backward(filters, row, tape, gradient[row]) for row in reversed(range(len(gradient)))]
+        return [torch.stack(column) for column in zip(*reversed(rows), strict=True)] + pieces
+
+    def _backward(self, filters: Layers, row: int, tape: list[Tensor], gradient: Tensor) -> list[Tensor]:
+        """Return the gradients of one network's filters, and take what it has kept off the tape."""
+        gradient = gradient.unflatten(1, self.maps)
+        pieces: list[Tensor] = []
+        skips: list[Tensor] = []
+        index = len(filters)
+        for piece in reversed(self.pieces):
+            if isinstance(piece, Convolution):
+                index -= 1
+                weight = filters[index][0][row]
+                stride, padding = [piece.stride] * 2, [piece.padding] * 2
+                gradient, weights, biases = torch.ops.aten.convolution_backward(
+                    gradient.contiguous(memory_format=torch.channels_last),
+                    tape.pop(),
+                    weight,
+                    [piece.filters],
+                    stride,
+                    padding,
+                    [1, 1],
+                    False,
+                    [0, 0],
+                    1,
+                    [index > 0, True, True],
+                )
+                pieces += [biases, weights.flatten()]
+            elif piece == "relu":
+                gradient = torch.ops.aten.threshold_backward(gradient, tape.pop(), 0)
+            elif piece == "pool":
+                places, x = tape.pop(), tape.pop()
+                gradient = torch.ops.aten.max_pool2d_with_indices_backward(
+                    gradient, x, [3, 3], [2, 2], [1, 1], [1, 1], False, places
+                )
+            elif piece == "join":
+                skips.append(gradient)
+            else:
+                gradient = gradient + skips.pop()
+        return pieces[::-1]

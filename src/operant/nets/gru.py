@@ -1,0 +1,160 @@
+"""Gated recurrent networks stacked along the seed axis, with the interface of `operant.nets.StackedMLP`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from operant.nets.mlp import Activation, Layers, StackedMLP
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Shape of a recurrent network.
+
+    Attributes:
+        units: H, how many numbers are remembered.
+        steps: L, the length of the sequences that it learns from.
+    """
+
+    units: int
+    steps: int
+
+
+class StackedGRU:
+    """`S` recurrent networks of one shape: dense layers, a gated recurrent unit (Cho et al. 2014), and a linear layer.
+
+    The unit computes, with `x` from the dense layers and `h` the memory (as in PyTorch, the reset gate acts after the
+    matrix, so that all gates take one product):
+
+    ```text
+    r = σ(W_r x + U_r h)    z = σ(W_z x + U_z h)    n = tanh(W_n x + r (U_n h))    h' = (1 - z) n + z h
+    ```
+
+    Every row of the inputs is what there was to see at one step: the observation, whether an episode begins (0 or 1),
+    and the memory from before. A call treats every row as a step of its own. `trace`, which learning goes through,
+    treats them as `M / L` sequences of `L` steps, ordered by time and then by sequence: of their memories only the
+    first counts, and the gradient flows back to the first step, but not over the beginning of an episode.
+
+    Args:
+        inputs: D, width of an observation.
+        hidden: widths of the dense layers.
+        outputs: width of the output.
+        activation: of the dense layers.
+        memory: units and steps.
+
+    Attributes:
+        size: P, the number of parameters of one network.
+        units: H.
+
+    Raises:
+        ValueError: a width or the number of steps is not positive.
+    """
+
+    def __init__(
+        self, inputs: int, hidden: Sequence[int], outputs: int, *, activation: Activation, memory: Memory
+    ) -> None:
+        if memory.units < 1 or memory.steps < 1:
+            raise ValueError(f"a memory needs at least one unit and one step, got {memory}")
+        self.inputs, self.units, self.steps = inputs, memory.units, memory.steps
+        self.encoder = StackedMLP([inputs, *hidden, 3 * self.units], activation=activation)
+        self.head = StackedMLP([self.units, outputs], activation=activation)
+        self.gates = (self.units, 3 * self.units)
+        self.sizes = [self.encoder.size, prod(self.gates) + self.gates[1], self.head.size]
+        self.size = sum(self.sizes)
+
+    def initial(self, generator: torch.Generator, outputs: Sequence[tuple[int, float]]) -> Tensor:
+        """Return the initial parameters `[P]` of one network: orthogonal weights of every gate, zero biases."""
+        recurrent = torch.zeros(self.sizes[1])
+        for gate in recurrent[: prod(self.gates)].view(self.gates).split(self.units, dim=1):
+            torch.nn.init.orthogonal_(gate, generator=generator)
+        encoder = self.encoder.initial(generator, [(self.units, 1.0)] * 3)
+        return torch.cat((encoder, recurrent, self.head.initial(generator, outputs)))
+
+    def layers(self, parameters: Tensor) -> Layers:
+        """Return `parameters [S, P]` as views: of the dense layers, of the unit's `U`, and of the last layer."""
+        encoder, recurrent, head = parameters.split(self.sizes, dim=1)
+        weight, bias = recurrent.split([prod(self.gates), self.gates[1]], dim=1)
+        unit = weight.view(-1, *self.gates), bias.view(-1, 1, self.gates[1])
+        return [*self.encoder.layers(encoder), unit, *self.head.layers(head)]
+
+    def __call__(self, layers: Layers, inputs: Tensor) -> Tensor:
+        """Return the outputs `[S, M, out]` of single steps `[S, M, D + 1 + H]`."""
+        return self.step(layers, inputs)[0]
+
+    def step(self, layers: Layers, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs `[S, M, out]` of single steps `[S, M, D + 1 + H]`, and the memory `[S, M, H]` after."""
+        obs, starts, memory = self._split(inputs)
+        memory = self._unit(layers[-2], self.encoder(layers[:-2], obs), memory.masked_fill(starts, 0.0))[-1]
+        return self.head(layers[-1:], memory), memory
+
+    def _split(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        obs, starts, memory = inputs.split([self.inputs, 1, self.units], dim=-1)
+        return obs, starts > 0, memory
+
+    @staticmethod
+    def _unit(unit: tuple[Tensor, Tensor], driven: Tensor, memory: Tensor) -> tuple[Tensor, ...]:
+        """Return the gates, what they let through, the new numbers and the new memory."""
+        weight, bias = unit
+        recalled = torch.baddbmm(bias, memory, weight)
+        (reset, update, new), (reset_, update_, through) = driven.chunk(3, dim=-1), recalled.chunk(3, dim=-1)
+        r, z = torch.sigmoid(reset + reset_), torch.sigmoid(update + update_)
+        n = torch.tanh(torch.addcmul(new, r, through))
+        return r, z, through, n, torch.lerp(n, memory, z)
+
+    def trace(self, layers: Layers, inputs: Tensor) -> list[Tensor]:
+        """Return what `pullback` needs of the way there; the outputs `[S, M, out]` are the last of it.
+
+        Raises:
+            ValueError: the samples are not a multiple of the steps of a sequence.
+        """
+        seeds, samples, _ = inputs.shape
+        if samples % self.steps:
+            raise ValueError(f"{samples} samples are no whole sequences of {self.steps} steps")
+        obs, starts, memory = self._split(inputs)
+        encoded = self.encoder.trace(layers[:-2], obs)
+        driven = encoded[-1].view(seeds, self.steps, -1, self.gates[1]).unbind(1)
+        begins = starts.view(seeds, self.steps, -1, 1)
+        h = memory.view(seeds, self.steps, -1, self.units)[:, 0]
+        columns: list[tuple[Tensor, ...]] = []
+        for t in range(self.steps):
+            h = h.masked_fill(begins[:, t], 0.0)
+            columns.append((h, *self._unit(layers[-2], driven[t], h)))
+            h = columns[-1][-1]
+        *kept, memories = (torch.stack(column, dim=1) for column in zip(*columns, strict=True))
+        return [*encoded, begins, *kept, *self.head.trace(layers[-1:], memories.flatten(1, 2))]
+
+    def pullback(self, layers: Layers, trace: list[Tensor], gradient: Tensor) -> list[Tensor]:
+        """Backpropagate through time by hand.
+
+        Args:
+            layers: of the forward pass.
+            trace: of the forward pass.
+            gradient: of the loss with respect to the outputs, `[S, M, out]`.
+
+        Returns:
+            The gradient of the parameters, in pieces `[S, n]` in their order.
+        """
+        encoded, (begins, before, r, z, through, n), after = trace[:-8], trace[-8:-2], trace[-2:]
+        head = self.head.pullback(layers[-1:], after, gradient)
+        outer = self.head.input_gradient(layers[-1:], after, gradient).view_as(n)
+        # What a gate's input and the new numbers' input get for each unit of the gradient of the memory after a step.
+        new = (1 - z) * (1 - n * n)
+        update = (before - n) * z * (1 - z)
+        reset = new * through * r * (1 - r)
+        slopes = torch.cat((reset, update, new * r), dim=-1)
+        weight, pieces, carried = layers[-2][0].mT, [], torch.zeros_like(outer[:, 0])
+        totals: list[Tensor] = []
+        for t in reversed(range(self.steps)):
+            total = outer[:, t] + carried
+            totals.append(total)
+            piece = slopes[:, t] * total.repeat(1, 1, 3)
+            pieces.append(piece)
+            carried = torch.baddbmm(total * z[:, t], piece, weight).masked_fill(begins[:, t], 0.0)
+        recalled = torch.stack(pieces[::-1], dim=1).flatten(1, 2)
+        total = torch.stack(totals[::-1], dim=1)
+        driven = torch.cat((recalled[..., : 2 * self.units], (new * total).flatten(1, 2)), dim=-1)
+        unit = [torch.bmm(before.flatten(1, 2).mT, recalled).flatten(1), recalled.sum(1)]
+        return [*self.encoder.pullback(layers[:-2], encoded, driven), *unit, *head]

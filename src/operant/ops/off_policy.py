@@ -1,0 +1,83 @@
+r"""What actors that learn from a replay memory need beside the values of `operant.ops.value`."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def soft_value(
+    q: Float[Tensor, "*B A"], log_probs: Float[Tensor, "*B A"], *, alpha: float | Float[Tensor, "..."]
+) -> Float[Tensor, "*B"]:
+    r"""The soft value of a state with finitely many actions, `Σ_a π(a|s) (Q(s, a) - α log π(a|s))`.
+
+    It is the mean of `soft_q` over actions, computed and not sampled (Christodoulou 2019, arXiv 1910.07207,
+    equation 10). Minus it is the actor's loss there (equation 12), with `q` a constant and the gradient through
+    `log_probs`. At the policy `softmax(Q / α)` it is largest, and equal to `α log Σ_a exp(Q / α)`.
+
+    Args:
+        q: action values.
+        log_probs: log-probabilities of all actions; -inf for one that is not allowed, whose value is not read.
+        alpha: temperature, in units of reward a nat; a number or a tensor that broadcasts (`[S, 1, 1]` one a seed).
+
+    Returns:
+        Values.
+
+    Raises:
+        ValueError: if shapes differ.
+    """
+    if q.shape != log_probs.shape:
+        raise ValueError(f"log_probs has shape {tuple(log_probs.shape)}, expected {tuple(q.shape)} as q")
+    allowed = log_probs > -torch.inf
+    soft = torch.where(allowed, q, 0.0) - alpha * torch.where(allowed, log_probs, 0.0)
+    return (log_probs.exp() * soft).sum(-1)
+
+
+def temperature_loss(
+    log_alpha: Float[Tensor, "*#B"], log_probs: Float[Tensor, "*B"], *, target_entropy: float
+) -> Float[Tensor, "*B"]:
+    r"""The loss `-α (log π(a|s) + H_target)` of a temperature `α = exp(log_alpha)`.
+
+    Haarnoja et al. 2018 (arXiv 1812.05905, equation 18). Its gradient raises the temperature while the policy's
+    entropy is below the target, and lowers it above; in a constrained problem α is the price of entropy.
+
+    Args:
+        log_alpha: logarithm of the temperature; broadcasts (`[S, 1]` one a seed).
+        log_probs: of actions drawn from the policy, or their mean over its actions, which is minus the entropy. They
+            are constants: no gradient flows to the policy.
+        target_entropy: the least entropy wanted, in nats.
+
+    Returns:
+        Losses.
+    """
+    return -log_alpha.exp() * (log_probs + target_entropy).detach()
+
+
+def perturbed_action(
+    actions: Float[Tensor, "*B"], noise: Float[Tensor, "*B"], *, std: float, clip: float | None = None
+) -> Float[Tensor, "*B"]:
+    r"""The action `clip(a + clip(std · noise, -c, c), -1, 1)` of a deterministic policy in [-1, 1].
+
+    With a clip `c` it smooths a target policy (Fujimoto et al. 2018, arXiv 1802.09477, equation 14: the noise is
+    clipped, then the action), so that a critic cannot reward a peak that is narrower than the noise. Without one it
+    explores.
+
+    Args:
+        actions: what the policy would do.
+        noise: standard normal.
+        std: standard deviation, in half ranges of the action.
+        clip: largest absolute perturbation, likewise; None for none.
+
+    Returns:
+        Actions.
+
+    Raises:
+        ValueError: if shapes differ, or `clip` is negative.
+    """
+    if actions.shape != noise.shape:
+        raise ValueError(f"noise has shape {tuple(noise.shape)}, expected {tuple(actions.shape)} as actions")
+    if clip is not None and not clip >= 0.0:
+        raise ValueError(f"clip is {clip}, expected a number of at least 0, or None for no clipping")
+    shift = std * noise
+    if clip is not None:
+        shift = shift.clamp(-clip, clip)
+    return (actions + shift).clamp(-1.0, 1.0)

@@ -1,0 +1,22 @@
+import pytest
+
+from operant.nets import Memory, StackedCNN, StackedGRU, StackedMLP, network_for
+
+
+def test_the_network_is_that_of_the_observation():
+    perceptron = network_for((9,), (4, 2), activation="tanh")
+    assert isinstance(perceptron, StackedMLP)
+    assert perceptron.shapes == [(9, 4), (4, 2)]
+    convolutions = network_for((1, 9, 9), (4, 2), activation="relu", torso="impala")
+    assert isinstance(convolutions, StackedCNN)
+    assert convolutions.filters[0] == (16, 1, 3, 3)
+    recurrent = network_for((9,), (4, 2), activation="tanh", memory=Memory(units=5, steps=3))
+    assert isinstance(recurrent, StackedGRU)
+    assert (recurrent.encoder.shapes, recurrent.head.shapes) == ([(9, 4), (4, 15)], [(5, 2)])
+
+
+def test_other_shapes_are_refused():
+    with pytest.raises(ValueError, match=r"networks look at vectors \(D,\) or pictures \(C, H, W\), got \(9, 9\)"):
+        network_for((9, 9), (2,), activation="tanh")
+    with pytest.raises(ValueError, match=r"a memory look at vectors \(D,\), got observations \(1, 9, 9\)"):
+        network_for((1, 9, 9), (2,), activation="tanh", memory=Memory(units=5, steps=3))
