@@ -100,7 +100,7 @@ def speed(config: PPOConfig, seeds: int, backend: str, seconds: float) -> float:
     while time.perf_counter() - start < seconds and ppo.consumed < BUDGET:
         ppo.iterate()
     rate = (ppo.consumed - steps) * seeds / (time.perf_counter() - start)
-    ppo.collector.env.close()
+    ppo.agent.collector.env.close()
     return rate
 
 

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,46 +15,62 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import operant
+from operant.catalog import find
+from operant.control import assemble
 from operant.runtime.metrics import read_records
+from operant.runtime.settings import Settings
 
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#999999"
 
 
-def learn(task: str, seeds: Sequence[int], budget: int, **parameters: Any) -> dict[str, Any]:
-    """Train PPO with its preset for the task and score every seed.
+def learn(task: str, seeds: Sequence[int], budget: int, *, algorithm: str = "ppo", **parameters: Any) -> dict[str, Any]:
+    """Train an algorithm with its preset for the task and score every seed.
+
+    Args:
+        task: name of the environment.
+        seeds: trained as one program.
+        budget: environment steps of each.
+        algorithm: its name in the catalog.
+        **parameters: what `operant.train` takes besides, such as single hyperparameters.
 
     Returns:
         The settings and configuration, the evaluations along the way (20 episodes each), the final scores over 100
         episodes of Gymnasium's own environment, and the seconds of training.
     """
     with tempfile.TemporaryDirectory() as folder:
-        trained = operant.train("ppo", task, seeds=seeds, budget=budget, run=Path(folder) / "run", **parameters)
-        outcome = trained.outcome
-        if outcome is None:
-            raise RuntimeError("the run did not train")
-        final = trained.evaluate(100, backend="gymnasium")
-        curve = [
-            {"steps": record["consumed"], "scores": record["scores"]}
-            for record in read_records(trained.run.evaluations_path)
-        ]
-        facts = trained.run.facts()
-        return {
-            "task": task,
-            "seeds": list(seeds),
-            "budget": budget,
-            "config": asdict(trained.experiment.learner.config),
-            "versions": facts["sessions"][0]["versions"],
-            "training_seconds": outcome.seconds,
-            "steps_per_second": outcome.steps_per_second,
-            "curve": curve,
-            "final": {
-                "episodes": final.episodes,
-                "scores": list(final.scores),
-                "mean": final.mean,
-                "iqm": final.iqm,
-                "interval": list(final.interval),
-            },
-        }
+        trained = operant.train(algorithm, task, seeds=seeds, budget=budget, run=Path(folder) / "run", **parameters)
+        return describe(trained, algorithm, task)
+
+
+def describe(trained: operant.Trained, algorithm: str, task: str, *, episodes: int = 100) -> dict[str, Any]:
+    """Score what was trained over so many episodes of Gymnasium's own environment, and return all there is to say."""
+    outcome = trained.outcome
+    if outcome is None:
+        raise RuntimeError("the run did not train")
+    final = trained.evaluate(episodes, backend="gymnasium")
+    curve = [
+        {"steps": record["consumed"], "scores": record["scores"]}
+        for record in read_records(trained.run.evaluations_path)
+    ]
+    facts, settings = trained.run.facts(), trained.run.settings
+    return {
+        "algorithm": algorithm,
+        "task": task,
+        "seeds": list(settings.seeds),
+        "budget": settings.budget,
+        "config": asdict(trained.experiment.learner.config),
+        "versions": facts["sessions"][0]["versions"],
+        "training_seconds": outcome.seconds,
+        "steps_per_second": outcome.steps_per_second,
+        "curve": curve,
+        "final": {
+            "episodes": final.episodes,
+            "scores": list(final.scores),
+            "mean": final.mean,
+            "iqm": final.iqm,
+            "interval": list(final.interval),
+        },
+    }
 
 
 def write(results: Any, file: str) -> None:
@@ -87,3 +103,46 @@ def draw(blocks: Sequence[dict[str, Any]], file: str, *, title: str, bar: float)
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(Path(file).with_suffix(".png"), dpi=130)
     plt.close(figure)
+
+
+def follow(
+    task: str,
+    seeds: Sequence[int],
+    budget: int,
+    *,
+    prepare: Callable[[Any], None] | None = None,
+    keep: Sequence[str] = (),
+    **parameters: Any,
+) -> dict[str, Any]:
+    """Train PPO on tensor environments and keep what every seed got while it learned.
+
+    Args:
+        task: name of the environment.
+        seeds: trained as one program.
+        budget: environment steps of each.
+        prepare: changes the learner before the first step.
+        keep: names of metrics.
+        **parameters: of the configuration; what is not named is that of the task's preset.
+
+    Returns:
+        The consumed `steps` and the `curve` of the returns of the episodes that ended in each rollout, not a number
+        where none did; its `mean` over the training; the `final` greedy scores of 50 episodes, one a seed; and the
+        metrics that were asked for, by name.
+    """
+    settings = Settings("ppo", task, seeds=tuple(seeds), budget=budget, evaluate_episodes=50)
+    config = operant.configure("ppo", task, **parameters)
+    experiment = assemble(find("ppo"), settings, config, device="cpu")
+    if prepare is not None:
+        prepare(experiment.learner)
+    steps, curve = [], []
+    kept: dict[str, list[Any]] = {name: [] for name in keep}
+    while experiment.learner.consumed < budget:
+        metrics = experiment.learner.iterate()
+        curve.append(metrics["rollout/episode_return"].tolist())
+        steps.append(experiment.learner.consumed)
+        for name, values in kept.items():
+            values.append(metrics[name].tolist())
+    final = experiment.evaluate().scores
+    experiment.close()
+    means = np.nanmean(np.array(curve), axis=0)
+    return {"steps": steps, "curve": curve, "mean": means.tolist(), "final": list(final), **kept}

@@ -59,10 +59,17 @@ def test_a_far_miss_lists_what_there_is():
 
 def test_algorithms_are_found_by_the_actions_they_choose():
     for kind in ("discrete", "continuous"):
+        found = [catalog.supporting(kind, observations) for observations in ("none", "finite", "continuous")]
         expected = [algorithm.name for algorithm in catalog.ALGORITHMS if kind in algorithm.actions]
-        assert catalog.supporting(kind) == expected
-    assert "ppo" in catalog.supporting("discrete")
-    assert "ppo" in catalog.supporting("continuous")
+        assert sorted(name for names in found for name in names) == sorted(expected)
+        assert "ppo" in catalog.supporting(kind, "continuous")
+
+
+def test_tables_are_for_finite_observations_and_bandits_for_none():
+    assert {"q-learning", "random", "td-lambda"} <= set(catalog.supporting("discrete", "finite"))
+    assert {"ucb1", "thompson"} <= set(catalog.supporting("discrete", "none"))
+    for algorithm in catalog.ALGORITHMS:
+        assert (algorithm.observations == "continuous") == (algorithm.chapter != "tabular")
 
 
 def test_the_catalog_loads_nothing_heavy():

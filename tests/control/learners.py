@@ -1,10 +1,14 @@
 """What several test files of this chapter need: a small learner, and environments that misbehave."""
 
+import gymnasium
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from operant.control import PPO, PPOConfig
-from operant.envs import make
+from operant.envs import GymnasiumEnv, make
+from operant.runtime.checkpoints import Checkpoints
+from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.encoding import flatten
 from operant.streams import row_seeds
 
@@ -40,3 +44,82 @@ class Changed:
     def step(self, actions):
         self.time += 1
         return self.change(self.env.step(actions), self.time - 1)
+
+
+def build(kind, config, task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None):
+    """Return a learner of any kind; a probe or a task of Gymnasium, ``wrap`` changes the environment."""
+    if isinstance(task, type):
+        env = task(row_seeds(seeds, config.environments, "environment"))
+    else:
+        env = make(task, config.environments, seeds, backend=backend)
+    return kind(config, env if wrap is None else wrap(env), seeds=seeds, budget=budget)
+
+
+def poison(row, when):
+    """Return a wrapper that makes the reward and the score of a row NaN at a time."""
+
+    def change(step, time):
+        bad = step.reward.clone()
+        bad[row] = torch.nan
+        return step._replace(reward=bad, score=bad) if time == when else step
+
+    return lambda env: Changed(env, change)
+
+
+def next_step(junk, *, rows=4, seeds=(3, 5)):
+    """Return a wrapper that gives CartPole with NEXT_STEP autoreset, whose invalid transitions are filled with junk."""
+
+    def change(step, _):
+        over = (step.terminated | step.truncated).unsqueeze(1)  # the next transition is invalid
+        invalid = ~step.valid
+        return step._replace(
+            obs=torch.where(over, junk * torch.ones_like(step.obs), step.obs),
+            reward=step.reward.masked_fill(invalid, junk),
+            score=step.score.masked_fill(invalid, junk * junk),
+            final_obs=torch.where(invalid.unsqueeze(1), junk * torch.ones_like(step.obs), step.final_obs),
+        )
+
+    def short():
+        return gymnasium.make("CartPole-v1", max_episode_steps=9)
+
+    def wrap(_):
+        vector = SyncVectorEnv([short] * rows * len(seeds), autoreset_mode=AutoresetMode.NEXT_STEP)
+        return Changed(GymnasiumEnv(vector, row_seeds(seeds, rows, "environment")), change)
+
+    return wrap
+
+
+def assert_equal_metrics(expected, got):
+    """Compare what two iterations report, bit for bit."""
+    assert expected.keys() == got.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(torch.as_tensor(got[name]), torch.as_tensor(value), rtol=0, atol=0, equal_nan=True)
+
+
+def assert_resumes_exactly(fresh, tmp_path, iterations=3):
+    """Check that a learner of ``fresh()`` goes on bit for bit from a checkpoint of another."""
+    whole, first, second = fresh(), fresh(), fresh()
+    for _ in range(iterations):
+        whole.iterate()
+        first.iterate()
+    saved = first.state_dict()
+    folder = Checkpoints(tmp_path / "checkpoints").save(saved, first.consumed)
+    consumed = first.consumed
+    first.iterate()  # must not reach into what was saved
+    second.load_state_dict(load_checkpoint(folder))
+    assert second.consumed == consumed > 0
+    assert same(second.state_dict(), saved)
+    for _ in range(iterations):
+        assert_equal_metrics(whole.iterate(), second.iterate())
+    assert same(whole.state_dict(), second.state_dict())
+
+
+def assert_solved(learner, value, solution, *, atol=0.1):
+    """Check what a learner knows of a probe: ``value(obs)`` its values (None: it has none), and its greedy actions."""
+    seeds = len(learner.seeds)
+    obs = solution.obs.expand(seeds, *solution.obs.shape)
+    if value is not None:
+        torch.testing.assert_close(value(obs), solution.values.expand(seeds, -1), atol=atol, rtol=0)
+    if solution.actions is not None:
+        actions, _ = learner.act(obs, None, None)
+        torch.testing.assert_close(actions, solution.actions.expand_as(actions), atol=atol, rtol=0)

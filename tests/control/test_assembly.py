@@ -118,7 +118,7 @@ def test_the_parts_of_an_experiment_fit():
     assert made.learner.config is SMALL
     assert made.learner.seeds == [3, 5]
     assert made.learner.budget == 77
-    env = made.learner.collector.env
+    env = made.learner.agent.collector.env
     assert (env.task, env.rows, env.device.type) == ("CartPole-v1", 4, "cpu")
     made.close()
 
@@ -128,7 +128,7 @@ def test_the_parts_of_an_experiment_fit():
 )
 def test_the_backend_is_that_of_the_settings(backend, kind):
     made = experiment(env_backend=backend)
-    assert type(made.learner.collector.env).__name__ == kind
+    assert type(made.learner.agent.collector.env).__name__ == kind
     made.close()
 
 
@@ -167,7 +167,7 @@ def test_evaluation_gives_the_same_numbers_twice_and_changes_nothing(backend, no
     assert len(first.scores) == 2
     made.learner.iterate()
     again.learner.iterate()
-    assert torch.equal(made.learner.parameters, again.learner.parameters)
+    assert torch.equal(made.learner.agent.parameters, again.learner.agent.parameters)
     made.close()
     again.close()
 

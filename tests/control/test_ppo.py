@@ -52,12 +52,12 @@ def test_probes_are_solved(probe, shared):
         ppo.iterate()
     solution = probe.solution(gamma)
     obs = solution.obs.expand(2, *solution.obs.shape)
-    torch.testing.assert_close(ppo.networks.value(obs), solution.values.expand(2, -1), atol=0.1, rtol=0)
+    torch.testing.assert_close(ppo.agent.networks.value(obs), solution.values.expand(2, -1), atol=0.1, rtol=0)
     if solution.actions is not None:
         actions, _ = ppo.act(obs, None, None)
         torch.testing.assert_close(actions, solution.actions.expand_as(actions), atol=0.1, rtol=0)
         if not actions.is_floating_point():
-            probabilities = ppo.networks.policy(obs).softmax(-1).gather(-1, actions.unsqueeze(-1))
+            probabilities = ppo.agent.networks.policy(obs).softmax(-1).gather(-1, actions.unsqueeze(-1))
             assert (probabilities > 0.95).all()
 
 
@@ -68,14 +68,14 @@ def test_probes_are_solved(probe, shared):
 def test_advantages_are_generalised_and_targets_are_returns(minibatches):
     gamma, lam = 0.9, 0.8
     ppo = learner(Pendular, gamma=gamma, lam=lam, minibatches=minibatches, normalise_advantages="minibatch")
-    rollout = ppo.collect()
+    rollout = ppo.agent.collect(16)
     batch = ppo.judge(rollout)
     assert rollout.truncated.any()
     assert not rollout.truncated.all()
-    values = [ppo.networks.value(obs) for obs in rollout.obs]
+    values = [ppo.agent.networks.value(obs) for obs in rollout.obs]
     advantage = 0.0
     for t in reversed(range(16)):
-        delta = rollout.rewards[t] + gamma * ppo.networks.value(rollout.final_obs[t]) - values[t]
+        delta = rollout.rewards[t] + gamma * ppo.agent.networks.value(rollout.final_obs[t]) - values[t]
         advantage = delta + gamma * lam * torch.where(rollout.truncated[t], 0.0, advantage)
         sample = slice(4 * t, 4 * t + 4)  # samples are ordered by time, then by row
         torch.testing.assert_close(batch.old_values[:, sample], values[t])
@@ -90,13 +90,13 @@ def test_advantages_are_generalised_and_targets_are_returns(minibatches):
 
 def slow_loss(ppo, parameters, batch):
     """Compute equation 9 of Schulman et al. 2017, negated, seed by seed and sample by sample."""
-    config, bound = ppo.config, ppo.networks.shape.bind(parameters)
+    config, bound = ppo.config, ppo.agent.networks.shape.bind(parameters)
     policies, values = bound.policy(batch.obs), bound.value(batch.obs)
     total = 0.0
     for s in range(len(ppo.seeds)):
         weights = torch.ones(len(values[s])) if batch.weights is None else batch.weights[s]
         for i, weight in enumerate(weights / weights.sum()):
-            if ppo.head.free:
+            if ppo.agent.head.free:
                 policy = Independent(Normal(policies[s, i], bound.free[s].exp()), 1)
             else:
                 policy = Categorical(logits=policies[s, i])
@@ -118,17 +118,17 @@ def slow_loss(ppo, parameters, batch):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_loss_and_gradient_are_those_of_the_paper(task, shared, weighted):
     ppo = learner(task, shared=shared, clip_high=0.3, value_clip=0.5, entropy_coefficient=0.02, steps=8)
-    batch = ppo.judge(ppo.collect())
+    batch = ppo.judge(ppo.agent.collect(16))
     generator = torch.Generator().manual_seed(1)
     if weighted:
         batch = replace(batch, weights=torch.randint(0, 2, batch.targets.shape, generator=generator).float())
-    ppo.parameters += 0.6 * torch.randn(ppo.parameters.shape, generator=generator)
-    networks = Pass(ppo.networks, batch.obs)
-    loss, diagnose = ppo.loss(networks, batch, 1.0)
+    ppo.agent.parameters += 0.6 * torch.randn(ppo.agent.parameters.shape, generator=generator)
+    networks = Pass(ppo.agent.networks, batch.obs)
+    loss, diagnose = ppo.loss(networks, batch, ppo.agent.networks.free.clone(), 1.0)
     assert diagnose()[4].min() > 0, "ratios must be clipped for the case to say anything"
     gradient = networks.gradient(loss)
 
-    leaf = ppo.parameters.clone().requires_grad_()
+    leaf = ppo.agent.parameters.clone().requires_grad_()
     slow = slow_loss(ppo, leaf, batch)
     torch.testing.assert_close(loss.detach(), slow.detach(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(gradient, torch.autograd.grad(slow, leaf)[0], rtol=1e-3, atol=1e-4)
@@ -137,13 +137,13 @@ def test_loss_and_gradient_are_those_of_the_paper(task, shared, weighted):
 @TASKS
 def test_at_the_old_policy_the_gradient_is_that_of_reinforce(task):
     ppo = learner(task, value_coefficient=0.0, normalise_advantages="none")
-    batch = ppo.judge(ppo.collect())
-    networks = Pass(ppo.networks, batch.obs)
-    gradient = networks.gradient(ppo.loss(networks, batch, 1.0)[0])
+    batch = ppo.judge(ppo.agent.collect(16))
+    networks = Pass(ppo.agent.networks, batch.obs)
+    gradient = networks.gradient(ppo.loss(networks, batch, ppo.agent.networks.free.clone(), 1.0)[0])
 
-    leaf = ppo.parameters.clone().requires_grad_()
-    bound = ppo.networks.shape.bind(leaf)
-    log_probs = ppo.head.log_prob(bound.policy(batch.obs), bound.free, batch.actions)
+    leaf = ppo.agent.parameters.clone().requires_grad_()
+    bound = ppo.agent.networks.shape.bind(leaf)
+    log_probs = ppo.agent.head.log_prob(bound.policy(batch.obs), bound.free, batch.actions)
     (expected,) = torch.autograd.grad(-(log_probs * batch.advantages).mean(1).sum(), leaf)
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
 
@@ -157,10 +157,10 @@ def test_there_is_one_clipped_surrogate(monkeypatch):
 
     monkeypatch.setattr(ops, "clipped_surrogate", indifferent)
     ppo = learner()
-    actor, critic = (p.clone() for p in ppo.parameters.view(2, 2, -1).unbind(1))
+    actor, critic = (p.clone() for p in ppo.agent.parameters.view(2, 2, -1).unbind(1))
     ppo.iterate()
     assert len(calls) == 2 * 4
-    after = ppo.parameters.view(2, 2, -1)
+    after = ppo.agent.parameters.view(2, 2, -1)
     assert torch.equal(after[:, 0], actor), "the policy must learn from nothing else"
     assert not torch.equal(after[:, 1], critic)
 
@@ -169,7 +169,7 @@ def test_there_is_one_clipped_surrogate(monkeypatch):
 @pytest.mark.parametrize("scope", ["minibatch", "batch", "none"])
 def test_advantages_are_standardised_over_the_scope(scope, minibatches, surrogate_calls):
     ppo = learner(normalise_advantages=scope, minibatches=minibatches, epochs=1)
-    batch = ppo.judge(ppo.collect())
+    batch = ppo.judge(ppo.agent.collect(16))
     ppo.improve(batch, 1.0)
     parts = [call["advantages"] for call in surrogate_calls]
     assert len(parts) == minibatches
@@ -184,7 +184,7 @@ def test_advantages_are_standardised_over_the_scope(scope, minibatches, surrogat
 
 def test_minibatches_are_a_partition_that_keeps_samples_together():
     ppo = learner()
-    batch = ppo.judge(ppo.collect())
+    batch = ppo.judge(ppo.agent.collect(16))
     number = torch.arange(64.0).expand(2, 64)
     names = ("actions", "old_log_probs", "advantages", "targets", "old_values")
     batch = replace(batch, weights=None, **dict.fromkeys(names, number), obs=number.unsqueeze(-1))
@@ -215,7 +215,7 @@ def test_training_beyond_the_budget_is_harmless():
     for _ in range(3):
         metrics = ppo.iterate()
     assert metrics["schedule/learning_rate"] > 0
-    assert ppo.parameters.isfinite().all()
+    assert ppo.agent.parameters.isfinite().all()
 
 
 # How it acts
@@ -227,16 +227,16 @@ def test_acting_is_greedy_without_noise_and_sampled_with_it(task):
     ppo.iterate()
     before = ppo.state_dict()
     generator = torch.Generator().manual_seed(0)
-    obs = torch.randn(2, 50, ppo.collector.obs.shape[-1], generator=generator)
-    outputs = ppo.networks.policy(ppo.normaliser.normalise(obs))
+    obs = torch.randn(2, 50, ppo.agent.collector.obs.shape[-1], generator=generator)
+    outputs = ppo.agent.networks.policy(ppo.agent.normaliser.normalise(obs))
     greedy, memory = ppo.act(obs, None, None)
     assert memory is None
-    assert torch.equal(greedy, ppo.head.to_env(ppo.head.mode(outputs, ppo.networks.free)))
+    assert torch.equal(greedy, ppo.agent.head.to_env(ppo.agent.head.mode(outputs, ppo.agent.networks.free)))
     noise = ppo.noise(50, generator)
     sampled, _ = ppo.act(obs, None, noise)
-    assert torch.equal(sampled, ppo.head.to_env(ppo.head.sample(outputs, ppo.networks.free, noise)))
+    assert torch.equal(sampled, ppo.agent.head.to_env(ppo.agent.head.sample(outputs, ppo.agent.networks.free, noise)))
     assert not torch.equal(sampled, greedy)
-    space = ppo.collector.env.action_space
+    space = ppo.agent.collector.env.action_space
     assert all(space.contains(action) for action in sampled.flatten(0, 1).numpy())
     assert same(ppo.state_dict(), before)
 
@@ -274,9 +274,9 @@ def test_actions_of_many_dimensions_and_of_integers_are_refused():
             learner(type("Odd", (Aimed,), {"action_space": space}))
 
 
-def test_observations_that_are_no_box_are_refused():
-    space = gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2))
-    with pytest.raises(ValueError, match="ppo needs observations of Box, but those of Odd are Dict"):
+def test_observations_that_are_neither_box_nor_dictionary_are_refused():
+    space = gymnasium.spaces.Discrete(2)
+    with pytest.raises(ValueError, match="ppo needs observations of Box or Dict, but those of Odd are Discrete"):
         learner(type("Odd", (Probe,), {"observation_space": space}))
 
 

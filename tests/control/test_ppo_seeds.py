@@ -20,7 +20,7 @@ def transplant(block, alone, k):
     """Give a learner of one seed the state that seed k has in a block, but for the environments."""
     for name in ("first", "second", "steps", "skipped"):
         getattr(alone.optimizer, name).copy_(getattr(block.optimizer, name)[k : k + 1])
-    alone.parameters.copy_(block.parameters[k : k + 1])
+    alone.agent.parameters.copy_(block.agent.parameters[k : k + 1])
     alone.batch_streams[0].set_state(block.batch_streams[k].get_state())
 
 
@@ -31,26 +31,26 @@ def test_one_update_is_the_same_alone_and_beside_other_seeds(task, minibatches):
     block, alone = learner(task, (3, 5, 8), **config), learner(task, (5,), **config)
     for _ in range(2):
         block.iterate()
-    batch = block.judge(block.collect())
+    batch = block.judge(block.agent.collect(16))
     transplant(block, alone, 1)
-    before = alone.parameters.clone()
+    before = alone.agent.parameters.clone()
     block.improve(batch, 0.9)
     alone.improve(batch.map(lambda tensor: tensor[1:2]), 0.9)
-    assert not torch.equal(alone.parameters, before)
-    torch.testing.assert_close(block.parameters[1:2], alone.parameters, rtol=1e-5, atol=1e-7)
+    assert not torch.equal(alone.agent.parameters, before)
+    torch.testing.assert_close(block.agent.parameters[1:2], alone.agent.parameters, rtol=1e-5, atol=1e-7)
 
 
 @TASKS
 @pytest.mark.parametrize("target_kl", [None, 0.001])
 def test_a_seed_learns_the_same_in_any_company(task, target_kl):
     config = {"normalise_observations": True, "normalise_rewards": True, "target_kl": target_kl, "learning_rate": 3e-3}
-    learners = [learner(task, seeds, **config) for seeds in [(3, 5, 8), (5,), (5, 3)]]
+    learners = [learner(task, seeds, epochs=4, **config) for seeds in [(3, 5, 8), (5,), (5, 3)]]
     for _ in range(5):
         for ppo in learners:
             ppo.iterate()
     block, alone, pair = learners
-    torch.testing.assert_close(block.parameters[1], alone.parameters[0], rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(block.parameters[[1, 0]], pair.parameters, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(block.agent.parameters[1], alone.agent.parameters[0], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(block.agent.parameters[[1, 0]], pair.agent.parameters, rtol=1e-3, atol=1e-5)
     steps = block.optimizer.steps.unique()
     assert len(steps) == 1 if target_kl is None else len(steps) > 1, "the case must stop seeds at different times"
 
@@ -88,9 +88,9 @@ def test_the_statistics_of_the_normaliser_are_part_of_the_state():
     first.iterate()
     second = learner("Pendulum-v1", normalise_observations=True, normalise_rewards=True)
     obs = torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(0))
-    assert not torch.equal(first.normaliser.normalise(obs), second.normaliser.normalise(obs))
+    assert not torch.equal(first.agent.normaliser.normalise(obs), second.agent.normaliser.normalise(obs))
     second.load_state_dict(first.state_dict())
-    assert torch.equal(first.normaliser.normalise(obs), second.normaliser.normalise(obs))
+    assert torch.equal(first.agent.normaliser.normalise(obs), second.agent.normaliser.normalise(obs))
 
 
 def test_a_state_of_another_configuration_is_refused():
@@ -98,12 +98,38 @@ def test_a_state_of_another_configuration_is_refused():
         learner(hidden=(4,)).load_state_dict(learner().state_dict())
 
 
+@pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
+@pytest.mark.parametrize("part", ["optimizer", "beta", "batch_streams", "consumed"])
+def test_a_refused_state_leaves_the_learner_as_it_was(backend, part):
+    ppo, twin, other = (learner(backend=backend, normalise_observations=True) for _ in range(3))
+    for _ in range(2):
+        other.iterate()
+    for each in (ppo, twin):
+        each.iterate()
+    state = other.state_dict()
+    match part:
+        case "optimizer":
+            state["optimizer"]["second"] = torch.zeros(2, 3)
+        case "beta":
+            state["beta"] = torch.ones(3)
+        case "batch_streams":
+            state["batch_streams"].pop()
+        case "consumed":
+            del state["consumed"]
+    with pytest.raises((ValueError, KeyError)):
+        ppo.load_state_dict(state)
+    assert same(ppo.state_dict(), twin.state_dict())
+    ppo.iterate()
+    twin.iterate()
+    assert same(ppo.state_dict(), twin.state_dict())
+
+
 # What it survives
 
 
 def test_target_kl_stops_single_seeds():
     ppo = learner(normalise_advantages="none", target_kl=1e-3, learning_rate=1e-2, epochs=5)
-    batch = ppo.judge(ppo.collect())
+    batch = ppo.judge(ppo.agent.collect(16))
     batch.advantages[0] = 0.0  # nothing to learn for the policy of this seed
     ppo.improve(batch, 1.0)
     assert ppo.optimizer.steps[0] == 5 * 4
@@ -126,13 +152,13 @@ def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_upda
     clean, hit = learner(**config), learner(wrap=poison(row=5, when=20), **config)
     skipped = []
     for iteration in range(4):
-        before = hit.parameters[1].clone()
+        before = hit.agent.parameters[1].clone()
         clean.iterate()
         skipped.append(hit.iterate()["health/skipped_updates"].tolist())
-        assert torch.equal(hit.parameters[1], before) is (iteration == 1)
+        assert torch.equal(hit.agent.parameters[1], before) is (iteration == 1)
     assert skipped == [[0, 0], [0, 2], [0, 0], [0, 0]]
-    assert torch.equal(hit.parameters[0], clean.parameters[0])
-    assert hit.parameters.isfinite().all()
+    assert torch.equal(hit.agent.parameters[0], clean.agent.parameters[0])
+    assert hit.agent.parameters.isfinite().all()
 
 
 def test_one_bad_reward_does_not_end_a_training():
@@ -169,7 +195,7 @@ def test_invalid_transitions_take_no_part():
 
     expected, calm = run(0.0)
     got, wild = run(1e6)
-    assert torch.equal(calm.parameters, wild.parameters)
+    assert torch.equal(calm.agent.parameters, wild.agent.parameters)
     for one, other in zip(expected, got, strict=True):
         for name, value in one.items():
             torch.testing.assert_close(torch.as_tensor(other[name]), torch.as_tensor(value), equal_nan=True)

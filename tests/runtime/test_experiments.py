@@ -1,6 +1,6 @@
 import sys
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -31,12 +31,25 @@ def entry(monkeypatch):
     return Algorithm(name="tiny", model="none", on_policy=True, actions=("discrete",), **texts, **named)
 
 
+def test_a_variant_wins_over_a_preset_and_a_named_value_over_the_variant(entry):
+    variant = replace(entry, values=(("lam", 0.2),))
+    assert configuration(variant, "Task-v0") == TinyConfig(gamma=0.9, lam=0.2)
+    assert configuration(variant, "Task-v0", lam=0.3) == TinyConfig(gamma=0.9, lam=0.3)
+
+
 def test_defaults_then_the_preset_then_single_values(entry):
     assert configuration(entry, "Other-v0") == TinyConfig()
     assert configuration(entry, "Task-v0") == TinyConfig(gamma=0.9)
     assert configuration(entry, "Task-v0", "quick") == TinyConfig(gamma=0.5)
     assert configuration(entry, "Task-v0", "paper") == TinyConfig()
     assert configuration(entry, "Task-v0", gamma=0.1, lam=None) == TinyConfig(gamma=0.1, lam=None)
+
+
+def test_a_namespace_may_have_a_preset(entry):
+    sys.modules["tiny_algorithm"].PRESETS |= {"ALE/*": {"gamma": 0.1}, "ALE/Pong-v5": {"gamma": 0.2}}
+    assert configuration(entry, "ALE/Breakout-v5") == TinyConfig(gamma=0.1)
+    assert configuration(entry, "ALE/Pong-v5") == TinyConfig(gamma=0.2)
+    assert configuration(entry, "ALE/Breakout-v5", "paper") == TinyConfig()
 
 
 def test_unknown_names_are_refused(entry):

@@ -289,12 +289,14 @@ def test_observations_that_are_no_tensor_are_refused():
         def reset(self, seeds=None):
             return {"a": super().reset(seeds)}
 
-    with pytest.raises(TypeError, match="observations that are one tensor, got dict"):
+    with pytest.raises(TypeError, match="observations that are one tensor are needed, got a dict"):
         Collector(Tree(no_ends(1, 2), no_ends(1, 2)), seeds=1)
 
 
 def test_observations_of_any_shape_are_flattened():
     class Picture(Scripted):
+        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2, FEATURES))
+
         def _obs(self):
             return super()._obs().view(-1, 1, 3).expand(-1, 2, 3).contiguous()
 
@@ -302,6 +304,25 @@ def test_observations_of_any_shape_are_flattened():
     assert rollout.obs.shape == (2, 2, 2, 6)
     assert rollout.final_obs.shape == (2, 2, 2, 6)
     assert rollout.last_obs.shape == (2, 2, 6)
+
+
+def test_pictures_are_kept_as_bytes_and_bootstrap_from_the_final_one():
+    class Picture(Scripted):
+        observation_space = gymnasium.spaces.Box(0, 255, (1, 1, FEATURES), np.uint8)
+
+        def _obs(self):
+            return super()._obs().to(torch.uint8).view(-1, 1, 1, 3)
+
+    truncated = no_ends(3, 4)
+    truncated[1, 2] = True
+    env = Picture(no_ends(3, 4), truncated)
+    rollout = Collector(env, seeds=2).collect(3, lambda obs, t: ((), obs[:, :, 0, 0, 0].long()))
+    assert rollout.obs.shape == rollout.final_obs.shape == (3, 2, 2, 1, 1, 3)
+    assert rollout.obs.dtype is torch.uint8
+    values, successors = rollout.successor_values(lambda obs: value(obs.flatten(2).float()))
+    expected = torch.stack([value(obs.flatten(2).float()) for obs in rollout.final_obs])
+    assert torch.equal(successors, expected)
+    assert not torch.equal(successors[1], values[2])
 
 
 def test_by_seed_gathers_all_samples_of_each_seed():

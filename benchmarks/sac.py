@@ -1,0 +1,238 @@
+"""SAC and TD3 on Pendulum-v1 (256 x 256, batch 256), on one thread: beside the bound of arithmetic, and beside peers.
+
+Three questions, each answered by medians over rounds in which every competitor has its turn:
+
+- What share of the bound does an update reach? The bound is the floating-point operations of the update's matrix
+  products, counted exactly, over the rate of 256 x 256 x 256 products that is measured in the same rounds. Both are
+  timed on the processor's clock of this process, so that other programs on the machine take no part.
+- How many environment steps a second, an update after each, beside Stable-Baselines3 and SBX, hyperparameters equal?
+- What do 16 seeds as one program cost, and what does `torch.set_float32_matmul_precision("medium")` change?
+
+    python benchmarks/sac.py [--rounds 5] [--seconds 3] [--sbx-python PATH] [--json]
+
+SBX needs JAX, which operant does not: give it an environment of its own (`pip install sbx-rl`) and name its Python.
+Without one, SBX is left out.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from operant.control.sac import SAC, SACConfig
+from operant.control.td3 import TD3, TD3Config
+from operant.envs import make
+
+TASK, HIDDEN, BATCH, WARMUP = "Pendulum-v1", (256, 256), 256, 100
+OBSERVATION, ACTION = 3, 1
+KINDS: dict[str, tuple[type[Any], type[Any]]] = {"sac": (SAC, SACConfig), "td3": (TD3, TD3Config)}
+SIDE, PRODUCTS = 256, 10
+
+PEER = """
+import os, sys, time
+name, library, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+import gymnasium
+from stable_baselines3.common.callbacks import BaseCallback
+if library == "sb3":
+    import torch
+    torch.set_num_threads(1)
+    import stable_baselines3 as peers
+    extra = {"device": "cpu"}
+else:
+    import sbx as peers
+    extra = {}
+
+class Speed(BaseCallback):
+    def __init__(self):
+        super().__init__()
+        self.start = None
+    def _on_step(self):
+        if self.num_timesteps == 300:  # compiled and warm
+            self.start = time.perf_counter()
+        if self.start is not None and time.perf_counter() - self.start >= seconds:
+            print((self.num_timesteps - 300) / (time.perf_counter() - self.start))
+            return False
+        return True
+
+kind = getattr(peers, name.upper())
+model = kind("MlpPolicy", gymnasium.make("Pendulum-v1"), learning_rate=3e-4, buffer_size=100_000, batch_size=256,
+             learning_starts=100, train_freq=1, gradient_steps=1, policy_kwargs={"net_arch": [256, 256]},
+             seed=0, **extra)
+model.learn(1_000_000, callback=Speed())
+"""
+"""What measures a peer in a process of its own."""
+
+
+def products(inputs: int, outputs: int) -> int:
+    """Return the floating-point operations of a forward pass of one network."""
+    sizes = [inputs, *HIDDEN, outputs]
+    return sum(2 * BATCH * rows * columns for rows, columns in pairwise(sizes))
+
+
+def first_layer(inputs: int) -> int:
+    """Return those of one product with the first layer's weights."""
+    return 2 * BATCH * inputs * HIDDEN[0]
+
+
+def operations(name: str) -> float:
+    """Return the operations of the matrix products of one update, on average over updates.
+
+    A forward pass counts once; its way back counts once for the weights and once for the inputs of every layer. The
+    inputs of the first layer need a gradient only where they hold the policy's action.
+    """
+    joint = OBSERVATION + ACTION
+    critic = products(joint, 1)
+    learn_critics = 2 * (critic + 2 * critic - first_layer(joint))
+    targets = 2 * critic
+    if name == "sac":
+        actor = products(OBSERVATION, 2 * ACTION)
+        improve = actor + 2 * (critic + critic) + 2 * actor - first_layer(OBSERVATION)
+        return actor + targets + learn_critics + improve
+    actor = products(OBSERVATION, ACTION)
+    improve = actor + (critic + critic) + 2 * actor - first_layer(OBSERVATION)
+    return actor + targets + learn_critics + improve / TD3Config().delay
+
+
+def learner(name: str, seeds: int) -> Any:
+    """Make operant's learner with its environments in Gymnasium, as the peers have them, and a warm memory."""
+    kind, config = KINDS[name]
+    settings = config(warmup=WARMUP, capacity=100_000, hidden=HIDDEN, batch=BATCH, rounds=10)
+    made = kind(settings, make(TASK, 1, range(seeds), backend="gymnasium"), seeds=range(seeds), budget=10**6)
+    made.iterate()
+    return made
+
+
+def matrix_seconds(precision: str) -> float:
+    """Return the processor seconds of one matrix product."""
+    torch.set_float32_matmul_precision(precision)
+    left, right, out = (torch.ones(SIDE, SIDE) for _ in range(3))
+    start = time.process_time()
+    for _ in range(PRODUCTS):
+        torch.mm(left, right, out=out)
+    return (time.process_time() - start) / PRODUCTS
+
+
+def update_seconds(made: Any, precision: str, updates: int) -> float:
+    """Return the processor seconds of one update, sampling included."""
+    torch.set_float32_matmul_precision(precision)
+    start = time.process_time()
+    for _ in range(updates):
+        made.improve(made.experience.sample(BATCH, gamma=made.config.gamma))
+    return (time.process_time() - start) / updates
+
+
+def steps_per_second(made: Any, precision: str, seconds: float) -> float:
+    """Return environment steps a second of all seeds together, an update after each."""
+    torch.set_float32_matmul_precision(precision)
+    steps, start = made.consumed, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        made.iterate()
+    return (made.consumed - steps) * len(made.seeds) / (time.perf_counter() - start)
+
+
+def peer(python: str, library: str, name: str, seconds: float) -> float:
+    """Return the environment steps a second of a peer, on one thread."""
+    single = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
+    command = [python, "-c", PEER, name, library, str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | single, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{library} failed:\n{done.stderr[-2000:]}")
+    return float(done.stdout.split()[-1])
+
+
+def shares(rounds: int, seeds: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    """Measure the matrix rate and the updates in turn; return medians."""
+    made = {(name, count): learner(name, count) for name in KINDS for count in seeds}
+    ratios: dict[tuple[str, str, int], list[float]] = {}
+    costs: dict[tuple[str, str, int], list[float]] = {}
+    rates: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for precision in ("highest", "medium"):
+            for (name, count), one in made.items():
+                before = matrix_seconds(precision)
+                cost = update_seconds(one, precision, max(2, 20 // count))
+                matrix = (before + matrix_seconds(precision)) / 2
+                rate = 2 * SIDE**3 / matrix
+                rates.setdefault(precision, []).append(rate)
+                costs.setdefault((precision, name, count), []).append(cost)
+                ratios.setdefault((precision, name, count), []).append(operations(name) * count / rate / cost)
+    for one in made.values():
+        one.close()
+    torch.set_float32_matmul_precision("highest")
+    result = {"rate": {precision: statistics.median(values) for precision, values in rates.items()}}
+    for key, values in ratios.items():
+        result["/".join(map(str, key))] = {
+            "share": statistics.median(values),
+            "best": max(values),
+            "milliseconds": 1e3 * statistics.median(costs[key]),
+        }
+    return result
+
+
+def speeds(rounds: int, seconds: float, sbx: str | None) -> dict[str, list[float]]:
+    """Measure environment steps a second of everyone in turn."""
+    result: dict[str, list[float]] = {}
+    made = {name: learner(name, 1) for name in KINDS}
+    for _ in range(rounds):
+        for name, one in made.items():
+            contenders: dict[str, Callable[[], float]] = {
+                f"{name}: Stable-Baselines3": lambda name=name: peer(sys.executable, "sb3", name, seconds),
+                f"{name}: operant": lambda one=one: steps_per_second(one, "highest", seconds),
+                f"{name}: operant, medium": lambda one=one: steps_per_second(one, "medium", seconds),
+            }
+            if sbx:
+                contenders[f"{name}: SBX"] = lambda name=name: peer(sbx, "sbx", name, seconds)
+            for label, measure in contenders.items():
+                result.setdefault(label, []).append(measure())
+    for one in made.values():
+        one.close()
+    return result
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement of a speed")
+    parser.add_argument("--seeds", type=int, default=16, help="as one program, beside one")
+    parser.add_argument("--sbx-python", help="the Python of an environment that has SBX")
+    parser.add_argument("--no-peers", action="store_true", help="measure the bound alone")
+    parser.add_argument("--json", action="store_true", help="print one line with all numbers at the end")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in KINDS:
+        print(f"{name}: {operations(name) / 1e9:.3f} GFLOP an update")
+    bound = shares(args.rounds, (1, args.seeds))
+    for precision, rate in bound["rate"].items():
+        print(f"matrix rate, precision {precision}: {rate / 1e9:.0f} GFLOP/s")
+    print(f"\n{'share of the bound':30}{'median':>10}{'best':>10}{'ms an update':>14}")
+    for label, values in bound.items():
+        if label != "rate":
+            print(f"{label:30}{values['share']:10.2f}{values['best']:10.2f}{values['milliseconds']:14.2f}")
+    for precision in ("highest", "medium"):
+        one, many = (bound[f"{precision}/sac/{count}"]["milliseconds"] for count in (1, args.seeds))
+        print(f"{args.seeds} seeds of sac cost {many / one:.1f} x one, precision {precision}")
+    measured: dict[str, list[float]] = {}
+    if not args.no_peers:
+        if not args.sbx_python:
+            print("\nSBX is left out: name its Python with --sbx-python")
+        measured = speeds(args.rounds, args.seconds, args.sbx_python)
+        print(f"\n{'environment steps a second':30}{'median':>10}{'min':>10}{'max':>10}{'ratio':>8}")
+        for label, values in measured.items():
+            base = statistics.median(measured[label.split(":")[0] + ": Stable-Baselines3"])
+            median = statistics.median(values)
+            print(f"{label:30}{median:10.0f}{min(values):10.0f}{max(values):10.0f}{median / base:8.2f}")
+    if args.json:
+        print(json.dumps({"bound": bound, "steps_per_second": measured}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Claim: what PPO learns depends on its hyperparameters, on the seed, and on three details that no equation names.
+
+One hyperparameter at a time is moved away from a common base on CartPole-v1, with five seeds each; the base itself has
+twenty. Then three details are left out, one at a time and all together, on CartPole-v1 with ten seeds and on
+Pendulum-v1 with five: standardised advantages, orthogonal initialisation (with a policy that begins close to uniform;
+without it, what PyTorch gives a linear layer), and clipping the norm of the gradient.
+
+The score of a seed is the mean return of its episodes over the whole training: it rewards learning fast and staying
+there. The dashed line is the mean of the base over its twenty seeds.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from checks import COLOURS, conclude, panels, save, standard_error
+from learning import follow
+from matplotlib.axes import Axes
+
+from operant import streams
+from operant.control import PPO
+
+BUDGET, SEEDS = 40_960, range(5)
+BASE: dict[str, Any] = {
+    "preset": "paper",
+    "environments": 32,
+    "steps": 32,
+    "epochs": 5,
+    "minibatches": 4,
+    "learning_rate": 3e-3,
+    "hidden": (32, 32),
+    "entropy_coefficient": 0.0,
+}
+SWEEPS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "clip_low": ("clip range ε", (0.05, 0.1, 0.2, 0.4, 0.8)),
+    "lam": ("λ of the advantages", (0.0, 0.5, 0.9, 0.95, 1.0)),
+    "gamma": ("discount γ", (0.9, 0.98, 0.99, 0.999)),
+    "epochs": ("epochs a rollout", (1, 2, 5, 20)),
+    "minibatches": ("samples a minibatch (of 1024)", (16, 4, 2, 1)),
+    "entropy_coefficient": ("entropy coefficient", (0.0, 0.01, 0.1)),
+    "value_coefficient": ("value coefficient", (0.1, 0.5, 2.0)),
+    "max_grad_norm": ("largest gradient norm", (0.05, 0.5, 2.0, None)),
+}
+DEFAULTS = {"clip_low": 0.2, "lam": 0.95, "gamma": 0.99, "value_coefficient": 0.5, "max_grad_norm": 0.5}
+
+
+def begin_uniformly(learner: PPO) -> None:
+    """Draw weights and biases as PyTorch's linear layers do: uniform within the inverse root of the inputs."""
+    networks = learner.agent.networks
+    rows = len(networks.layers[0][0]) // len(learner.seeds)
+    for position, seed in enumerate(learner.seeds):
+        generator = streams.torch_generator(seed, "uniform initialisation")
+        for weight, bias in networks.layers:
+            bound = weight.shape[1] ** -0.5
+            for part in (weight, bias):
+                part[position * rows : (position + 1) * rows].uniform_(-bound, bound, generator=generator)
+
+
+WITHOUT: dict[str, dict[str, Any]] = {
+    "all three details": {},
+    "no standardised\nadvantages": {"normalise_advantages": "none"},
+    "no orthogonal\ninitialisation": {"prepare": begin_uniformly},
+    "no clipping of\nthe gradient": {"max_grad_norm": None},
+    "none of them": {
+        "normalise_advantages": "none",
+        "max_grad_norm": None,
+        "prepare": begin_uniformly,
+    },
+}
+TASKS: dict[str, tuple[range, int, dict[str, Any]]] = {
+    "CartPole-v1": (range(10), BUDGET, BASE),
+    "Pendulum-v1": (range(5), 100_000, {**BASE, "epochs": 10, "learning_rate": 1e-3, "gamma": 0.95}),
+}
+
+
+def sweep(base: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Train with every value of every hyperparameter; the base is trained once."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, (_, values) in SWEEPS.items():
+        found[name] = {}
+        for value in values:
+            default = BASE.get(name, DEFAULTS.get(name))
+            run = base if value == default else follow("CartPole-v1", SEEDS, BUDGET, **{**BASE, name: value})
+            found[name][str(value)] = {"mean": run["mean"][: len(SEEDS)], "final": run["final"][: len(SEEDS)]}
+            print(f"{name}={value}: {np.mean(found[name][str(value)]['mean']):.1f}", flush=True)
+    return found
+
+
+def ablate() -> dict[str, dict[str, Any]]:
+    """Leave out the details."""
+    found: dict[str, dict[str, Any]] = {}
+    for task, (seeds, budget, parameters) in TASKS.items():
+        found[task] = {}
+        for name, change in WITHOUT.items():
+            run = follow(task, seeds, budget, **{**parameters, **change})
+            found[task][name] = {"mean": run["mean"], "final": run["final"]}
+            print(f"{task}, {name!r}: {np.mean(run['mean']):.1f}, final {np.mean(run['final']):.1f}", flush=True)
+    return found
+
+
+def dots(axis: Axes, runs: dict[str, Any], marked: str) -> None:
+    """Draw the mean returns of all seeds and their mean for each value; the one `marked` in another colour."""
+    for position, (name, run) in enumerate(runs.items()):
+        scores = run["mean"]
+        colour = COLOURS[1] if name == marked else COLOURS[0]
+        offsets = np.linspace(-0.15, 0.15, len(scores))
+        axis.plot(position + offsets, scores, "o", color=colour, markersize=3.5, alpha=0.6)
+        axis.plot([position - 0.3, position + 0.3], [np.mean(scores)] * 2, color=colour, linewidth=2)
+    axis.set_xticks(range(len(runs)), ["none" if name == "None" else name for name in runs])
+
+
+def draw(base: dict[str, Any], found: dict[str, dict[str, Any]], details: dict[str, dict[str, Any]]) -> None:
+    """Draw a panel for every hyperparameter, one for the seeds, and one for the details in each task."""
+    figure, axes = panels(4, 3)
+    for axis, (name, (title, _)) in zip(axes, SWEEPS.items(), strict=False):
+        runs = found[name]
+        marked = str(BASE.get(name, DEFAULTS.get(name)))
+        if name == "minibatches":
+            runs = {str(1024 // int(parts)): run for parts, run in runs.items()}
+            marked = str(1024 // int(marked))
+        dots(axis, runs, marked)
+        axis.axhline(np.mean(base["mean"]), color=COLOURS[6], linestyle="--", linewidth=1)
+        axis.set(title=title, ylim=(0, 400))
+    curve, seeds = np.array(base["curve"]), axes[8]
+    seeds.plot(base["steps"], curve, color=COLOURS[0], alpha=0.35, linewidth=0.8)
+    seeds.plot(base["steps"], np.nanmedian(curve, axis=1), color=COLOURS[1], linewidth=2, label="median")
+    seeds.set(title=f"base, {curve.shape[1]} seeds", xlabel="environment steps", ylim=(0, 505))
+    for axis, (task, runs) in zip(axes[9:], details.items(), strict=False):
+        dots(axis, runs, next(iter(runs)))
+        axis.set(title=f"details on {task}")
+        axis.tick_params(axis="x", labelsize=6)
+    axes[11].set_visible(False)
+    for axis in (axes[0], axes[4], axes[9]):
+        axis.set_ylabel("mean return over the training")
+    seeds.set_ylabel("return of the episodes of a rollout")
+    save(figure, __file__, [seeds])
+
+
+def claims(results: dict[str, Any]) -> dict[str, bool]:
+    """Return what must be true of the results."""
+    means = {
+        name: {value: float(np.mean(run["mean"])) for value, run in runs.items()}
+        for name, runs in results["hyperparameters"].items()
+    }
+    final = results["base"]["final"]
+    claims = {
+        "λ = 0 learns less than half of what λ = 0.95 does": means["lam"]["0.0"] < means["lam"]["0.95"] / 2,
+        "one epoch learns less than three quarters of what five do": means["epochs"]["1"] < 0.75 * means["epochs"]["5"],
+        f"the best of 20 seeds ends with twice the score of the worst ({max(final):.0f}, {min(final):.0f})": max(final)
+        >= 2.0 * min(final),
+    }
+    expected = {
+        ("CartPole-v1", "no standardised\nadvantages"): "worse",
+        ("CartPole-v1", "no orthogonal\ninitialisation"): "worse",
+        ("Pendulum-v1", "no orthogonal\ninitialisation"): "better",
+    }
+    for (task, name), outcome in expected.items():
+        whole, without = (np.array(results["details"][task][kind]["mean"]) for kind in (next(iter(WITHOUT)), name))
+        change = (without.mean() - whole.mean()) / np.hypot(standard_error(whole), standard_error(without))
+        text = name.replace("\n", " ")
+        claims[f"{task}, {text}: {outcome} by more than three standard errors ({change:+.1f})"] = bool(
+            (change if outcome == "better" else -change) > 3.0
+        )
+    return claims
+
+
+def main() -> None:
+    """Train, write down, draw; fail if a claim does not hold."""
+    torch.set_num_threads(1)
+    base = follow("CartPole-v1", range(20), BUDGET, **BASE)
+    found, details = sweep(base), ablate()
+    draw(base, found, details)
+    results = {
+        "budget": BUDGET,
+        "base": {name: base[name] for name in ("steps", "mean", "final")},
+        "hyperparameters": found,
+        "details": details,
+    }
+    conclude(__file__, results, [], claims(results))
+
+
+if __name__ == "__main__":
+    main()

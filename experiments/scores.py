@@ -1,0 +1,221 @@
+"""The table of scores: algorithms of deep control on seven tasks, five seeds each, beside published numbers.
+
+Every cell is a run of its own that is taken up where it was left, so the table may be filled over several evenings:
+
+    python experiments/scores.py --hours 2                 # go on with what is missing, cheapest first
+    python experiments/scores.py --cells ppo/CartPole-v1   # some cells
+    python experiments/scores.py --table                   # print and draw what there is
+
+A score is the mean over 100 greedy episodes of Gymnasium's own environment, of the final policy. Results of single
+cells lie in `experiments/scores/`; a cell that was not run stays empty.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from learning import BLUE, GREY, ORANGE, describe, plt
+
+import operant
+from operant.runtime.evaluation import Evaluation
+from operant.streams import integer
+
+SEEDS = range(5)
+EPISODES = 100
+RESULTS = Path(__file__).with_suffix("")
+RUNS = Path("runs/scores")
+
+TASKS = (
+    "CartPole-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "Pendulum-v1",
+    "LunarLander-v3",
+    "HalfCheetah-v5",
+    "Hopper-v5",
+)
+ON_POLICY = (100_000, 500_000, 1_000_000, 300_000, 1_000_000, 1_000_000, 1_000_000)
+DISCRETE = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "LunarLander-v3")
+BUDGETS: dict[str, dict[str, int]] = {
+    **{name: dict(zip(TASKS, ON_POLICY, strict=True)) for name in ("ppo", "ppo-penalty", "trpo", "npg")},
+    "a2c": {**dict(zip(TASKS, ON_POLICY, strict=True)), "CartPole-v1": 500_000},
+    **{name: {"CartPole-v1": 500_000} for name in ("reinforce", "reinforce-to-go", "reinforce-baseline", "vpg", "a3c")},
+    **{
+        name: dict(zip(DISCRETE, (100_000, 100_000, 120_000, 100_000), strict=True))
+        for name in ("dqn", "double-dqn", "dueling-dqn", "prioritised-dqn")
+    },
+    "sac-discrete": {"CartPole-v1": 100_000},
+    **{name: {"Pendulum-v1": 20_000, "HalfCheetah-v5": 1_000_000, "Hopper-v5": 1_000_000} for name in ("sac", "td3")},
+    "ddpg": {"Pendulum-v1": 20_000},
+}
+"""Environment steps a seed, by algorithm and task."""
+
+ZOO: dict[str, dict[str, tuple[float, str]]] = {
+    "a2c": {
+        "CartPole-v1": (500.0, "500k"),
+        "Acrobot-v1": (-83.4, "500k"),
+        "MountainCar-v0": (-111.3, "1M"),
+        "Pendulum-v1": (-163.0, "1M"),
+        "LunarLander-v3": (155.8, "200k"),
+        "HalfCheetah-v5": (3041.2, "1M"),
+        "Hopper-v5": (733.5, "1M"),
+    },
+    "dqn": {
+        "CartPole-v1": (500.0, "50k"),
+        "Acrobot-v1": (-76.6, "100k"),
+        "MountainCar-v0": (-100.8, "120k"),
+        "LunarLander-v3": (154.4, "100k"),
+    },
+    "ddpg": {"Pendulum-v1": (-152.1, "20k")},
+    "ppo": {
+        "CartPole-v1": (500.0, "100k"),
+        "Acrobot-v1": (-73.5, "1M"),
+        "MountainCar-v0": (-110.4, "1M"),
+        "Pendulum-v1": (-172.2, "100k"),
+        "LunarLander-v3": (242.1, "1M"),
+        "HalfCheetah-v5": (5819.1, "1M"),
+        "Hopper-v5": (2410.4, "1M"),
+    },
+    "sac": {"Pendulum-v1": (-157.0, "20k"), "HalfCheetah-v5": (9535.5, "1M"), "Hopper-v5": (2325.5, "1M")},
+    "td3": {"Pendulum-v1": (-151.9, "20k"), "HalfCheetah-v5": (9655.7, "1M"), "Hopper-v5": (3606.4, "1M")},
+    "trpo": {
+        "CartPole-v1": (500.0, "100k"),
+        "Acrobot-v1": (-83.1, "100k"),
+        "MountainCar-v0": (-107.3, "100k"),
+        "Pendulum-v1": (-174.6, "100k"),
+        "LunarLander-v3": (133.2, "200k"),
+        "HalfCheetah-v5": (1785.5, "1M"),
+        "Hopper-v5": (3618.4, "1M"),
+    },
+}
+"""Published by RL Baselines3 Zoo (benchmark.md) with the environment steps of training: one run each, the mean of
+150 000 deterministic evaluation steps; LunarLander-v2, HalfCheetah-v3 and Hopper-v3 in place of their successors."""
+
+
+def random_agent(task: str) -> dict[str, Any]:
+    """Score random actions."""
+    table = []
+    for seed in SEEDS:
+        env = gymnasium.make(task)
+        env.action_space.seed(integer(seed, "random actions"))
+        env.reset(seed=integer(seed, "evaluation"))
+        table.append([_random_episode(env) for _ in range(EPISODES)])
+        env.close()
+    score = Evaluation.of(table)
+    final = {"scores": list(score.scores), "mean": score.mean, "iqm": score.iqm, "interval": list(score.interval)}
+    return {"algorithm": "random", "task": task, "seeds": list(SEEDS), "budget": 0, "final": final}
+
+
+def _random_episode(env: gymnasium.Env) -> float:
+    env.reset()
+    total, ended = 0.0, False
+    while not ended:
+        _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        total, ended = total + float(reward), terminated or truncated
+    return total
+
+
+def run(algorithm: str, task: str) -> None:
+    """Train a cell, or go on with it, and write its result."""
+    path = RESULTS / f"{algorithm}_{task}.json"
+    if algorithm == "random":
+        result = random_agent(task)
+    else:
+        folder, budget = RUNS / f"{algorithm}-{task}", BUDGETS[algorithm][task]
+        if (folder / "run.json").exists():
+            trained = operant.resume(folder)
+        else:
+            trained = operant.train(algorithm, task, seeds=SEEDS, budget=budget, run=folder)
+        result = describe(trained, algorithm, task, episodes=EPISODES)
+        trained.close()
+    RESULTS.mkdir(exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    scores = ", ".join(f"{score:.1f}" for score in result["final"]["scores"])
+    print(f"{algorithm} {task}: mean {result['final']['mean']:.1f} ({scores})", flush=True)
+
+
+def results() -> dict[str, dict[str, Any]]:
+    """Return what there is, by algorithm and task."""
+    table: dict[str, dict[str, Any]] = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        result = json.loads(path.read_text())
+        table.setdefault(result["algorithm"], {})[result["task"]] = result
+    return table
+
+
+def missing() -> list[tuple[str, str]]:
+    """Return the cells that were not run, those with the fewest steps first."""
+    table = results()
+    cells = [(0, "random", task) for task in TASKS]
+    cells += [(budget, name, task) for name, tasks in BUDGETS.items() for task, budget in tasks.items()]
+    return [(name, task) for _, name, task in sorted(cells) if task not in table.get(name, {})]
+
+
+def markdown() -> str:
+    """Return the table: mean and worst seed, IQM with its interval, budget, and the published number."""
+    table = results()
+    lines = ["| task | algorithm | steps | mean | worst seed | IQM [95 %] | training, s | zoo (steps) |"]
+    lines.append("|---|---|---:|---:|---:|---|---:|---|")
+    for task in TASKS:
+        for name in ("random", *BUDGETS):
+            result = table.get(name, {}).get(task)
+            if result is None:
+                continue
+            final, published = result["final"], ZOO.get(name, {}).get(task)
+            low, high = final["interval"]
+            seconds = f"{result['training_seconds']:.0f}" if "training_seconds" in result else ""
+            zoo = f"{published[0]:g} ({published[1]})" if published else ""
+            lines.append(
+                f"| {task} | {name} | {result['budget']:,} | {final['mean']:.1f} | {min(final['scores']):.1f} | "
+                f"{final['iqm']:.1f} [{low:.1f}, {high:.1f}] | {seconds} | {zoo} |"
+            )
+    not_run = [f"{name} on {task}" for name, task in missing()]
+    return "\n".join([*lines, "", f"Not run: {', '.join(not_run) or 'nothing'}."])
+
+
+def draw() -> None:
+    """Draw every cell's seeds beside the published number and the random agent."""
+    table = results()
+    tasks = [task for task in TASKS if any(task in row for name, row in table.items() if name != "random")]
+    figure, axes = plt.subplots(1, len(tasks), figsize=(3.1 * len(tasks), 4.2), constrained_layout=True, squeeze=False)
+    for axis, task in zip(axes.flat, tasks, strict=True):
+        names = [name for name in BUDGETS if task in table.get(name, {})]
+        for row, name in enumerate(names):
+            scores = np.array(table[name][task]["final"]["scores"])
+            axis.plot(scores, np.full(len(scores), row) + np.linspace(-0.2, 0.2, len(scores)), "o", color=BLUE, ms=3.5)
+            axis.plot([scores.mean()] * 2, [row - 0.35, row + 0.35], color=BLUE, lw=2)
+            if task in ZOO.get(name, {}):
+                axis.plot(ZOO[name][task][0], row, "x", color=ORANGE, ms=8, mew=2)
+        if task in table.get("random", {}):
+            axis.axvline(table["random"][task]["final"]["mean"], color=GREY, ls=":", lw=1.5)
+        axis.set_yticks(range(len(names)), names)
+        axis.invert_yaxis()
+        axis.set_title(task, fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("final greedy score of each seed (dots), mean (bar), published (cross), random agent (dotted)")
+    figure.savefig(Path(__file__).with_suffix(".png"), dpi=130)
+
+
+def main() -> None:
+    """Fill the table as far as the time goes, print it and draw it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=0.0, help="begin no further cell after so many hours")
+    parser.add_argument("--cells", nargs="*", default=[], metavar="ALGORITHM/TASK", help="run these")
+    parser.add_argument("--table", action="store_true", help="print the table and draw the picture")
+    arguments = parser.parse_args()
+    for cell in arguments.cells:
+        run(*cell.split("/", 1))
+    end = time.monotonic() + 3600 * arguments.hours
+    while time.monotonic() < end and (cells := missing()):
+        run(*cells[0])
+    if arguments.table or arguments.hours:
+        print(markdown())
+        draw()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""What the tests of SAC, discrete SAC and TD3 share: probes with continuous actions, and checks of every seed."""
+
+import gymnasium
+import numpy as np
+import torch
+
+from control.learners import poison
+from control.probes import Constant, Delayed, Endless, Lasting, Observed, Pendular
+from operant.runtime.training import train
+
+QUICK = {
+    "environments": 4,
+    "warmup": 64,
+    "rounds": 4,
+    "batch": 32,
+    "capacity": 2000,
+    "hidden": (16, 16),
+    "learning_rate": 3e-3,
+    "tau": 0.05,
+}
+
+
+def continuous(probe):
+    """Return a probe whose actions, which do not matter, are two numbers in [-2, 2]."""
+    space = gymnasium.spaces.Box(np.float32(-2), np.float32(2), (2,))
+    return type(f"Continuous{probe.__name__}", (probe,), {"action_space": space})
+
+
+VALUE_PROBES = [continuous(probe) for probe in (Constant, Observed, Delayed, Lasting, Endless, Pendular)]
+
+
+def replay_index(learner, samples, seed=0):
+    """Return random places `[S, M]` in the memory of a learner."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(learner.experience.replay.size, (len(learner.seeds), samples), generator=generator)
+
+
+def a_batch(learner, samples=32, seed=0):
+    """Return transitions from the memory of a learner."""
+    return learner.experience.replay.take(replay_index(learner, samples, seed), gamma=learner.config.gamma)
+
+
+def only(batch, k):
+    """Return the transitions of one seed."""
+    parts = {name: value[k : k + 1] for name, value in vars(batch).items() if value is not None}
+    return type(batch)(**{**dict.fromkeys(vars(batch)), **parts})
+
+
+def transplant(block, alone, k):
+    """Give a learner of one seed the networks, optimizers and streams that seed k has in a block."""
+    for name, parameters in alone.parameters.items():
+        parameters.copy_(block.parameters[name][k : k + 1])
+    for name, optimizer in alone.optimizers.items():
+        for field, value in optimizer.state_dict().items():
+            value.copy_(block.optimizers[name].state_dict()[field][k : k + 1])
+    for name in ("action_streams", "update_streams"):
+        for stream in getattr(alone, name, []):
+            stream.set_state(getattr(block, name)[k].get_state())
+
+
+def assert_one_update_is_the_same_alone(block, alone):
+    """Check that one update of the middle seed of a block of three is that of a learner of this seed alone."""
+    for _ in range(2):
+        block.iterate()
+    batch = a_batch(block)
+    transplant(block, alone, 1)
+    before = {name: parameters.clone() for name, parameters in alone.parameters.items()}
+    for _ in range(2):  # an update of the policy may be due in every second only
+        block.improve(batch)
+        alone.improve(only(batch, 1))
+    for name, parameters in alone.parameters.items():
+        assert not torch.equal(parameters, before[name])
+        torch.testing.assert_close(block.parameters[name][1:2], parameters, rtol=1e-5, atol=1e-7)
+
+
+def assert_seeds_learn_the_same_in_any_company(fresh):
+    """Check that a seed of `fresh(seeds)` does not depend on its neighbours."""
+    block, alone, pair = (fresh(seeds) for seeds in [(3, 5, 8), (5,), (5, 3)])
+    for _ in range(4):
+        for learner in (block, alone, pair):
+            learner.iterate()
+    for name, parameters in block.parameters.items():
+        torch.testing.assert_close(parameters[1], alone.parameters[name][0], rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(parameters[[1, 0]], pair.parameters[name], rtol=1e-3, atol=1e-5)
+
+
+def assert_bad_targets_stop_their_own_seed_alone(fresh):
+    """Check that a batch with a target that is not a number leaves its seed's critics as they were."""
+    clean, hit = fresh(), fresh()
+    clean.iterate()
+    hit.iterate()
+    batch = a_batch(clean)
+    before = hit.parameters["critics"][1].clone()
+    clean.improve(batch)
+    bad = batch.rewards.clone()
+    bad[1, 3] = torch.nan
+    hit.improve(type(batch)(**{**vars(batch), "rewards": bad}))
+    assert torch.equal(hit.parameters["critics"][1], before)
+    assert hit.skipped.tolist() == [0, 1]
+    for name, parameters in hit.parameters.items():
+        assert torch.equal(parameters[0], clean.parameters[name][0])
+        assert parameters.isfinite().all()
+
+
+def assert_one_bad_reward_harms_nobody_else(fresh):
+    """Check that a reward that is not a number is not learned from and does not end a training of `fresh(wrap)`."""
+    clean, hit = fresh(None), fresh(poison(row=5, when=20))
+    train(clean, budget=200, seeds=2, progress="silent")
+    train(hit, budget=200, seeds=2, progress="silent")
+    for name, parameters in hit.parameters.items():
+        torch.testing.assert_close(parameters[0], clean.parameters[name][0], rtol=1e-3, atol=1e-5)
+        assert parameters.isfinite().all()
+
+
+def recorded_gradients(learner, monkeypatch):
+    """Make a learner note the gradients of its steps by name, in place of stepping."""
+    gradients = {}
+    monkeypatch.setattr(learner, "step", lambda name, gradient: gradients.update({name: gradient.clone()}))
+    return gradients

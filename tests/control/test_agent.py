@@ -1,0 +1,106 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from control.learners import same
+from control.probes import Constant, Pendular
+from operant import ops
+from operant.control.agent import Agent, Samples, Scaling, require_rows
+from operant.envs import make
+from operant.nets import Spec
+from operant.streams import row_seeds
+
+
+def agent(task="CartPole-v1", seeds=(3, 5), *, rows=4, observations=False):
+    env = task(row_seeds(seeds, rows, "environment")) if isinstance(task, type) else make(task, rows, seeds)
+    return Agent(
+        env,
+        seeds=seeds,
+        rows=rows,
+        algorithm="test",
+        spec=Spec(hidden=(8,), activation="tanh", shared=False),
+        log_std=-0.5,
+        scaling=Scaling(observations=observations, rewards=False, gamma=0.9),
+    )
+
+
+@pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])
+def test_what_was_done_and_why_is_kept(task):
+    it = agent(task)
+    rollout = it.collect(6)
+    actions, outputs = rollout.kept
+    for t in range(6):
+        torch.testing.assert_close(outputs[t], it.networks.policy(rollout.obs[t]))
+    assert actions.shape[:3] == (6, 2, 4)
+    batch = Samples.of(rollout, it, advantages=rollout.rewards, values=2 * rollout.rewards)
+    expected = it.head.log_prob(batch.outputs, it.networks.free, batch.actions)
+    torch.testing.assert_close(batch.old_log_probs, expected)
+    assert torch.equal(batch.targets, 3 * batch.advantages)
+    for s in range(2):
+        assert torch.equal(batch.obs[s], rollout.obs[:, s].flatten(0, 1))
+        assert torch.equal(batch.advantages[s], rollout.rewards[:, s].flatten())
+
+
+def test_a_seed_acts_the_same_in_any_company():
+    together, alone = agent(seeds=(3, 5, 8)), agent(seeds=(5,))
+    first, second = together.collect(10), alone.collect(10)
+    assert torch.equal(first.kept[0][:, 1], second.kept[0][:, 0])
+    torch.testing.assert_close(first.obs[:, 1], second.obs[:, 0])
+    assert not torch.equal(first.kept[0][:, 0], first.kept[0][:, 1])
+
+
+@pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1", Pendular])
+@pytest.mark.parametrize("observations", [False, True])
+def test_acting_goes_on_bit_for_bit_from_a_state(task, observations):
+    first, second = (agent(task, observations=observations) for _ in range(2))
+    first.collect(7)
+    second.load_state_dict(first.state_dict())
+    for one, other in zip(first.collect(7).kept, second.collect(7).kept, strict=True):
+        assert torch.equal(one, other)
+    assert same(first.state_dict(), second.state_dict())
+
+
+def test_acting_for_others_is_greedy_without_noise_and_changes_nothing():
+    it = agent(observations=True)
+    it.collect(5)
+    before = it.state_dict()["collector"]["statistics"].clone()
+    obs = torch.randn(2, 9, 4, generator=torch.Generator().manual_seed(0))
+    outputs = it.networks.policy(it.normaliser.normalise(obs))
+    assert torch.equal(it.act(obs, None, None)[0], outputs.argmax(-1))
+    noise = it.noise(9, torch.Generator().manual_seed(1))
+    assert torch.equal(it.act(obs, None, noise)[0], it.head.sample(outputs, it.networks.free, noise))
+    assert torch.equal(it.state_dict()["collector"]["statistics"], before)
+
+
+def numbered():
+    """Return samples each of which is told by its number, two seeds with twelve each."""
+    number = torch.arange(12.0).expand(2, 12) + torch.tensor([[0.0], [100.0]])
+    names = ("actions", "old_log_probs", "advantages", "targets", "old_values")
+    return Samples(obs=number.unsqueeze(-1), outputs=number.unsqueeze(-1), weights=None, **dict.fromkeys(names, number))
+
+
+def test_shuffled_samples_stay_together_and_with_their_seed():
+    generator = torch.Generator().manual_seed(0)
+    order = torch.stack([torch.randperm(12, generator=generator) for _ in range(2)])
+    parts = numbered().shuffled(order, 3)
+    assert parts.targets.shape == (3, 2, 4)
+    assert torch.equal(parts.targets.transpose(0, 1).reshape(2, 12), order + torch.tensor([[0.0], [100.0]]))
+    assert torch.equal(parts.obs.squeeze(-1), parts.targets)
+    assert torch.equal(parts.advantages, parts.targets)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_advantages_are_standardised_for_each_seed(weighted):
+    samples = numbered()
+    if weighted:
+        samples = replace(samples, weights=torch.arange(12).remainder(2).float().expand(2, 12))
+    standard = samples.standardised()
+    torch.testing.assert_close(standard.advantages, ops.standardise(samples.advantages, samples.weights))
+    torch.testing.assert_close(standard.advantages[0], standard.advantages[1], rtol=1e-4, atol=1e-4)
+    assert torch.equal(standard.targets, samples.targets)
+
+
+def test_another_number_of_rows_is_refused():
+    with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8 rows, but the environment has 6"):
+        require_rows(Constant(range(6)), (0, 1), 4)

@@ -1,0 +1,260 @@
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Independent, Normal, TransformedDistribution
+from torch.distributions.transforms import TanhTransform
+
+from control.learners import assert_resumes_exactly, assert_solved, build, same
+from control.off_policy import (
+    QUICK,
+    VALUE_PROBES,
+    a_batch,
+    assert_bad_targets_stop_their_own_seed_alone,
+    assert_one_bad_reward_harms_nobody_else,
+    assert_one_update_is_the_same_alone,
+    assert_seeds_learn_the_same_in_any_company,
+    recorded_gradients,
+)
+from control.probes import Aimed, Endless, Probe
+from operant import catalog
+from operant.control.sac import LOG_STD, PRESETS, SAC, SACConfig
+from operant.envs import make
+from operant.runtime.experiments import configuration
+
+
+def learner(task="Pendulum-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None, **config):
+    return build(SAC, SACConfig(**{**QUICK, **config}), task, seeds, budget=budget, backend=backend, wrap=wrap)
+
+
+def values(sac):
+    """Return a function that gives the critics' values of greedy actions."""
+    return lambda obs: sac.critics(torch.cat((obs, sac.policy(obs)[0].tanh()), -1)).mean(0).squeeze(-1)
+
+
+# What it learns
+
+
+@pytest.mark.parametrize("probe", VALUE_PROBES, ids=lambda probe: probe.__name__)
+def test_values_of_probes_are_learned(probe):
+    sac = learner(probe, alpha=0.0, gamma=0.5, learning_rate=1e-2, environments=8)
+    for _ in range(60):
+        sac.iterate()
+    assert_solved(sac, values(sac), probe.solution(0.5))
+
+
+def test_an_action_that_depends_on_what_is_seen_is_learned():
+    sac = learner(Aimed, alpha=0.005, gamma=0.5, learning_rate=5e-3)
+    for _ in range(120):
+        sac.iterate()
+    assert_solved(sac, values(sac), Aimed.solution(0.5), atol=0.2)
+
+
+def test_entropy_is_worth_the_temperature():
+    gamma, alpha = 0.5, 0.4
+    probe = type("One", (Endless,), {"action_space": gymnasium.spaces.Box(np.float32(-1), np.float32(1), (1,))})
+    sac = learner(probe, alpha=alpha, gamma=gamma, learning_rate=5e-3)
+    for _ in range(120):
+        metrics = sac.iterate()
+    entropy = metrics["policy/entropy"]
+    assert (entropy > 0.6).all(), "as close as it gets to log 2, the entropy of uniform actions in [-1, 1]"
+    torch.testing.assert_close(metrics["value/q"], (1 + gamma * alpha * entropy) / (1 - gamma), atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("target", [-0.8, 0.3])
+def test_the_temperature_makes_the_entropy_meet_its_target(target):
+    sac = learner(Aimed, target_entropy=target, gamma=0.0, learning_rate=1e-2)
+    entropies = [sac.iterate()["policy/entropy"] for _ in range(160)]
+    torch.testing.assert_close(torch.stack(entropies[-40:]).mean(0), torch.full((2,), target), atol=0.25, rtol=0)
+
+
+def test_the_default_target_is_minus_the_number_of_action_dimensions():
+    assert learner().target_entropy == -1.0
+    assert learner(VALUE_PROBES[0]).target_entropy == -2.0
+
+
+# What it optimises
+
+
+def squashed(mean, log_std):
+    return Independent(TransformedDistribution(Normal(mean, log_std.exp()), [TanhTransform(cache_size=1)]), 1)
+
+
+def head(outputs):
+    mean, log_std = outputs[0].chunk(2, -1)
+    return mean, log_std.clamp(*LOG_STD)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_targets_and_gradients_are_those_of_the_paper(weighted, monkeypatch):
+    sac = learner("Pendulum-v1", gamma=0.9, hidden=(8, 8))
+    sac.iterate()
+    batch = a_batch(sac, 12)
+    generator = torch.Generator().manual_seed(1)
+    for parameters in sac.parameters.values():
+        parameters.add_(torch.randn(parameters.shape, generator=generator), alpha=0.1)
+    weights = torch.randint(0, 2, (2, 12), generator=generator).float() if weighted else torch.ones(2, 12)
+    ended = torch.arange(12).expand(2, 12) % 5 == 0
+    batch = type(batch)(**{**vars(batch), "weights": weights if weighted else None, "terminated": ended})
+    noise, next_noise = torch.randn(2, 2, 12, 1, generator=generator)
+    targets = sac.judge(batch, next_noise)
+    gradients = recorded_gradients(sac, monkeypatch)
+    sac.improve_critics(batch, targets)
+    sac.improve_actor(batch, noise)
+
+    leaves = {name: sac.parameters[name].clone().requires_grad_() for name in ("actor", "critics", "log_alpha")}
+    actor, critics = sac.actor.shape.bind(leaves["actor"]), sac.critics.shape.bind(leaves["critics"])
+    losses = dict.fromkeys(leaves, 0.0)
+    for s in range(2):
+        alpha = leaves["log_alpha"][s].exp()
+        share = weights[s] / weights[s].sum()
+        for i in range(12):
+            obs, successor = batch.obs[:, i : i + 1], batch.next_obs[:, i : i + 1]
+            policy = squashed(*(part[s, 0] for part in head(actor(successor))))
+            mean, log_std = (part[s, 0].detach() for part in head(actor(successor)))
+            action = (mean + log_std.exp() * next_noise[s, i]).tanh()
+            joint = torch.cat((successor[s], action.unsqueeze(0)), -1).expand(2, 1, -1)
+            soft = sac.targets(joint)[:, s].min() - alpha * policy.log_prob(action)
+            target = batch.rewards[s, i] + (0.0 if ended[s, i] else 0.9 * soft)
+            torch.testing.assert_close(targets[s, i], target.detach().squeeze(), rtol=1e-3, atol=1e-3)
+            taken = torch.cat((obs, batch.actions[:, i : i + 1]), -1)
+            for q in critics(taken)[:, s, 0, 0]:
+                losses["critics"] = losses["critics"] + share[i] * (q - target.detach().squeeze()) ** 2 / 2
+            mean, log_std = (part[s, 0] for part in head(actor(obs)))
+            action = (mean + log_std.exp() * noise[s, i]).tanh()
+            log_prob = squashed(mean, log_std).log_prob(action)
+            joint = torch.cat((obs[s], action.unsqueeze(0)), -1).expand(2, 1, -1)
+            q = sac.critics(joint)[:, s].min()
+            losses["actor"] = losses["actor"] + share[i] * (alpha.detach() * log_prob - q).squeeze()
+            price = -alpha * (log_prob.detach() + sac.target_entropy)
+            losses["log_alpha"] = losses["log_alpha"] + share[i] * price.squeeze()
+    for name, loss in losses.items():
+        (expected,) = torch.autograd.grad(loss, leaves[name])
+        torch.testing.assert_close(gradients[name], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_targets_follow_the_critics_by_tau():
+    sac = learner(tau=0.25)
+    sac.iterate()
+    before = sac.parameters["targets"].clone()
+    sac.improve(a_batch(sac))
+    expected = 0.75 * before + 0.25 * sac.parameters["critics"]
+    torch.testing.assert_close(sac.parameters["targets"], expected)
+
+
+def test_a_fixed_temperature_stays():
+    sac = learner(alpha=0.3)
+    assert torch.stack([sac.iterate()["policy/alpha"] for _ in range(3)]).sub(0.3).abs().max() < 1e-6
+
+
+# How it collects and acts
+
+
+def test_it_begins_with_random_actions_and_counts_steps():
+    sac = learner(warmup=63, environments=4, rounds=5, steps=2, updates=3)
+    sac.iterate()
+    assert sac.consumed == 64 + 5 * 2 * 4 == sac.experience.replay.size
+    assert sac.optimizers["critics"].steps.tolist() == [15, 15]
+    first = sac.experience.replay.fields["actions"][:16]
+    assert first.abs().max() <= 1
+    assert first.std().sub(3**-0.5).abs() < 0.1, "uniform"
+    sac.iterate()
+    assert sac.consumed == 64 + 2 * 40
+
+
+def test_acting_is_greedy_without_noise_and_sampled_with_it():
+    sac = learner(Aimed)
+    sac.iterate()
+    before = sac.state_dict()
+    obs = torch.randn(2, 50, 1, generator=torch.Generator().manual_seed(0))
+    greedy, memory = sac.act(obs, None, None)
+    assert memory is None
+    mean, log_std = sac.policy(obs)
+    torch.testing.assert_close(greedy, 1 + 2 * mean.tanh())
+    noise = sac.noise(50, torch.Generator().manual_seed(1))
+    sampled, _ = sac.act(obs, None, noise)
+    torch.testing.assert_close(sampled, 1 + 2 * (mean + log_std.exp() * noise).tanh())
+    assert all(Aimed.action_space.contains(action) for action in sampled.flatten(0, 1).numpy())
+    assert same(sac.state_dict(), before)
+
+
+# What it promises of every seed
+
+
+def test_one_update_is_the_same_alone_and_beside_other_seeds():
+    assert_one_update_is_the_same_alone(learner(seeds=(3, 5, 8)), learner(seeds=(5,)))
+
+
+def test_a_seed_learns_the_same_in_any_company():
+    assert_seeds_learn_the_same_in_any_company(lambda seeds: learner(seeds=seeds, learning_rate=1e-3))
+
+
+@pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
+def test_training_goes_on_bit_for_bit_from_a_checkpoint(backend, tmp_path):
+    assert_resumes_exactly(lambda: learner(backend=backend, capacity=90), tmp_path)
+
+
+def test_a_state_of_another_configuration_is_refused():
+    with pytest.raises(ValueError, match=r"'parameters.actor' has shape .* saved by a different configuration"):
+        learner(hidden=(4,)).load_state_dict(learner().state_dict())
+
+
+def test_bad_targets_stop_their_own_seed_alone():
+    assert_bad_targets_stop_their_own_seed_alone(learner)
+
+
+def test_one_bad_reward_harms_nobody_else():
+    assert_one_bad_reward_harms_nobody_else(lambda wrap: learner(wrap=wrap))
+
+
+# What it refuses
+
+
+def test_discrete_actions_are_refused_with_what_supports_them():
+    with pytest.raises(ValueError, match=r"sac needs actions of Box, but those of CartPole-v1 are Discrete\(2\).*ppo"):
+        learner("CartPole-v1")
+
+
+def test_unbounded_actions_are_refused():
+    space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
+    with pytest.raises(ValueError, match="sac needs actions with finite bounds"):
+        learner(type("Odd", (Aimed,), {"action_space": space}))
+
+
+def test_observations_that_are_no_box_are_refused():
+    spaces = {"observation_space": gymnasium.spaces.Discrete(3), "action_space": Aimed.action_space}
+    with pytest.raises(ValueError, match="sac needs observations of Box"):
+        learner(type("Odd", (Probe,), spaces))
+
+
+def test_other_rows_and_no_budget_are_refused():
+    with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8 rows"):
+        SAC(SACConfig(**QUICK), make("Pendulum-v1", 3, (0, 1)), seeds=(0, 1), budget=10)
+    with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
+        learner(budget=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[(name, 0) for name in ("environments", "steps", "updates", "rounds", "batch", "capacity", "learning_rate")],
+        *[(name, 1.1) for name in ("gamma", "tau")],
+        *[(name, -0.1) for name in ("gamma", "tau", "alpha", "warmup")],
+        *[(name, float("nan")) for name in ("learning_rate", "gamma", "tau", "target_entropy")],
+        ("max_grad_norm", 0.0),
+    ],
+)
+def test_values_that_cannot_work_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
+        SACConfig(**{name: value})
+
+
+def test_a_memory_smaller_than_a_step_is_refused():
+    with pytest.raises(ValueError, match="capacity must hold one step of all 8 environments of a seed, got 7"):
+        SACConfig(environments=8, capacity=7)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_configuration(name):
+    config = configuration(catalog.find("sac"), "no such task", name)
+    assert {key: getattr(config, key) for key in PRESETS[name]} == PRESETS[name]

@@ -1,0 +1,223 @@
+from math import log
+
+import gymnasium
+import pytest
+import torch
+from torch.distributions import Categorical
+
+from control.learners import assert_resumes_exactly, assert_solved, build, next_step, same
+from control.off_policy import (
+    QUICK,
+    a_batch,
+    assert_bad_targets_stop_their_own_seed_alone,
+    assert_one_bad_reward_harms_nobody_else,
+    assert_one_update_is_the_same_alone,
+    assert_seeds_learn_the_same_in_any_company,
+    recorded_gradients,
+)
+from control.probes import PROBES, Aimed, Endless, Probe
+from operant import catalog
+from operant.control.sac_discrete import PRESETS, DiscreteSAC, DiscreteSACConfig
+from operant.envs import make
+from operant.runtime.experiments import configuration
+
+
+def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None, **config):
+    config = DiscreteSACConfig(**{**QUICK, **config})
+    return build(DiscreteSAC, config, task, seeds, budget=budget, backend=backend, wrap=wrap)
+
+
+# What it learns
+
+
+@pytest.mark.parametrize("probe", [probe for probe in PROBES if probe is not Aimed], ids=lambda probe: probe.__name__)
+def test_probes_are_solved(probe):
+    # Where all that is seen is 0, only the last bias learns, by no more than the learning rate a step.
+    learning_rate = 3e-2 if probe is Endless else 1e-2
+    sac = learner(probe, alpha=0.0, gamma=0.5, learning_rate=learning_rate, environments=8)
+    for _ in range(60):
+        sac.iterate()
+    assert_solved(sac, lambda obs: sac.critics(obs).mean(0).amax(-1), probe.solution(0.5))
+
+
+def test_entropy_is_worth_the_temperature():
+    gamma, alpha = 0.5, 0.4
+    sac = learner(Endless, alpha=alpha, gamma=gamma, learning_rate=2e-2)
+    for _ in range(80):
+        metrics = sac.iterate()
+    torch.testing.assert_close(metrics["policy/entropy"], torch.full((2,), log(2)), atol=0.01, rtol=0)
+    expected = (1 + gamma * alpha * log(2)) / (1 - gamma)
+    torch.testing.assert_close(metrics["value/q"], torch.full((2,), expected), atol=0.05, rtol=0)
+
+
+def test_the_temperature_makes_the_entropy_meet_its_target():
+    probe = next(probe for probe in PROBES if probe.__name__ == "Chosen")
+    sac = learner(probe, target_entropy=0.5, gamma=0.0, learning_rate=1e-2)
+    entropies = [sac.iterate()["policy/entropy"] for _ in range(150)]
+    torch.testing.assert_close(torch.stack(entropies[-40:]).mean(0), torch.full((2,), 0.5 * log(2)), atol=0.1, rtol=0)
+
+
+# What it optimises
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_targets_and_gradients_are_those_of_the_paper(weighted, monkeypatch):
+    sac = learner(gamma=0.9, hidden=(8, 8))
+    sac.iterate()
+    batch = a_batch(sac, 12)
+    generator = torch.Generator().manual_seed(1)
+    for parameters in sac.parameters.values():
+        parameters.add_(torch.randn(parameters.shape, generator=generator), alpha=0.1)
+    weights = torch.randint(0, 2, (2, 12), generator=generator).float() if weighted else torch.ones(2, 12)
+    ended = torch.arange(12).expand(2, 12) % 5 == 0
+    batch = type(batch)(**{**vars(batch), "weights": weights if weighted else None, "terminated": ended})
+    targets = sac.judge(batch)
+    gradients = recorded_gradients(sac, monkeypatch)
+    sac.improve_critics(batch, targets)
+    sac.improve_actor(batch)
+
+    leaves = {name: sac.parameters[name].clone().requires_grad_() for name in ("actor", "critics", "log_alpha")}
+    actor, critics = sac.actor.shape.bind(leaves["actor"]), sac.critics.shape.bind(leaves["critics"])
+    losses = dict.fromkeys(leaves, 0.0)
+    for s in range(2):
+        alpha = leaves["log_alpha"][s, 0].exp()
+        share = weights[s] / weights[s].sum()
+        for i in range(12):
+            obs, successor = batch.obs[:, i : i + 1], batch.next_obs[:, i : i + 1]
+            following = Categorical(logits=actor(successor)[0, s, 0]).probs.detach()
+            smallest = sac.targets(successor)[:, s, 0].amin(0)
+            soft = sum(following[a] * (smallest[a] - alpha.detach() * following[a].log()) for a in range(2))
+            target = batch.rewards[s, i] + (0.0 if ended[s, i] else 0.9 * soft)
+            torch.testing.assert_close(targets[s, i], target, rtol=1e-4, atol=1e-4)
+            for q in critics(obs)[:, s, 0, batch.actions[s, i]]:
+                losses["critics"] = losses["critics"] + share[i] * (q - target) ** 2 / 2
+            policy = Categorical(logits=actor(obs)[0, s, 0])
+            smallest = sac.critics(obs)[:, s, 0].amin(0)
+            cost = sum(policy.probs[a] * (alpha.detach() * policy.logits[a] - smallest[a]) for a in range(2))
+            losses["actor"] = losses["actor"] + share[i] * cost
+            price = alpha * (policy.entropy().detach() - sac.target_entropy)
+            losses["log_alpha"] = losses["log_alpha"] + share[i] * price
+    for name, loss in losses.items():
+        (expected,) = torch.autograd.grad(loss, leaves[name])
+        torch.testing.assert_close(gradients[name], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_targets_follow_the_critics_by_tau():
+    sac = learner(tau=0.25)
+    sac.iterate()
+    before = sac.parameters["targets"].clone()
+    sac.improve(a_batch(sac))
+    torch.testing.assert_close(sac.parameters["targets"], 0.75 * before + 0.25 * sac.parameters["critics"])
+
+
+def test_the_target_is_a_share_of_the_entropy_of_uniform_actions():
+    assert learner("Acrobot-v1", target_entropy=0.5).target_entropy == pytest.approx(0.5 * log(3))
+
+
+# How it collects and acts
+
+
+def test_it_begins_with_random_actions_and_counts_steps():
+    sac = learner(warmup=63, environments=4, rounds=5, steps=2, updates=3)
+    sac.iterate()
+    assert sac.consumed == 64 + 5 * 2 * 4 == sac.experience.replay.size
+    assert sac.optimizers["critics"].steps.tolist() == [15, 15]
+    first = sac.experience.replay.fields["actions"][:16]
+    assert set(first.flatten().tolist()) == {0, 1}
+    assert first.float().mean().sub(0.5).abs() < 0.15
+
+
+def test_acting_is_greedy_without_noise_and_sampled_with_it():
+    class Shifted(Endless):
+        action_space = gymnasium.spaces.Discrete(3, start=5)
+
+    sac = learner(Shifted)
+    sac.iterate()
+    before = sac.state_dict()
+    obs = torch.randn(2, 50, 1, generator=torch.Generator().manual_seed(0))
+    greedy, memory = sac.act(obs, None, None)
+    assert memory is None
+    assert torch.equal(greedy, 5 + sac.policy(obs).argmax(-1))
+    noise = sac.noise(50, torch.Generator().manual_seed(1))
+    sampled, _ = sac.act(obs, None, noise)
+    assert torch.equal(sampled, 5 + (sac.policy(obs) + noise).argmax(-1))
+    assert same(sac.state_dict(), before)
+
+
+# What it promises of every seed
+
+
+def test_one_update_is_the_same_alone_and_beside_other_seeds():
+    assert_one_update_is_the_same_alone(learner(seeds=(3, 5, 8)), learner(seeds=(5,)))
+
+
+def test_a_seed_learns_the_same_in_any_company():
+    assert_seeds_learn_the_same_in_any_company(lambda seeds: learner(seeds=seeds, learning_rate=1e-3))
+
+
+@pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
+def test_training_goes_on_bit_for_bit_from_a_checkpoint(backend, tmp_path):
+    assert_resumes_exactly(lambda: learner(backend=backend, capacity=90), tmp_path)
+
+
+def test_bad_targets_stop_their_own_seed_alone():
+    assert_bad_targets_stop_their_own_seed_alone(learner)
+
+
+def test_one_bad_reward_harms_nobody_else():
+    assert_one_bad_reward_harms_nobody_else(lambda wrap: learner(wrap=wrap))
+
+
+def test_invalid_transitions_take_no_part():
+    calm, wild = (learner(wrap=next_step(junk)) for junk in (0.0, 1e6))
+    for _ in range(3):
+        calm.iterate()
+        wild.iterate()
+    for name, parameters in calm.parameters.items():
+        assert torch.equal(parameters, wild.parameters[name])
+    assert not calm.experience.replay.fields["valid"][:20].all(), "the case must have some"
+
+
+# What it refuses
+
+
+def test_continuous_actions_are_refused_with_what_supports_them():
+    with pytest.raises(ValueError, match=r"sac-discrete needs actions of Discrete, but those of Pendulum-v1 are .*sac"):
+        learner("Pendulum-v1")
+
+
+def test_observations_that_are_no_box_are_refused():
+    with pytest.raises(ValueError, match="sac-discrete needs observations of Box"):
+        learner(type("Odd", (Probe,), {"observation_space": gymnasium.spaces.Discrete(3)}))
+
+
+def test_other_rows_and_no_budget_are_refused():
+    with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8 rows"):
+        DiscreteSAC(DiscreteSACConfig(**QUICK), make("CartPole-v1", 3, (0, 1)), seeds=(0, 1), budget=10)
+    with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
+        learner(budget=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[(name, 0) for name in ("environments", "steps", "updates", "rounds", "batch", "capacity", "learning_rate")],
+        *[(name, 1.1) for name in ("gamma", "tau", "target_entropy")],
+        *[(name, -0.1) for name in ("gamma", "tau", "alpha", "warmup", "target_entropy")],
+        *[(name, float("nan")) for name in ("learning_rate", "gamma", "tau", "target_entropy")],
+    ],
+)
+def test_values_that_cannot_work_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
+        DiscreteSACConfig(**{name: value})
+
+
+def test_a_memory_smaller_than_a_step_is_refused():
+    with pytest.raises(ValueError, match="capacity must hold one step of all 8 environments of a seed, got 7"):
+        DiscreteSACConfig(environments=8, capacity=7)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_configuration(name):
+    config = configuration(catalog.find("sac-discrete"), "no such task", name)
+    assert {key: getattr(config, key) for key in PRESETS[name]} == PRESETS[name]

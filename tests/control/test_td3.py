@@ -1,0 +1,245 @@
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from control.learners import assert_resumes_exactly, assert_solved, build, same
+from control.off_policy import (
+    QUICK,
+    VALUE_PROBES,
+    a_batch,
+    assert_bad_targets_stop_their_own_seed_alone,
+    assert_one_bad_reward_harms_nobody_else,
+    assert_one_update_is_the_same_alone,
+    assert_seeds_learn_the_same_in_any_company,
+    recorded_gradients,
+)
+from control.probes import Aimed, Probe
+from operant import catalog
+from operant.control.td3 import PRESETS, TD3, TD3Config
+from operant.envs import make
+from operant.runtime.experiments import configuration
+
+
+def learner(task="Pendulum-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None, **config):
+    return build(TD3, TD3Config(**{**QUICK, **config}), task, seeds, budget=budget, backend=backend, wrap=wrap)
+
+
+def values(td3):
+    """Return a function that gives the critics' values of greedy actions."""
+    return lambda obs: td3.critics(torch.cat((obs, td3.policy(obs)), -1)).mean(0).squeeze(-1)
+
+
+# What it learns
+
+
+@pytest.mark.parametrize("probe", VALUE_PROBES, ids=lambda probe: probe.__name__)
+def test_values_of_probes_are_learned(probe):
+    td3 = learner(probe, smoothing=0.0, gamma=0.5, learning_rate=1e-2, environments=8)
+    for _ in range(60):
+        td3.iterate()
+    assert_solved(td3, values(td3), probe.solution(0.5))
+
+
+def test_an_action_that_depends_on_what_is_seen_is_learned():
+    td3 = learner(Aimed, exploration=0.5, smoothing=0.05, gamma=0.5, learning_rate=5e-3)
+    for _ in range(120):
+        td3.iterate()
+    assert_solved(td3, values(td3), Aimed.solution(0.5), atol=0.2)
+
+
+# What it optimises
+
+
+@pytest.mark.parametrize("critics", [1, 2, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_targets_and_gradients_are_those_of_the_paper(critics, weighted, monkeypatch):
+    td3 = learner(gamma=0.9, hidden=(8, 8), critics=critics, smoothing=0.4, smoothing_clip=0.3)
+    td3.iterate()
+    batch = a_batch(td3, 12)
+    generator = torch.Generator().manual_seed(1)
+    for parameters in td3.parameters.values():
+        parameters.add_(torch.randn(parameters.shape, generator=generator), alpha=0.1)
+    weights = torch.randint(0, 2, (2, 12), generator=generator).float() if weighted else torch.ones(2, 12)
+    ended = torch.arange(12).expand(2, 12) % 5 == 0
+    batch = type(batch)(**{**vars(batch), "weights": weights if weighted else None, "terminated": ended})
+    state = [stream.get_state() for stream in td3.update_streams]
+    noise = torch.stack([td3.bounds.normal((12,), stream) for stream in td3.update_streams])
+    for stream, before in zip(td3.update_streams, state, strict=True):
+        stream.set_state(before)
+    targets = td3.judge(batch)
+    gradients = recorded_gradients(td3, monkeypatch)
+    td3.improve_critics(batch, targets)
+    td3.improve_actor(batch)
+
+    leaves = {name: td3.parameters[name].clone().requires_grad_() for name in ("actor", "critics")}
+    actor, q = td3.actor.shape.bind(leaves["actor"]), td3.critics.shape.bind(leaves["critics"])
+    losses = dict.fromkeys(leaves, 0.0)
+    for s in range(2):
+        share = weights[s] / weights[s].sum()
+        for i in range(12):
+            obs, successor = batch.obs[:, i : i + 1], batch.next_obs[:, i : i + 1]
+            blurred = td3.target_actor(successor)[0, s, 0].tanh() + (0.4 * noise[s, i]).clamp(-0.3, 0.3)
+            joint = torch.cat((successor[s, 0], blurred.clamp(-1, 1))).expand(2, 1, -1)
+            following = 0.0 if ended[s, i] else 0.9 * td3.target_critics(joint)[:, s].min()
+            target = batch.rewards[s, i] + following
+            torch.testing.assert_close(targets[s, i], target.detach(), rtol=1e-4, atol=1e-4)
+            taken = torch.cat((obs, batch.actions[:, i : i + 1]), -1)
+            for value in q(taken)[:, s, 0, 0]:
+                losses["critics"] = losses["critics"] + share[i] * (value - target.detach()) ** 2 / 2
+            joint = torch.cat((obs[s, 0], actor(obs)[0, s, 0].tanh())).expand(2, 1, -1)
+            losses["actor"] = losses["actor"] - share[i] * td3.critics(joint)[0, s, 0, 0]
+    for name, loss in losses.items():
+        (expected,) = torch.autograd.grad(loss, leaves[name])
+        torch.testing.assert_close(gradients[name], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_the_policy_and_the_targets_move_at_every_third_update_with_a_delay_of_three():
+    td3 = learner(delay=3)
+    td3.iterate()  # four updates
+    moved = []
+    for _ in range(6):
+        before = {name: parameters.clone() for name, parameters in td3.parameters.items()}
+        td3.improve(a_batch(td3))
+        moved.append({name for name, old in before.items() if not torch.equal(old, td3.parameters[name])})
+    everything = {"actor", "critics", "target_actor", "target_critics"}
+    assert moved == [{"critics"}, everything, {"critics"}, {"critics"}, everything, {"critics"}]
+
+
+def test_ddpg_is_one_critic_without_delay_and_without_blur():
+    config = configuration(catalog.find("ddpg"), "no such task")
+    assert (config.critics, config.delay, config.smoothing) == (1, 1, 0.0)
+    assert configuration(catalog.find("ddpg"), "Pendulum-v1").critics == 1
+    assert configuration(catalog.find("td3"), "Pendulum-v1").critics == 2
+
+
+def test_ddpg_solves_the_probe_of_actions():
+    ddpg = learner(Aimed, critics=1, delay=1, smoothing=0.0, exploration=0.5, gamma=0.5, learning_rate=5e-3)
+    for _ in range(100):
+        ddpg.iterate()
+    assert_solved(ddpg, values(ddpg), Aimed.solution(0.5), atol=0.2)
+
+
+def test_targets_follow_by_tau():
+    td3 = learner(tau=0.25, delay=1)
+    td3.iterate()
+    before = {name: td3.parameters[f"target_{name}"].clone() for name in ("actor", "critics")}
+    td3.improve(a_batch(td3))
+    for name, old in before.items():
+        expected = 0.75 * old + 0.25 * td3.parameters[name]
+        torch.testing.assert_close(td3.parameters[f"target_{name}"], expected)
+
+
+# How it collects and acts
+
+
+def test_it_begins_with_random_actions_and_counts_steps():
+    td3 = learner(warmup=63, environments=4, rounds=5, steps=2, updates=3)
+    td3.iterate()
+    assert td3.consumed == 64 + 5 * 2 * 4 == td3.experience.replay.size
+    assert td3.optimizers["critics"].steps.tolist() == [15, 15]
+    first = td3.experience.replay.fields["actions"][:16]
+    assert first.abs().max() <= 1
+    assert first.std().sub(3**-0.5).abs() < 0.1, "uniform"
+    td3.iterate()
+    assert td3.consumed == 64 + 2 * 40
+
+
+def test_acting_is_greedy_without_noise_and_sampled_with_it():
+    td3 = learner(Aimed)
+    td3.iterate()
+    before = td3.state_dict()
+    obs = torch.randn(2, 50, 1, generator=torch.Generator().manual_seed(0))
+    greedy, memory = td3.act(obs, None, None)
+    assert memory is None
+    torch.testing.assert_close(greedy, 1 + 2 * td3.policy(obs))
+    noise = td3.noise(50, torch.Generator().manual_seed(1))
+    sampled, _ = td3.act(obs, None, noise)
+    torch.testing.assert_close(sampled, 1 + 2 * (td3.policy(obs) + 0.1 * noise).clamp(-1, 1))
+    assert all(Aimed.action_space.contains(action) for action in sampled.flatten(0, 1).numpy())
+    assert same(td3.state_dict(), before)
+
+
+# What it promises of every seed
+
+
+def test_one_update_is_the_same_alone_and_beside_other_seeds():
+    assert_one_update_is_the_same_alone(learner(seeds=(3, 5, 8)), learner(seeds=(5,)))
+
+
+def test_a_seed_learns_the_same_in_any_company():
+    assert_seeds_learn_the_same_in_any_company(lambda seeds: learner(seeds=seeds, learning_rate=1e-3))
+
+
+@pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
+def test_training_goes_on_bit_for_bit_from_a_checkpoint(backend, tmp_path):
+    assert_resumes_exactly(lambda: learner(backend=backend, capacity=90, delay=3), tmp_path)
+
+
+def test_a_state_of_another_configuration_is_refused():
+    with pytest.raises(ValueError, match=r"'parameters.actor' has shape .* saved by a different configuration"):
+        learner(hidden=(4,)).load_state_dict(learner().state_dict())
+
+
+def test_bad_targets_stop_their_own_seed_alone():
+    assert_bad_targets_stop_their_own_seed_alone(learner)
+
+
+def test_one_bad_reward_harms_nobody_else():
+    assert_one_bad_reward_harms_nobody_else(lambda wrap: learner(wrap=wrap))
+
+
+# What it refuses
+
+
+def test_discrete_actions_are_refused_with_what_supports_them():
+    with pytest.raises(ValueError, match=r"td3 needs actions of Box, but those of CartPole-v1 are Discrete\(2\).*ppo"):
+        learner("CartPole-v1")
+
+
+def test_unbounded_actions_are_refused():
+    space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
+    with pytest.raises(ValueError, match="td3 needs actions with finite bounds"):
+        learner(type("Odd", (Aimed,), {"action_space": space}))
+
+
+def test_observations_that_are_no_box_are_refused():
+    spaces = {"observation_space": gymnasium.spaces.Discrete(3), "action_space": Aimed.action_space}
+    with pytest.raises(ValueError, match="td3 needs observations of Box"):
+        learner(type("Odd", (Probe,), spaces))
+
+
+def test_other_rows_and_no_budget_are_refused():
+    with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8 rows"):
+        TD3(TD3Config(**QUICK), make("Pendulum-v1", 3, (0, 1)), seeds=(0, 1), budget=10)
+    with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
+        learner(budget=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[
+            (name, 0)
+            for name in ("environments", "steps", "updates", "rounds", "batch", "capacity", "critics", "delay")
+        ],
+        *[(name, 1.1) for name in ("gamma", "tau")],
+        *[(name, -0.1) for name in ("gamma", "tau", "exploration", "smoothing", "smoothing_clip", "warmup")],
+        *[(name, float("nan")) for name in ("learning_rate", "gamma", "tau", "smoothing")],
+        ("max_grad_norm", 0.0),
+    ],
+)
+def test_values_that_cannot_work_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
+        TD3Config(**{name: value})
+
+
+def test_a_memory_smaller_than_a_step_is_refused():
+    with pytest.raises(ValueError, match="capacity must hold one step of all 8 environments of a seed, got 7"):
+        TD3Config(environments=8, capacity=7)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_configuration(name):
+    config = configuration(catalog.find("td3"), "no such task", name)
+    assert {key: getattr(config, key) for key in PRESETS[name]} == PRESETS[name]

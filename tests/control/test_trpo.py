@@ -1,0 +1,471 @@
+from dataclasses import replace
+
+import gymnasium
+import pytest
+import torch
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
+
+from control.learners import (
+    TASKS,
+    assert_resumes_exactly,
+    assert_solved,
+    build,
+    next_step,
+    poison,
+)
+from control.probes import PROBES, Aimed, Constant, Delayed, Matched, Pendular, Probe
+from operant import catalog, ops
+from operant.control import configuration
+from operant.control.trpo import PRESETS, TRPO, TRPOConfig
+from operant.runtime.training import train
+
+SMALL = {
+    "environments": 4,
+    "steps": 16,
+    "hidden": (8, 8),
+    "value_epochs": 2,
+    "value_minibatches": 4,
+    "fisher_every": 1,
+    "vine_points": 2,
+    "vine_steps": 5,
+}
+SAMPLING = pytest.mark.parametrize("sampling", ["single-path", "vine"])
+
+
+def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None, **config):
+    config = TRPOConfig(**{**SMALL, **config})
+    return build(TRPO, config, task, seeds, budget=budget, backend=backend, wrap=wrap)
+
+
+def some(task, **config):
+    """Return a learner whose policy depends on the state, and a batch that it has collected."""
+    trpo = learner(task, **config)
+    trpo.agent.parameters += 0.3 * torch.randn(trpo.agent.parameters.shape, generator=torch.Generator().manual_seed(1))
+    batch, _, _ = trpo.sample()
+    return trpo, batch.standardised()
+
+
+def bound(trpo, actor):
+    """Return the networks with other policies, through which automatic differentiation can see."""
+    return trpo.agent.networks.shape.bind(torch.stack((actor, trpo.critic), dim=1).flatten(1))
+
+
+def distributions(trpo, networks, obs, seed):
+    outputs = networks.policy(obs)[seed]
+    if trpo.agent.head.free:
+        return Independent(Normal(outputs, networks.free[seed].exp()), 1)
+    return Categorical(logits=outputs)
+
+
+def weighted(batch):
+    weights = torch.randint(0, 2, batch.targets.shape, generator=torch.Generator().manual_seed(1)).float()
+    return replace(batch, weights=weights)
+
+
+# What it learns
+
+
+@pytest.mark.parametrize(
+    ("probe", "sampling"),
+    [
+        *((probe, "single-path") for probe in PROBES),
+        *((probe, "vine") for probe in (Delayed, Matched, Aimed, Pendular)),
+    ],
+)
+def test_probes_are_solved(probe, sampling):
+    gamma = 0.5
+    trpo = learner(
+        probe,
+        environments=8,
+        steps=10,
+        gamma=gamma,
+        hidden=(16,),
+        delta=0.05,
+        damping=1e-3,
+        log_std=-1.0,
+        value_epochs=4,
+        value_minibatches=2,
+        value_learning_rate=1e-2,
+        sampling=sampling,
+        vine_steps=3,
+    )
+    for value_learning_rate, delta, iterations in ((1e-2, 0.05, 50), (2e-3, 1e-2, 10), (5e-4, 1e-3, 10)):
+        trpo.config = replace(trpo.config, value_learning_rate=value_learning_rate, delta=delta)
+        for _ in range(iterations):
+            trpo.iterate()
+    assert_solved(trpo, trpo.agent.networks.value, probe.solution(gamma))
+
+
+# How it judges
+
+
+def test_advantages_are_generalised_and_targets_are_returns():
+    gamma, lam = 0.9, 0.8
+    trpo = learner(Pendular, gamma=gamma, lam=lam)
+    rollout = trpo.agent.collect(16)
+    batch = trpo.judge(rollout)
+    assert rollout.truncated.any()
+    assert not rollout.truncated.all()
+    advantage = 0.0
+    for t in reversed(range(16)):
+        value = trpo.agent.networks.value(rollout.obs[t])
+        delta = rollout.rewards[t] + gamma * trpo.agent.networks.value(rollout.final_obs[t]) - value
+        advantage = delta + gamma * lam * torch.where(rollout.truncated[t], 0.0, advantage)
+        sample = slice(4 * t, 4 * t + 4)  # samples are ordered by time, then by row
+        torch.testing.assert_close(batch.targets[:, sample], advantage + value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(batch.advantages[:, sample], advantage, rtol=1e-4, atol=1e-5)
+
+
+def test_only_the_mean_of_the_advantages_matters_to_the_policy():
+    scaled, raw = learner(), learner(normalise_advantages=False)
+    batch = scaled.judge(scaled.agent.collect(16))
+    centred = replace(batch, advantages=batch.advantages - batch.advantages.mean(1, keepdim=True))
+    scaled.improve(batch.standardised())
+    raw.improve(centred)
+    torch.testing.assert_close(scaled.actor, raw.actor, rtol=1e-4, atol=1e-6)
+
+
+# What it optimises
+
+
+@TASKS
+@pytest.mark.parametrize("weights", [False, True])
+def test_surrogate_and_divergence_are_those_of_the_paper(task, weights):
+    trpo, batch = some(task)
+    batch = weighted(batch) if weights else batch
+    actor = trpo.actor + 0.1 * torch.randn(trpo.actor.shape, generator=torch.Generator().manual_seed(2))
+    found = trpo.measure(batch, actor)
+    for seed in range(2):
+        old = distributions(trpo, trpo.agent.networks, batch.obs, seed)
+        new = distributions(trpo, bound(trpo, actor), batch.obs, seed)
+        share = torch.ones(64) if batch.weights is None else batch.weights[seed]
+        share = share / share.sum()
+        ratio = (new.log_prob(batch.actions[seed]) - batch.old_log_probs[seed]).exp()
+        expected = -(share * ratio * batch.advantages[seed]).sum(), (share * kl_divergence(old, new)).sum()
+        torch.testing.assert_close(found[:, seed], torch.stack(expected), rtol=1e-4, atol=1e-6)
+
+
+@TASKS
+@pytest.mark.parametrize("weights", [False, True])
+def test_gradient_and_fisher_products_are_the_derivatives(task, weights):
+    trpo, batch = some(task)
+    batch = weighted(batch) if weights else batch
+    gradient, loss = trpo.policy_gradient(batch)
+    leaf = trpo.actor.clone().requires_grad_()
+
+    def outputs(actor):
+        networks = bound(trpo, actor)
+        return networks.policy(batch.obs), networks.free
+
+    slow = trpo.surrogate(*outputs(leaf), batch)
+    torch.testing.assert_close(loss, slow.detach())
+    (expected,) = torch.autograd.grad(slow.sum(), leaf)
+    torch.testing.assert_close(gradient, -expected, rtol=1e-4, atol=1e-6)
+
+    def kl(actor):
+        divergences = trpo.agent.head.kl(batch.outputs, trpo.agent.networks.free, *outputs(actor))
+        return ops.weighted_mean(divergences, batch.weights)
+
+    vector = torch.randn(trpo.actor.shape, generator=torch.Generator().manual_seed(2))
+    expected = ops.fisher_vector_product(kl, trpo.actor, vector, damping=0.0)
+    torch.testing.assert_close(trpo.fisher(batch)(vector), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_the_analytic_fisher_is_the_expectation_of_the_empirical_one():
+    trpo, batch = some("CartPole-v1", seeds=(3,))
+    leaf = trpo.actor.clone().requires_grad_()
+    log_probs = bound(trpo, leaf).policy(batch.obs)[0].log_softmax(-1)
+    vector = torch.randn(trpo.actor.shape, generator=torch.Generator().manual_seed(2))
+    expected = torch.zeros_like(vector)
+    for entry, probability in zip(log_probs.flatten(), log_probs.exp().detach().flatten(), strict=True):
+        (score,) = torch.autograd.grad(entry, leaf, retain_graph=True)
+        expected += probability * score * (score * vector).sum() / len(log_probs)
+    torch.testing.assert_close(trpo.fisher(batch)(vector), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_the_fisher_matrix_can_be_that_of_some_of_the_samples():
+    trpo, batch = some("CartPole-v1", fisher_every=4)
+    few = batch.map(lambda tensor: tensor[:, ::4])
+    vector = torch.randn(trpo.actor.shape, generator=torch.Generator().manual_seed(2))
+    found = trpo.fisher(batch)(vector)
+    trpo.config = replace(trpo.config, fisher_every=1)
+    torch.testing.assert_close(found, trpo.fisher(few)(vector))
+
+
+# How it steps
+
+
+@TASKS
+@SAMPLING
+def test_an_update_improves_the_surrogate_within_the_trust_region(task, sampling):
+    trpo, batch = some(task, delta=0.02, damping=1e-3, sampling=sampling)
+    before = trpo.measure(batch, trpo.actor)
+    torch.testing.assert_close(before[1], torch.zeros(2), atol=1e-6, rtol=0)
+    actor, critic = trpo.actor.clone(), trpo.critic.clone()
+    metrics = trpo.improve(batch)
+    new = trpo.actor.clone()
+    trpo.actor.copy_(actor)
+    loss, kl = trpo.measure(batch, new)
+    assert (loss < before[0]).all()
+    torch.testing.assert_close(metrics["losses/policy"], loss)
+    torch.testing.assert_close(metrics["losses/improvement"], before[0] - loss)
+    torch.testing.assert_close(metrics["losses/kl"], kl)
+    assert ((metrics["losses/kl"] > 1e-3) & (metrics["losses/kl"] <= 0.02)).all(), "it uses what it is allowed"
+    assert torch.equal(trpo.critic, critic)
+
+
+@TASKS
+def test_a_small_natural_step_spends_the_whole_radius(task):
+    trpo, batch = some(task, delta=1e-6, damping=0.0, line_search=False)
+    metrics = trpo.improve(batch)
+    torch.testing.assert_close(metrics["losses/kl"], torch.full((2,), 1e-6), rtol=0.05, atol=0)
+
+
+@TASKS
+def test_the_natural_policy_gradient_takes_the_whole_step(task):
+    trpo, batch = some(task, line_search=False, delta=0.5)
+    gradient, _ = trpo.policy_gradient(batch)
+    step = ops.natural_step(trpo.fisher(batch), gradient, delta=0.5, damping=0.1)
+    before = trpo.actor.clone()
+    metrics = trpo.improve(batch)
+    torch.testing.assert_close(trpo.actor, before + step)
+    assert metrics["losses/step_scale"].tolist() == [1.0, 1.0]
+
+
+def test_the_line_search_shrinks_the_steps_of_single_seeds():
+    trpo, batch = some("CartPole-v1", delta=0.05, damping=0.0, seeds=(3, 5, 8, 9))
+    batch.advantages[0] = 0.0  # nothing to gain
+    before = trpo.actor.clone()
+    metrics = trpo.improve(batch)
+    moved = (trpo.actor != before).any(1)
+    assert moved.tolist() == [False, True, True, True]
+    scale = metrics["losses/step_scale"]
+    assert scale[0] == 0
+    assert len(scale[1:].unique()) > 1, "the case must shrink steps by different factors"
+    powers = torch.tensor([0.8**k for k in range(11)])
+    assert torch.isclose(scale[1:, None], powers).any(1).all()
+    assert metrics["losses/kl"][0] == metrics["losses/improvement"][0] == 0
+
+
+def test_a_step_that_cannot_be_made_small_enough_is_given_up():
+    scales = []
+    for max_backtracks in (10, 0):
+        trpo, batch = some("CartPole-v1", delta=0.05, damping=0.0, seeds=(3, 5, 8, 9), max_backtracks=max_backtracks)
+        before = trpo.actor.clone()
+        scales.append(trpo.improve(batch)["losses/step_scale"])
+    shrunk = scales[0] < 1
+    assert shrunk.any()
+    assert torch.equal(scales[1], (~shrunk).float())
+    assert torch.equal((trpo.actor == before).all(1), shrunk)
+    assert not trpo.rejected.any(), "a step that is too long is no fault"
+
+
+def test_the_critic_descends_its_loss_and_leaves_the_policy_alone():
+    trpo, batch = some("Pendulum-v1", value_minibatches=1, value_epochs=1)
+    actor, critic = trpo.actor.clone(), trpo.critic.clone().requires_grad_()
+    networks = trpo.agent.networks.shape.bind(torch.stack((actor, critic), dim=1).flatten(1))
+    loss = 0.5 * (networks.value(batch.obs) - batch.targets).square().mean(1)
+    (gradient,) = torch.autograd.grad(loss.sum(), critic)
+    steps = []
+    trpo.optimizer.step = lambda gradient, learning_rate: steps.append((gradient, learning_rate))
+    metrics = trpo.fit_critic(batch)
+    torch.testing.assert_close(metrics["losses/value"], loss.detach())
+    torch.testing.assert_close(steps[0][0], gradient, rtol=1e-4, atol=1e-4)
+    assert steps[0][1] == 1e-3
+    assert torch.equal(trpo.actor, actor)
+
+
+def test_minibatches_of_the_critic_are_a_partition():
+    trpo, batch = some("CartPole-v1")
+    number = torch.arange(64.0).expand(2, 64)
+    batch = replace(batch, weights=None, targets=number, advantages=number, obs=number.unsqueeze(-1))
+    first, second = (torch.cat([part.targets for part in trpo.minibatches(batch)], 1) for _ in range(2))
+    assert torch.equal(first.sort().values, number)
+    assert not torch.equal(first, second)
+    assert not torch.equal(first[0], first[1]), "each seed has an order of its own"
+    assert all(torch.equal(part.targets, part.obs.squeeze(-1)) for part in trpo.minibatches(batch))
+
+
+# What a seed owns
+
+
+def transplant(block, alone, k):
+    """Give a learner of one seed the state that seed k has in a block, but for the environments."""
+    for name in ("first", "second", "steps", "skipped"):
+        getattr(alone.optimizer, name).copy_(getattr(block.optimizer, name)[k : k + 1])
+    alone.agent.parameters.copy_(block.agent.parameters[k : k + 1])
+    alone.batch_streams[0].set_state(block.batch_streams[k].get_state())
+
+
+@TASKS
+@SAMPLING
+def test_one_update_is_the_same_alone_and_beside_other_seeds(task, sampling):
+    block, alone = learner(task, (3, 5, 8), sampling=sampling), learner(task, (5,), sampling=sampling)
+    for _ in range(2):
+        block.iterate()
+    batch = block.sample()[0].standardised()
+    transplant(block, alone, 1)
+    before = alone.agent.parameters.clone()
+    for trpo, part in ((block, batch), (alone, batch.map(lambda tensor: tensor[1:2]))):
+        trpo.improve(part)
+        trpo.fit_critic(part)
+    assert not (alone.agent.parameters == before).all()
+    torch.testing.assert_close(block.agent.parameters[1:2], alone.agent.parameters, rtol=1e-5, atol=1e-6)
+
+
+@TASKS
+@SAMPLING
+def test_a_seed_learns_the_same_in_any_company(task, sampling):
+    config = {"normalise_observations": True, "normalise_rewards": True, "sampling": sampling}
+    block, alone = (learner(task, seeds, **config) for seeds in [(3, 5, 8), (5,)])
+    for _ in range(3):
+        block.iterate()
+        alone.iterate()
+    torch.testing.assert_close(block.agent.parameters[1], alone.agent.parameters[0], rtol=1e-3, atol=1e-4)
+
+
+# What it resumes and survives
+
+
+@TASKS
+@pytest.mark.parametrize(
+    "config", [{"backend": "tensor"}, {"backend": "gymnasium"}, {"backend": "tensor", "sampling": "vine"}], ids=str
+)
+@pytest.mark.parametrize("normalise", [False, True])
+def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, config, normalise, tmp_path):
+    def fresh():
+        return learner(task, normalise_observations=normalise, normalise_rewards=normalise, **config)
+
+    assert_resumes_exactly(fresh, tmp_path)
+
+
+def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
+    config = {"value_minibatches": 1, "value_epochs": 2}
+    clean, hit = learner(**config), learner(wrap=poison(row=5, when=20), **config)
+    skipped = []
+    for iteration in range(4):
+        before = hit.agent.parameters[1].clone()
+        clean.iterate()
+        skipped.append(hit.iterate()["health/skipped_updates"].tolist())
+        assert torch.equal(hit.agent.parameters[1], before) is (iteration == 1)
+    assert skipped == [[0, 0], [0, 3], [0, 0], [0, 0]], "one step of the policy and two of the critic"
+    assert torch.equal(hit.agent.parameters[0], clean.agent.parameters[0])
+    assert hit.agent.parameters.isfinite().all()
+
+
+@pytest.mark.parametrize("line_search", [True, False])
+def test_one_bad_reward_does_not_end_a_training(line_search):
+    trpo = learner(wrap=poison(row=0, when=5), line_search=line_search)
+    assert train(trpo, budget=20 * 64, seeds=2, progress="silent").consumed == 20 * 64
+
+
+@SAMPLING
+def test_returns_that_are_all_equal_do_not_end_a_training(sampling):
+    trpo = learner(Constant, sampling=sampling)
+    assert train(trpo, budget=20 * 64, seeds=2, progress="silent").consumed >= 20 * 64
+
+
+def test_invalid_transitions_take_no_part():
+    def run(junk):
+        trpo = learner(wrap=next_step(junk))
+        return [trpo.iterate() for _ in range(4)], trpo
+
+    expected, calm = run(0.0)
+    got, wild = run(1e6)
+    assert torch.equal(calm.agent.parameters, wild.agent.parameters)
+    for one, other in zip(expected, got, strict=True):
+        for name, value in one.items():
+            torch.testing.assert_close(torch.as_tensor(other[name]), torch.as_tensor(value), equal_nan=True)
+    assert sum(int(metrics["rollout/episodes"].sum()) for metrics in expected) > 8
+
+
+def test_actions_that_a_mask_forbids_are_never_taken():
+    class Masked(Probe):
+        observation_space = gymnasium.spaces.Dict(
+            action_mask=gymnasium.spaces.MultiBinary(3), sign=gymnasium.spaces.Box(-1, 1, (1,))
+        )
+        action_space = gymnasium.spaces.Discrete(3)
+
+        def observe(self):
+            mask = torch.ones(self.rows, 3, dtype=torch.int8)
+            mask[:, 2] = 0
+            return Tree(action_mask=mask, sign=self.sign.unsqueeze(1))
+
+        def reward(self, actions):
+            assert (actions < 2).all()
+            return actions.float()
+
+    class Tree(dict):
+        def unsqueeze(self, _):
+            return self
+
+    trpo = learner(Masked, delta=0.05)
+    for _ in range(20):
+        metrics = trpo.iterate()
+    assert trpo.agent.parameters.isfinite().all()
+    assert (metrics["losses/kl"] <= 0.05).all()
+    assert metrics["rollout/episode_return"].min() > 0.8
+    with pytest.raises(ValueError, match="vine sampling tries every action, but Masked masks some"):
+        learner(Masked, sampling="vine")
+
+
+# What it refuses
+
+
+@pytest.mark.parametrize("space", [gymnasium.spaces.MultiDiscrete([2, 2]), gymnasium.spaces.MultiBinary(2)], ids=str)
+def test_action_spaces_without_a_head_are_refused(space):
+    with pytest.raises(ValueError, match="trpo needs actions of Discrete or Box, but those of Odd are Multi"):
+        learner(type("Odd", (Probe,), {"action_space": space}))
+
+
+def test_pictures_are_refused():
+    class Pictures(Probe):
+        observation_space = gymnasium.spaces.Box(0, 255, (3, 48, 48), dtype="uint8")
+
+        def observe(self):
+            return torch.zeros(self.rows, 48, 48, dtype=torch.uint8).unsqueeze(1).expand(-1, 3, -1, -1).unsqueeze(1)
+
+    with pytest.raises(ValueError, match="trpo linearises perceptrons, but Pictures has pictures"):
+        learner(Pictures)
+
+
+def test_a_budget_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
+        learner(budget=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[(name, 0) for name in ("environments", "steps", "delta", "cg_iterations", "fisher_every", "vine_points")],
+        *[
+            (name, 0)
+            for name in ("value_epochs", "value_minibatches", "value_learning_rate", "vine_steps", "backtrack")
+        ],
+        *[(name, float("nan")) for name in ("delta", "damping", "gamma", "lam", "value_learning_rate")],
+        *[(name, -0.1) for name in ("delta", "damping", "gamma", "lam", "max_backtracks")],
+        *[(name, 1.1) for name in ("gamma", "lam", "backtrack")],
+        ("vine_actions", 1),
+        ("sampling", "tree"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
+        TRPOConfig(**{name: value})
+
+
+def test_what_does_not_divide_is_refused():
+    with pytest.raises(ValueError, match=r"value_minibatches \(5\) must divide the rollout: 4 environments x 16 .* 64"):
+        TRPOConfig(**SMALL | {"value_minibatches": 5})
+    with pytest.raises(ValueError, match=r"vine_points \(3\) must divide steps \(16\)"):
+        TRPOConfig(**SMALL | {"vine_points": 3, "sampling": "vine"})
+    with pytest.raises(
+        ValueError, match=r"value_minibatches \(3\) must divide the 16 samples of a vine: 4 .* 2 actions"
+    ):
+        learner(sampling="vine", value_minibatches=3)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_configuration(name):
+    assert configuration(catalog.find("trpo"), "no such task", name).line_search
+    assert not configuration(catalog.find("npg"), "no such task", name).line_search

@@ -1,0 +1,96 @@
+import gymnasium
+import pytest
+import torch
+
+from operant.envs.base import Step
+from operant.runtime.episodes import Episodes
+
+LENGTHS = torch.tensor([[2, 5, 1], [4, 3, 1]])  # of the first and of all later episodes of three rows
+
+
+class Scripted:
+    """Three rows of episodes of known lengths; observations are ``(row, episode, step)``, rewards ``10 row + step``.
+
+    The odd row is truncated, the others terminate. With ``next_step`` an invalid transition follows each episode.
+    """
+
+    task = "Scripted-v0"
+    observation_space = gymnasium.spaces.Box(-100, 100, (3,))
+    action_space = gymnasium.spaces.Discrete(10)
+    device = torch.device("cpu")
+    rows = 3
+
+    def __init__(self, *, next_step=False):
+        self.always_valid, self.resets = not next_step, []
+
+    def _obs(self):
+        return torch.stack((torch.arange(3), self.episode, self.time), -1).float()
+
+    def reset(self, seeds=None):
+        self.resets.append(seeds)
+        self.episode, self.time = torch.zeros(2, 3, dtype=torch.int64)
+        self.over = torch.zeros(3, dtype=torch.bool)
+        return self._obs()
+
+    def step(self, actions):
+        assert actions.shape == (3,)
+        valid = ~self.over
+        reward = torch.where(valid, 10.0 * torch.arange(3) + self.time, 1e6)
+        self.time = torch.where(valid, self.time + 1, 0)
+        ended = valid & (self.time >= LENGTHS[self.episode.clamp(max=1), torch.arange(3)])
+        final = self._obs()
+        self.episode = self.episode + ended
+        self.over = ended & (not self.always_valid)
+        self.time = torch.where(ended & self.always_valid, 0, self.time)
+        odd = torch.arange(3) % 2 == 1
+        score = reward + 100
+        return Step(self._obs(), reward, ended & ~odd, ended & odd, final, valid, score)
+
+
+def act(obs, t):
+    return (torch.full(obs.shape[:2], t),), torch.zeros(obs.shape[:2], dtype=torch.int64)
+
+
+@pytest.mark.parametrize("next_step", [False, True])
+def test_every_row_plays_one_episode_and_nothing_after_it_is_valid(next_step):
+    env = Scripted(next_step=next_step)
+    rollout = Episodes(env, seeds=1, max_steps=9).collect([7, 8, 9], act)
+    assert env.resets == [[7, 8, 9]]
+    assert rollout.obs.shape == (5, 1, 3, 3)
+    valid = rollout.valid[:, 0].T
+    assert valid.tolist() == [[t < length for t in range(5)] for length in (2, 5, 1)]
+    for row, length in enumerate((2, 5, 1)):
+        assert rollout.rewards[:, 0, row].tolist() == [10.0 * row + t if t < length else 0.0 for t in range(5)]
+        assert rollout.obs[:length, 0, row].tolist() == [[row, 0, t] for t in range(length)]
+        assert rollout.final_obs[length - 1, 0, row].tolist() == [row, 0, length]
+        ended = [t == length - 1 for t in range(5)]
+        assert rollout.terminated[:, 0, row].tolist() == [row != 1 and end for end in ended]
+        assert rollout.truncated[:, 0, row].tolist() == [row == 1 and end for end in ended]
+    assert rollout.kept[0][:, 0, 0].tolist() == list(range(5))
+    assert rollout.metrics["rollout/episodes"].tolist() == [3]
+    assert rollout.metrics["rollout/episode_length"].tolist() == pytest.approx([8 / 3])
+    totals = [0 + 1 + 200, 10 + 11 + 12 + 13 + 14 + 500, 20 + 100]
+    assert rollout.metrics["rollout/episode_return"].tolist() == pytest.approx([sum(totals) / 3])
+
+
+def test_seeds_that_wait_have_no_valid_step_and_nothing_to_report():
+    rollout = Episodes(Scripted(), seeds=3, max_steps=9).collect([0, 0, 0], act, torch.tensor([True, False, True]))
+    assert len(rollout.rewards) == 2, "the long episode of the seed that waits is not waited for"
+    assert rollout.valid[:, :, 0].any(0).tolist() == [True, False, True]
+    assert rollout.rewards[:, 1].eq(0).all()
+    assert rollout.metrics["rollout/episodes"].tolist() == [1, 0, 1]
+    assert rollout.metrics["rollout/episode_return"].isnan().tolist() == [False, True, False]
+
+
+def test_an_episode_without_an_end_is_an_error_that_names_the_row():
+    episodes = Episodes(Scripted(), seeds=1, max_steps=4)
+    with pytest.raises(
+        RuntimeError, match=r"row 1 of Scripted-v0 has not ended its episode after 4 steps; .*max_steps"
+    ):
+        episodes.collect([0, 0, 0], act)
+    assert len(Episodes(Scripted(), seeds=1, max_steps=5).collect([0, 0, 0], act).rewards) == 5
+
+
+def test_rows_that_cannot_be_shared_are_refused():
+    with pytest.raises(ValueError, match="3 environments cannot be shared equally by 2 seeds"):
+        Episodes(Scripted(), seeds=2, max_steps=5)
