@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from operant import catalog
-from operant.envs import BatchEnv, make
+from operant.envs import make
 from operant.runtime.evaluation import Evaluation, evaluate_policy
 from operant.runtime.experiments import learner_kind
 from operant.runtime.settings import Settings
@@ -55,8 +55,7 @@ class Experiment:
 
     def close(self) -> None:
         """Close the environments that the learner acts in."""
-        env: BatchEnv = self.learner.collector.env
-        env.close()
+        self.learner.close()
 
 
 def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:
@@ -74,7 +73,13 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
     """
     kind = learner_kind(algorithm, config)
     env = make(
-        settings.task, config.environments, settings.seeds, backend=settings.env_backend, device=torch.device(device)
+        settings.task,
+        config.environments,
+        settings.seeds,
+        backend=settings.env_backend,
+        device=torch.device(device),
+        vectorization=settings.vectorization,
+        deadline=settings.worker_seconds,
     )
     try:
         learner = kind(config, env, seeds=settings.seeds, budget=settings.budget)

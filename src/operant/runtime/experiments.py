@@ -8,11 +8,11 @@ from operant.runtime.tables import NONE, from_table
 
 
 def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **values: Any) -> Any:
-    """Return the configuration of an algorithm: its defaults, then the preset, then single values.
+    """Return the configuration of an algorithm: its defaults, then the preset, the variant's values, and single ones.
 
     Args:
         algorithm: from the catalog.
-        task: selects a preset by itself where there is one of its name.
+        task: selects a preset by itself where there is one of its name, or of its namespace (`ALE/*`).
         preset: a named one instead; `"paper"` is the defaults alone.
         **values: fields of the configuration.
 
@@ -24,7 +24,9 @@ def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **
     if preset is not None and preset not in algorithm.presets and preset not in module.PRESETS:
         known = ", ".join([*algorithm.presets, *module.PRESETS])
         raise ValueError(f"{algorithm.name} has no preset {preset!r}; there are: {known}")
-    base = kind(**module.PRESETS.get(preset or task, {}))
+    chosen = [preset] if preset else [task, f"{task.partition('/')[0]}/*"]
+    found = [module.PRESETS[name] for name in chosen if name in module.PRESETS]
+    base = kind(**{**(found[0] if found else {}), **dict(algorithm.values)})
     table = {name: NONE if value is None else value for name, value in values.items()}
     return from_table(kind, table, base=base, where=algorithm.name)
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from operant.envs import BatchEnv, Step
+from operant.envs import BatchEnv, Features, Step, Tree
 from operant.state import State, copy_into
 
 Act = Callable[[Tensor, int], tuple[tuple[Tensor, ...], Tensor]]
-"""`act(obs [S, N, D], t) -> (what to keep of this step, actions for the environment [S, N, ...])`."""
+"""`act(obs [S, N, ...], t) -> (what to keep of this step, actions for the environment [S, N, ...])`."""
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class Rollout:
     """`T` steps of `S` seeds with `N` environments each.
 
     Attributes:
-        obs: `[T, S, N, D]` what the policy saw.
-        last_obs: `[S, N, D]` what it sees next.
+        obs: what the policy saw, `[T, S, N, D]`, or pictures of bytes `[T, S, N, C, H, W]`.
+        last_obs: `[S, N, ...]` what it sees next.
         kept: what `act` asked to keep, each `[T, S, N, ...]`.
         rewards: `[T, S, N]`.
         terminated: `[T, S, N]` bool.
         truncated: `[T, S, N]` bool.
-        final_obs: `[T, S, N, D]` the true successor of every step.
+        final_obs: `[T, S, N, ...]` the true successor of every step.
         valid: `[T, S, N]` bool, or None when every step is real.
         metrics: mean return and length `[S]` of the episodes that ended here, and their number `[S]`.
     """
@@ -46,7 +46,7 @@ class Rollout:
         `value` called a second time. Where an episode terminated the entry means nothing.
 
         Args:
-            value: maps observations `[S, M, D]` to values `[S, M]`.
+            value: maps observations `[S, M, ...]` to values `[S, M]`.
         """
         steps, seeds, rows = self.rewards.shape
         obs = torch.cat((self.obs, self.last_obs.unsqueeze(0)))
@@ -57,7 +57,7 @@ class Rollout:
         if most:
             # The cut steps of each seed, padded with other steps to the largest count of any seed.
             flagged, index = bootstrapped.to(torch.uint8).topk(most, dim=1)
-            final = by_seed(self.final_obs).take_along_dim(index.unsqueeze(-1), dim=1)
+            final = by_seed(self.final_obs)[torch.arange(seeds, device=index.device).unsqueeze(1), index]
             patched = by_seed(successors).clone()
             kept = patched.take_along_dim(index, dim=1)
             patched.scatter_(1, index, torch.where(flagged.bool(), value(final), kept))
@@ -75,15 +75,22 @@ class Collector:
     """Steps an environment with a policy and keeps count of the episodes.
 
     Args:
-        env: rows are `[S, N]`, flat; observations are one tensor, flattened to float32 `[S, N, D]`.
+        env: rows are `[S, N]`, flat.
         seeds: S.
+
+    Attributes:
+        features: how observations become vectors `[S, N, D]` or pictures `[S, N, C, H, W]`.
+        obs: what the policy sees next.
+        result: what the last step led to; None before the first.
     """
 
     def __init__(self, env: BatchEnv, *, seeds: int) -> None:
         if seeds < 1 or env.rows % seeds:
             raise ValueError(f"{env.rows} environments cannot be shared equally by {seeds} seeds")
         self.env, self.seeds, self.rows = env, seeds, env.rows // seeds
+        self.features = Features.of(env.observation_space, env.action_space)
         self.obs = self._shape(env.reset())
+        self.result: Step | None = None
         # Return and length so far of the episode that each row is in; float64 so that long sums stay exact.
         self.carried = torch.zeros(2, env.rows, dtype=torch.float64, device=env.device)
 
@@ -95,7 +102,7 @@ class Collector:
         results: list[Step] = []
         for t in range(steps):
             keep, actions = act(obs, t)
-            result = self.env.step(actions.flatten(0, 1))
+            self.result = result = self.env.step(actions.flatten(0, 1))
             seen.append(obs)
             kept.append(keep)
             results.append(result)
@@ -119,10 +126,8 @@ class Collector:
             metrics=self._episodes(scores, terminated | truncated, valid),
         )
 
-    def _shape(self, obs: object) -> Tensor:
-        if not isinstance(obs, Tensor):
-            raise TypeError(f"this learner needs observations that are one tensor, got {type(obs).__name__}")
-        return obs.reshape(self.seeds, self.rows, -1).float()
+    def _shape(self, obs: Tree) -> Tensor:
+        return self.features.encode(obs).view(self.seeds, self.rows, *self.features.shape)
 
     def _episodes(self, scores: Tensor, ended: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
         """Return the means over the episodes that ended, not a number for a seed without one."""

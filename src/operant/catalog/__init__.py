@@ -1,0 +1,45 @@
+"""Every algorithm, named once.
+
+Imports nothing heavy, so that `operant list` and `operant --help` answer at once; the command line, the documentation
+and the web app read it.
+"""
+
+from operant.catalog.algorithm import ActionKind, Algorithm, ObservationKind
+from operant.catalog.control import CONTROL
+from operant.catalog.tabular import TABULAR
+
+__all__ = [
+    "ALGORITHMS",
+    "CONTROL",
+    "TABULAR",
+    "ActionKind",
+    "Algorithm",
+    "ObservationKind",
+    "find",
+    "supporting",
+]
+
+ALGORITHMS: tuple[Algorithm, ...] = TABULAR + CONTROL
+"""In the order of the chapters."""
+
+
+def find(name: str) -> Algorithm:
+    """Return the algorithm called `name`.
+
+    Raises:
+        ValueError: there is none; the message names the nearest ones.
+    """
+    for algorithm in ALGORITHMS:
+        if algorithm.name == name:
+            return algorithm
+    from difflib import get_close_matches  # noqa: PLC0415 - only for the message
+
+    names = [algorithm.name for algorithm in ALGORITHMS]
+    near = get_close_matches(name, names, n=3)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are: {', '.join(names)}"
+    raise ValueError(f"no algorithm is called {name!r}; {hint}")
+
+
+def supporting(actions: ActionKind, observations: ObservationKind) -> list[str]:
+    """Return the names of the algorithms that can choose actions of a kind and learn from observations of a kind."""
+    return [a.name for a in ALGORITHMS if actions in a.actions and a.observations == observations]

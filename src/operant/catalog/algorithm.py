@@ -1,0 +1,56 @@
+"""What is said about an algorithm before it runs: `Algorithm`."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+ActionKind = Literal["discrete", "continuous"]
+"""The kinds of action."""
+ObservationKind = Literal["none", "finite", "continuous"]
+"""The kinds of observation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """What there is to say about an algorithm before running it.
+
+    Attributes:
+        name: what it is called on the command line.
+        title: its name in full.
+        chapter: the package that holds it, under `operant`.
+        family: what it learns: `bandit`, `prediction`, `value`, `policy`, `actor-critic`, ...
+        model: whether it has a model of the world: `none`, `known` or `learned`.
+        on_policy: whether it learns only from what its current policy did.
+        actions: the kinds of action it can choose.
+        idea: its key idea, in a sentence.
+        paper: where it was published.
+        module: the module that implements it.
+        config: the name of its configuration in that module.
+        learner: the name of its learner in that module.
+        unit: what a budget counts.
+        presets: named configurations, beside those that a task selects by itself.
+        values: fields of the configuration and what they are in this variant of what the module implements; they win
+            over a preset, and what a user names wins over them.
+    """
+
+    name: str
+    title: str
+    chapter: str
+    family: str
+    model: Literal["none", "known", "learned"] = "none"
+    on_policy: bool
+    actions: tuple[ActionKind, ...] = ("discrete",)
+    idea: str
+    paper: str
+    module: str
+    config: str
+    learner: str
+    unit: str = "environment steps"
+    presets: tuple[str, ...] = ("paper",)
+    values: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def observations(self) -> ObservationKind:
+        """What it can tell apart: nothing (a bandit has one state), finitely many states, or vectors and pictures."""
+        if self.family == "bandit":
+            return "none"
+        return "finite" if self.chapter == "tabular" else "continuous"

@@ -1,0 +1,241 @@
+"""Advantage actor-critic: the synchronous form of A3C (Mnih et al. 2016, arXiv:1602.01783, algorithm S3).
+
+Collect a few steps in many environments; judge every action by how much better it went than the critic expected; take
+one gradient step on policy and critic, and throw the steps away. With one step a rollout it is the classic one-step
+actor-critic (Barto, Sutton and Anderson 1983; Sutton and Barto 2018, section 13.5), the entry `actor-critic`.
+
+What differs from the paper: all environments act with the same parameters and make one gradient together, where the
+paper's actors run asynchronously (`operant.control.a3c` does). Policy and critic share no layers by default, as in the
+paper's physical tasks; its Atari networks are `shared`. The gradient of each seed is clipped by its norm, layers are
+initialised orthogonally, and the paper, which draws the learning rate at random for each run, names none: 7e-4 is that
+of OpenAI's A2C. An episode cut by a time limit bootstraps from the value of its true final observation (Pardo et al.
+2018). The one-step actor-critic leaves out the factor γ^t of the textbook, as all practice does: its gradient is not
+that of the discounted return (Thomas 2014). Continuous actions are in units of half the range of the action space.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from operant import ops
+from operant.control.agent import Agent, Samples, Scaling
+from operant.envs import BatchEnv
+from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec
+from operant.runtime.bounds import require
+from operant.runtime.learner import Metrics
+from operant.runtime.rollouts import Rollout, by_seed
+from operant.state import State, clone
+
+
+@dataclass(frozen=True)
+class A2CConfig:
+    """Hyperparameters of advantage actor-critic. Defaults are the paper's, or OpenAI's A2C's where it is silent."""
+
+    environments: int = 16
+    """Environments a seed, N. More give less correlated batches and a steadier gradient, from more steps."""
+    steps: int = 5
+    """Steps of every environment in one rollout, T. More see further before bootstrapping, and update less often."""
+    optimizer: OptimizerName = "rmsprop"
+    """The paper's RMSProp, or Adam, which needs less tuning."""
+    learning_rate: float = 7e-4
+    """Step size of the optimizer."""
+    anneal: Literal["none", "learning_rate"] = "learning_rate"
+    """Whether the learning rate falls linearly to zero over the budget."""
+    optimizer_epsilon: float = 1e-5
+    """Added to the second moment under the root (RMSProp) or to the root (Adam). Higher takes smaller steps."""
+    gamma: float = 0.99
+    """Discount a step. Higher looks further ahead and has more variance."""
+    estimator: Literal["n-step", "gae"] = "n-step"
+    """How advantages are estimated: from n-step returns as in the paper, or by generalised advantage estimation."""
+    n: int | None = None
+    """Most real rewards in an n-step return; None: as many as the rollout has. More trust the critic less."""
+    lam: float = 0.95
+    """λ of generalised advantage estimation: 0 trusts the critic (bias), 1 the sampled return (variance)."""
+    target: Literal["advantage", "monte-carlo", "bootstrap"] = "advantage"
+    """What the critic should predict: the return that judges the action, all rewards of the rollout, or one of them."""
+    value_coefficient: float = 0.5
+    """Weight of the value loss (half the squared error). Matters most where the networks are shared."""
+    entropy_coefficient: float = 0.01
+    """Weight of the entropy bonus. Higher explores more and commits later."""
+    max_grad_norm: float | None = 0.5
+    """Largest gradient norm of one seed; None: no clipping."""
+    normalise_advantages: bool = False
+    """Whether the advantages of a seed's rollout get mean 0 and standard deviation 1."""
+    critics: int = 1
+    """Critics that learn from the same data and differ by their first parameters; their mean is the value."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers."""
+    activation: Activation = "tanh"
+    """Nonlinearity of the hidden layers."""
+    shared: bool = False
+    """Whether policy and value share the hidden layers."""
+    log_std: float = 0.0
+    """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
+    normalise_observations: bool = False
+    """Whether observations are normalised by running mean and standard deviation."""
+    normalise_rewards: bool = False
+    """Whether rewards are divided by the running standard deviation of the discounted return."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        require(
+            self,
+            environments="[1, inf)",
+            steps="[1, inf)",
+            optimizer=tuple(OPTIMIZERS),
+            learning_rate="(0, inf)",
+            anneal=("none", "learning_rate"),
+            optimizer_epsilon="(0, inf)",
+            gamma="[0, 1]",
+            estimator=("n-step", "gae"),
+            n="[1, inf) or None",
+            lam="[0, 1]",
+            target=("advantage", "monte-carlo", "bootstrap"),
+            value_coefficient="[0, inf)",
+            entropy_coefficient="[0, inf)",
+            max_grad_norm="(0, inf) or None",
+            critics="[1, inf)",
+        )
+
+
+TARGET_LAMBDA = {"monte-carlo": 1.0, "bootstrap": 0.0}
+"""λ of the λ-return that is the critic's target, where that is not the return which judges the action."""
+
+DIAGNOSTICS = ("losses/policy", "losses/value", "losses/entropy", "losses/gradient_norm")
+"""What is measured in an update."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "CartPole-v1": {
+        "steps": 64,
+        "optimizer": "adam",
+        "learning_rate": 5e-3,
+        "estimator": "gae",
+        "lam": 0.98,
+        "entropy_coefficient": 0.0,
+    },
+    "Acrobot-v1": {
+        "steps": 16,
+        "optimizer": "adam",
+        "learning_rate": 2e-3,
+        "estimator": "gae",
+        "normalise_advantages": True,
+        "entropy_coefficient": 0.0,
+    },
+    "zoo": {"environments": 8, "anneal": "none", "entropy_coefficient": 0.0},
+}
+"""Configuration by task, which selects its own, or by name; what is not named keeps its default.
+
+`zoo` is what RL Baselines3 Zoo uses for CartPole-v1.
+"""
+
+
+class A2C:
+    """The learner: `S` seeds trained as one program.
+
+    Args:
+        config: hyperparameters.
+        env: `S * config.environments` rows, made with the same seeds.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        budget: environment steps a seed, over which the learning rate falls to zero.
+
+    Attributes:
+        consumed: environment steps a seed so far.
+        agent: policy and value, and the environments they act in; `act`, `noise` and `close` are its own.
+    """
+
+    def __init__(self, config: A2CConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.agent = Agent(
+            env,
+            seeds=seeds,
+            rows=config.environments,
+            algorithm="a2c",
+            spec=Spec(config.hidden, config.activation, shared=config.shared, critics=config.critics),
+            log_std=config.log_std,
+            scaling=Scaling(config.normalise_observations, config.normalise_rewards, config.gamma),
+        )
+        self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
+        self.optimizer = OPTIMIZERS[config.optimizer](
+            self.agent.parameters, epsilon=config.optimizer_epsilon, max_grad_norm=config.max_grad_norm
+        )
+        self.consumed = 0
+
+    def iterate(self) -> Metrics:
+        """Collect a rollout, judge it and improve on it once."""
+        remaining = max(1.0 - self.consumed / self.budget, 1e-6)
+        rollout = self.agent.collect(self.config.steps)
+        batch = self.judge(rollout)
+        metrics = self.improve(batch, remaining)
+        self.consumed += self.config.steps * self.config.environments
+        return {**rollout.metrics, **metrics}
+
+    @torch.no_grad()
+    def judge(self, rollout: Rollout) -> Samples:
+        """Estimate the advantage of every action, and the returns that the critic should predict."""
+        config, rewards = self.config, rollout.rewards
+        values, next_values = rollout.successor_values(self.agent.networks.value)
+        ends: dict[str, Any] = {
+            "terminated": rollout.terminated,
+            "truncated": rollout.truncated,
+            "gamma": config.gamma,
+        }
+        if config.estimator == "gae":
+            advantages = ops.gae(rewards, values, next_values, lam=config.lam, **ends)
+        else:
+            advantages = ops.n_step_returns(rewards, next_values, n=config.n or config.steps, **ends) - values
+        batch = Samples.of(rollout, self.agent, advantages=advantages, values=values)
+        if config.target != "advantage":
+            targets = ops.lambda_returns(rewards, next_values, lam=TARGET_LAMBDA[config.target], **ends)
+            batch = replace(batch, targets=by_seed(targets))
+        return batch.standardised() if config.normalise_advantages else batch
+
+    def improve(self, batch: Samples, remaining: float) -> Metrics:
+        """Take one gradient step; `remaining` is the share of the budget not yet used."""
+        learning_rate = self.config.learning_rate * (1.0 if self.config.anneal == "none" else remaining)
+        skipped = self.optimizer.skipped.clone()
+        gradient, losses = self.gradient(batch)
+        norm = self.optimizer.step(gradient, learning_rate=learning_rate)
+        metrics: dict[str, Tensor | float] = dict(zip(DIAGNOSTICS, (*losses, norm), strict=True))
+        metrics["value/explained_variance"] = ops.explained_variance(batch.old_values, batch.targets, batch.weights)
+        metrics["schedule/learning_rate"] = learning_rate
+        metrics["health/skipped_updates"] = self.optimizer.skipped - skipped
+        return metrics
+
+    def gradient(self, batch: Samples) -> tuple[Tensor, Tensor]:
+        """Return the gradient `[S, P]` of the loss, and the means `[3, S]` of its parts: policy, value, entropy."""
+        networks = Pass(self.agent.networks, batch.obs)
+        loss, parts = self.loss(networks, batch)
+        return networks.gradient(loss), parts
+
+    def loss(self, networks: Pass, batch: Samples) -> tuple[Tensor, Tensor]:
+        """Return the loss of algorithm S3, with the entropy bonus, summed over seeds; and its parts, a mean a seed."""
+        config, targets = self.config, batch.targets
+        log_probs = self.agent.head.log_prob(networks.outputs, networks.free, batch.actions)
+        policy = ops.policy_gradient(log_probs, batch.advantages)
+        if config.critics == 1:
+            value = ops.value_loss(networks.values, targets)
+        else:
+            value = ops.value_loss(networks.values, targets.unsqueeze(1).expand_as(networks.values)).sum(1)
+        entropy = self.agent.head.entropy(networks.outputs, networks.free).expand_as(policy)
+        loss = torch.add(policy, value, alpha=config.value_coefficient)
+        loss = torch.sub(loss, entropy, alpha=config.entropy_coefficient)
+        parts = torch.stack((policy.detach(), value.detach(), entropy.detach()))
+        weights = None if batch.weights is None else batch.weights.expand_as(parts)
+        return ops.weighted_mean(loss, batch.weights).sum(), ops.weighted_mean(parts, weights)
+
+    def state_dict(self) -> State:
+        """Return networks, optimizer, random streams, environments and counters."""
+        return clone(
+            {"consumed": self.consumed, "agent": self.agent.state_dict(), "optimizer": self.optimizer.state_dict()}
+        )
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken."""
+        self.agent.load_state_dict(state["agent"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.consumed = state["consumed"]

@@ -1,0 +1,370 @@
+"""Asynchronous advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, algorithm S3).
+
+Worker processes share one set of parameters and the moments of one optimizer. Each worker, on its own and without
+a lock: copies the parameters, collects a few steps in environments of its own, judges them, and takes a step on the
+shared parameters along its gradient. By then the others have stepped too, so the gradient is that of a policy some
+updates old; the number of updates between reading and writing is measured (`staleness/mean` and `staleness/most`).
+
+How a worker collects, judges and differentiates is `operant.control.a2c`: the two methods differ in when the gradient
+is applied, and to what.
+
+What differs from the paper: processes take the place of threads, a worker may have several environments, and Adam may
+take the place of RMSProp; see `operant.control.a2c` for what its networks and estimates differ in.
+
+One seed at a time. Workers race, so two runs of a seed differ, and a resumed run goes on from the same parameters and
+not with the same numbers: resumption is statistical. The CPU only.
+"""
+
+import multiprocessing
+import signal
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from typing import Any, NoReturn
+
+import torch
+import torch.multiprocessing
+from torch import Tensor
+
+from operant import streams
+from operant.control.a2c import A2C, DIAGNOSTICS, A2CConfig
+from operant.control.agent import Agent, Scaling
+from operant.envs import BatchEnv, TensorEnv, make
+from operant.nets import OPTIMIZERS, Spec
+from operant.runtime.bounds import require
+from operant.runtime.learner import Metrics
+from operant.state import State, clone, copy_into
+
+
+@dataclass(frozen=True)
+class A3CConfig(A2CConfig):
+    """Hyperparameters of asynchronous advantage actor-critic: those of `A2CConfig` for each worker, and its own."""
+
+    environments: int = 1
+    """Environments of each worker. More make its gradients steadier, and fewer for the same steps."""
+    workers: int = 16
+    """Processes. More than processor cores take turns, and make every gradient older."""
+    slice_steps: int = 2000
+    """Steps of all workers together in one iteration, after which they wait until they are told to go on."""
+    deadline: float = 120.0
+    """Seconds that a worker may take for an update, or to start, before it is taken for hung."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        require(self, workers="[1, inf)", slice_steps="[1, inf)", deadline="(0, inf)")
+        for name in ("normalise_observations", "normalise_rewards"):
+            if getattr(self, name):
+                raise ValueError(f"{name} must be false: the workers share no statistics; a2c has them")
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "CartPole-v1": {
+        "workers": 4,
+        "environments": 8,
+        "steps": 64,
+        "optimizer": "adam",
+        "learning_rate": 3e-3,
+        "estimator": "gae",
+        "lam": 0.98,
+        "entropy_coefficient": 0.0,
+    },
+}
+"""Configuration by task, which selects its own; what is not named keeps its default."""
+
+MakeEnv = Callable[[int], BatchEnv]
+"""Makes the environments of a worker from its seed; must be importable in another process."""
+
+UPDATES, STEPS = 0, 1
+"""Columns of `Shared.counts`."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all workers read and write, in shared memory.
+
+    Attributes:
+        parameters: `[1, P]`.
+        moments: of the optimizer, by the names of its `state_dict`.
+        counts: updates and environment steps of each worker, `[W, 2]`; each writes its own row alone, so that no count
+            is lost in a race.
+    """
+
+    parameters: Tensor
+    moments: State
+    counts: Tensor
+
+
+class Worker:
+    """One worker, in its own process.
+
+    Args:
+        index: which one it is.
+        config: hyperparameters.
+        make_env: makes its environments.
+        seed: of its streams of random numbers.
+        budget: environment steps of all workers, over which the learning rate falls to zero.
+        shared: what it shares with the others.
+    """
+
+    def __init__(
+        self, index: int, config: A3CConfig, make_env: MakeEnv, *, seed: int, budget: int, shared: Shared
+    ) -> None:
+        self.index, self.config, self.budget, self.shared = index, config, budget, shared
+        self.local = A2C(config, make_env(seed), seeds=[seed], budget=budget)
+        self.close = self.local.close
+        self.optimizer = OPTIMIZERS[config.optimizer](
+            shared.parameters, epsilon=config.optimizer_epsilon, max_grad_norm=config.max_grad_norm
+        )
+        self.optimizer.adopt(shared.moments)
+
+    def run(self, target: int, stopped: Callable[[], bool]) -> list[list[float]]:
+        """Update until all workers together have taken `target` steps, and report every update (`REPORT`)."""
+        config, counts, agent = self.config, self.shared.counts, self.local.agent
+        reports: list[Tensor] = []
+        while (consumed := int(counts[:, STEPS].sum())) < target and not stopped():
+            read = int(counts[:, UPDATES].sum())
+            agent.parameters.copy_(self.shared.parameters)
+            rollout = agent.collect(config.steps)
+            gradient, losses = self.local.gradient(self.local.judge(rollout))
+            remaining = 1.0 if config.anneal == "none" else max(1.0 - consumed / self.budget, 1e-6)
+            staleness = int(counts[:, UPDATES].sum()) - read
+            skipped = self.optimizer.skipped.clone()
+            norm = self.optimizer.step(gradient, learning_rate=config.learning_rate * remaining)
+            counts[self.index, UPDATES] += 1
+            counts[self.index, STEPS] += config.steps * config.environments
+            episodes = [rollout.metrics[f"rollout/{name}"] for name in ("episodes", "episode_return", "episode_length")]
+            own = [torch.tensor([staleness]), self.optimizer.skipped - skipped]
+            reports.append(torch.stack([*losses, norm, *episodes, *own]).double())
+        return torch.cat(reports, dim=1).tolist() if reports else [[] for _ in REPORT]
+
+
+REPORT = (*DIAGNOSTICS, "episodes", "return", "length", "staleness", "skipped")
+"""What a worker reports of each update."""
+
+
+def work(make_worker: Callable[[], Worker], connection: Connection) -> None:
+    """Be a worker: run to each target that comes through the connection, until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is the parent's to handle
+    torch.set_num_threads(1)
+    try:
+        worker = make_worker()
+        try:
+            while True:
+                connection.send(worker.run(connection.recv(), connection.poll))
+        finally:
+            worker.close()
+    except (EOFError, ConnectionError):
+        return  # the parent has gone, or has closed the connection
+    except Exception:
+        connection.send(traceback.format_exc())
+
+
+class Crew:
+    """The worker processes, never waited for without a deadline.
+
+    Args:
+        config: hyperparameters.
+        shared: what the workers share.
+        makers: one for each worker, called in its process.
+    """
+
+    def __init__(self, config: A3CConfig, shared: Shared, makers: Sequence[Callable[[], Worker]]) -> None:
+        self.config, self.shared = config, shared
+        # A server that has imported everything makes workers quickly; where there is none each imports for itself.
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        context: Any = torch.multiprocessing.get_context(method)
+        context.set_forkserver_preload([__name__])
+        self.connections: list[Connection] = []
+        self.processes: list[Any] = []
+        for maker in makers:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=work, args=(maker, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self.connections.append(ours)
+            self.processes.append(process)
+
+    def run(self, target: int) -> list[list[float]]:
+        """Let all workers run to a target; return their reports of all updates, `[len(REPORT)][updates]`.
+
+        Raises:
+            RuntimeError: a worker failed, died, or made no update before the deadline. The message names it.
+        """
+        for index, connection in enumerate(self.connections):
+            try:
+                connection.send(target)
+            except ConnectionError:
+                self._lost(index)
+        reports: list[list[float]] = [[] for _ in REPORT]
+        pending = dict(enumerate(self.connections))
+        seen, since = self.shared.counts[:, UPDATES].tolist(), [time.monotonic()] * len(pending)
+        while pending:
+            ready = wait(list(pending.values()), timeout=min(1.0, self.config.deadline / 4))
+            now, counts = time.monotonic(), self.shared.counts[:, UPDATES].tolist()
+            for index, connection in list(pending.items()):
+                if counts[index] != seen[index]:
+                    seen[index], since[index] = counts[index], now
+                if connection in ready:
+                    for column, values in zip(reports, self._receive(index), strict=True):
+                        column.extend(values)
+                    del pending[index]
+                elif now - since[index] > self.config.deadline:
+                    self._fail(
+                        f"worker {index} (process {self.processes[index].pid}) has made no update for "
+                        f"{self.config.deadline:g} seconds. If its environment is that slow, raise `deadline`"
+                    )
+        return reports
+
+    def _receive(self, index: int) -> list[list[float]]:
+        try:
+            answer = self.connections[index].recv()
+        except (EOFError, ConnectionError):
+            self._lost(index)
+        if isinstance(answer, str):
+            self._fail(f"worker {index} failed:\n{answer}")
+        return answer
+
+    def _lost(self, index: int) -> NoReturn:
+        process = self.processes[index]
+        process.join(1.0)
+        self._fail(
+            f"worker {index} (process {process.pid}) died with exit code {process.exitcode}. A negative exit code is "
+            "the signal that killed it; -9 often means that the machine ran out of memory"
+        )
+
+    def _fail(self, what: str) -> NoReturn:
+        self.close()
+        raise RuntimeError(f"a3c: {what}. `operant resume` goes on from the last checkpoint")
+
+    def close(self) -> None:
+        """End all workers: those that wait by themselves, the others by force."""
+        for connection in self.connections:
+            connection.close()
+        until = time.monotonic() + 1.0
+        for process in self.processes:
+            process.join(max(0.0, until - time.monotonic()))
+            if process.is_alive():
+                process.kill()  # which also ends a stopped one
+                process.join(5.0)
+
+
+class A3C:
+    """The learner: one seed, and workers that share its parameters.
+
+    Args:
+        config: hyperparameters.
+        env: `config.environments` rows; tells what the workers' environments are like, and is never stepped.
+        seeds: one non-negative integer.
+        budget: environment steps of all workers, over which the learning rate falls to zero.
+        make_env: makes the environments of a worker from its seed. Default: those of the task of `env`.
+
+    Attributes:
+        consumed: environment steps of all workers so far.
+        agent: the shared policy and value; `act` and `noise` are its own.
+
+    Raises:
+        ValueError: there are several seeds, or the device is not the CPU.
+    """
+
+    def __init__(
+        self,
+        config: A3CConfig,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int,
+        make_env: MakeEnv | None = None,
+    ) -> None:
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        if len(seeds) != 1:
+            raise ValueError(
+                f"a3c trains one seed at a time, got {list(seeds)}: start it once for each (`--seeds 1`), or take a2c"
+            )
+        if env.device.type != "cpu":
+            raise ValueError(f"a3c shares memory between processes and runs on the CPU, got device {env.device}")
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.agent = Agent(
+            env,
+            seeds=seeds,
+            rows=config.environments,
+            algorithm="a3c",
+            spec=Spec(config.hidden, config.activation, shared=config.shared, critics=config.critics),
+            log_std=config.log_std,
+            scaling=Scaling(observations=False, rewards=False, gamma=config.gamma),
+        )
+        self.act, self.noise = self.agent.act, self.agent.noise
+        parameters = self.agent.parameters.share_memory_()
+        moments = OPTIMIZERS[config.optimizer](parameters, epsilon=config.optimizer_epsilon).state_dict()
+        del moments["skipped"]  # each worker counts its own
+        counts = torch.zeros(config.workers, 2, dtype=torch.int64)
+        self.shared = Shared(
+            parameters, {name: tensor.share_memory_() for name, tensor in moments.items()}, counts.share_memory_()
+        )
+        self.make_env = make_env or partial(
+            _make_env, env.task, config.environments, "tensor" if isinstance(env, TensorEnv) else "gymnasium"
+        )
+        self.crew: Crew | None = None
+
+    @property
+    def consumed(self) -> int:
+        """Environment steps of all workers so far."""
+        return int(self.shared.counts[:, STEPS].sum())
+
+    def iterate(self) -> Metrics:
+        """Let the workers run for a slice of the budget, and say what happened."""
+        if self.crew is None:
+            self.crew = self._start()
+        reports = self.crew.run(self.consumed + self.config.slice_steps)
+        *losses, episodes, returns, lengths, staleness, skipped = torch.tensor(reports, dtype=torch.float64)
+        count = episodes.sum()
+        metrics = {name: values.mean() for name, values in zip(DIAGNOSTICS, losses, strict=True)}
+        metrics |= {
+            # The mean over the episodes of an update is not a number where none ended.
+            "rollout/episode_return": (returns.nan_to_num() * episodes).sum() / count,
+            "rollout/episode_length": (lengths.nan_to_num() * episodes).sum() / count,
+            "rollout/episodes": count,
+            "staleness/mean": staleness.mean(),
+            "staleness/most": staleness.max(),
+            "health/skipped_updates": skipped.sum(),
+        }
+        return {name: value.reshape(1) for name, value in metrics.items()}
+
+    def _start(self) -> Crew:
+        # The streams of a session begin where it does: a resumed one does not draw the same numbers again.
+        seeds = [streams.integer(self.seeds[0], "worker", index, self.consumed) for index in range(self.config.workers)]
+        make = partial(Worker, config=self.config, make_env=self.make_env, budget=self.budget, shared=self.shared)
+        return Crew(self.config, self.shared, [partial(make, index, seed=seed) for index, seed in enumerate(seeds)])
+
+    def close(self) -> None:
+        """End the workers and close the environments. Calling it twice does no harm."""
+        if self.crew is not None:
+            self.crew.close()
+            self.crew = None
+        self.agent.close()
+
+    def state_dict(self) -> State:
+        """Return parameters, optimizer and counters. Workers and their environments begin anew after a resumption."""
+        return clone(
+            {
+                "parameters": self.shared.parameters,
+                "moments": self.shared.moments,
+                "counts": self.shared.counts.sum(0),
+            }
+        )
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from where the state was taken, with other random numbers."""
+        copy_into(self.shared.parameters, state["parameters"], "parameters")
+        for name, tensor in self.shared.moments.items():
+            copy_into(tensor, state["moments"][name], f"moments.{name}")
+        self.shared.counts.zero_()
+        copy_into(self.shared.counts[0], state["counts"], "counts")
+
+
+def _make_env(task: str, rows: int, backend: Any, seed: int) -> BatchEnv:
+    return make(task, rows, [seed], backend=backend)

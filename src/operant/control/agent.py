@@ -1,0 +1,214 @@
+"""What acts in the environments of an on-policy method: `Agent`; and its experience, ready for updates: `Samples`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Self, cast
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from operant import ops, streams
+from operant.envs import BatchEnv, Normalise, Tree, is_picture, require_space
+from operant.nets import ActorCritic, Spec, head_for
+from operant.runtime.rollouts import Collector, Rollout, by_seed
+from operant.state import State, copy_into, generator_state, set_generator_state
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Which numbers of an environment are brought to the scale that networks like (`operant.envs.Normalise`).
+
+    Attributes:
+        observations: whether observations are normalised by running mean and standard deviation.
+        rewards: whether rewards are divided by the running standard deviation of the discounted return.
+        gamma: discount of that return.
+    """
+
+    observations: bool
+    rewards: bool
+    gamma: float
+
+
+class Agent:
+    """A policy and a critic for each of `S` seeds, and the `S * N` environments they act in.
+
+    Args:
+        env: `S * N` rows, made with the same seeds.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        rows: N.
+        algorithm: its name, for messages.
+        spec: shape of the networks.
+        log_std: initial logarithm of the standard deviation of continuous actions.
+        scaling: of observations and rewards.
+
+    Attributes:
+        parameters: `[S, P]` of policy and value.
+        networks: bound to them.
+        head: what the policy's outputs mean.
+        device: where all of it lives.
+
+    Raises:
+        ValueError: the environment's spaces do not suit, or its rows are not `S * N`.
+    """
+
+    def __init__(
+        self,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        rows: int,
+        algorithm: str,
+        spec: Spec,
+        log_std: float,
+        scaling: Scaling,
+    ) -> None:
+        require_space(env, algorithm=algorithm, observations=(spaces.Box, spaces.Dict))
+        require_rows(env, seeds, rows)
+        self.seeds, self.rows, self.device = list(seeds), rows, env.device
+        if scaling.observations and is_picture(env.observation_space):
+            raise ValueError("normalise_observations is for vectors: pictures are scaled by the network")
+        self.normaliser: Normalise | None = None
+        if scaling.observations or scaling.rewards:
+            env = self.normaliser = Normalise(
+                env,
+                seeds=len(seeds),
+                observations=scaling.observations,
+                rewards=scaling.rewards,
+                gamma=scaling.gamma,
+            )
+        self.collector = Collector(env, seeds=len(seeds))
+        self.head = head_for(env.action_space, log_std=log_std, device=env.device)
+        features = self.collector.features
+        shape = ActorCritic(features.shape, self.head, spec, masked=features.masked)
+        initial = shape.initial([streams.torch_generator(seed, "networks") for seed in seeds])
+        self.parameters = initial.to(env.device)
+        self.networks = shape.bind(self.parameters)
+        self.streams = [streams.torch_generator(seed, "policy", device=env.device) for seed in seeds]
+
+    @torch.no_grad()
+    def collect(self, steps: int) -> Rollout:
+        """Act with the current policy for `steps` steps, keeping its actions and outputs."""
+        noise = [self.head.noise((steps, self.rows), stream) for stream in self.streams]
+        drawn = torch.stack(noise, dim=1).unbind(0)
+
+        def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+            outputs = self.networks.policy(obs)
+            actions = self.head.sample(outputs, self.networks.free, drawn[t])
+            return (actions, outputs), self.head.to_env(actions)
+
+        return self.collector.collect(steps, act)
+
+    @torch.no_grad()
+    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+        """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
+        outputs, free = self.networks.policy(self.read(obs)), self.networks.free
+        actions = self.head.mode(outputs, free) if noise is None else self.head.sample(outputs, free, noise)
+        return self.head.to_env(actions), None
+
+    def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
+        """Return a random order `[M]` of the samples of a seed, to be cut into equal parts."""
+        return torch.randperm(samples, generator=stream, device=self.device)
+
+    def read(self, obs: Tree) -> Tensor:
+        """Turn observations `[S, N, ...]` as the environment gives them into what the networks look at."""
+        if self.normaliser is not None:
+            obs = self.normaliser.normalise(cast(Tensor, obs))
+        return self.collector.features.by_seed(obs)
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw the noise for one action of each of `rows` rows of every seed."""
+        return self.head.noise((len(self.seeds), rows), generator)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.collector.env.close()
+
+    def state_dict(self) -> State:
+        """Return networks, random streams and environments."""
+        return {
+            "parameters": self.parameters,
+            "collector": self.collector.state_dict(),
+            "streams": [generator_state(stream) for stream in self.streams],
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken."""
+        copy_into(self.parameters, state["parameters"], "parameters")
+        self.collector.load_state_dict(state["collector"])
+        for stream, saved in zip(self.streams, state["streams"], strict=True):
+            set_generator_state(stream, saved)
+
+
+def require_rows(env: BatchEnv, seeds: Sequence[int], rows: int) -> None:
+    """Refuse an environment that has not `rows` rows for every seed.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if env.rows != len(seeds) * rows:
+        raise ValueError(
+            f"{len(seeds)} seeds with {rows} environments each need {len(seeds) * rows} rows, "
+            f"but the environment has {env.rows}"
+        )
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One rollout ready for updates; every tensor is `[S, M, ...]` with M = T * N samples a seed.
+
+    Attributes:
+        obs: what the policy saw.
+        actions: what it did, in its own units.
+        outputs: what its network gave.
+        old_log_probs: of the actions when they were chosen.
+        advantages: of the actions.
+        targets: what the critic should predict.
+        old_values: what it predicted.
+        weights: 1 where a sample counts and 0 where not; None when every sample counts.
+    """
+
+    obs: Tensor
+    actions: Tensor
+    outputs: Tensor
+    old_log_probs: Tensor
+    advantages: Tensor
+    targets: Tensor
+    old_values: Tensor
+    weights: Tensor | None
+
+    @classmethod
+    def of(cls, rollout: Rollout, agent: Agent, *, advantages: Tensor, values: Tensor) -> Self:
+        """Flatten what an agent collected, with `advantages` and `values` `[T, S, N]`; targets are their sum."""
+        actions, outputs = (by_seed(kept) for kept in rollout.kept)
+        flat, old_values = by_seed(advantages), by_seed(values)
+        return cls(
+            obs=by_seed(rollout.obs),
+            actions=actions,
+            outputs=outputs,
+            old_log_probs=agent.head.log_prob(outputs, agent.networks.free, actions),
+            advantages=flat,
+            targets=flat + old_values,
+            old_values=old_values,
+            weights=None if rollout.valid is None else by_seed(rollout.valid).to(advantages.dtype),
+        )
+
+    def standardised(self) -> Self:
+        """Return the samples with advantages of mean 0 and standard deviation 1 in each seed."""
+        return replace(self, advantages=ops.standardise(self.advantages, self.weights))
+
+    def shuffled(self, order: Tensor, parts: int) -> Self:
+        """Return the samples in the order `[S, M]`, a permutation for each seed, as `[parts, S, M / parts, ...]`."""
+        seeds, samples = order.shape
+        flat = order + torch.arange(seeds, device=order.device).unsqueeze(1) * samples
+        index = flat.view(seeds, parts, samples // parts).transpose(0, 1).reshape(-1)
+
+        def pick(tensor: Tensor) -> Tensor:
+            return tensor.flatten(0, 1)[index].view(parts, seeds, samples // parts, *tensor.shape[2:])
+
+        return self.map(pick)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Return the samples with `function` applied to every tensor."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: function(value) for name, value in values.items() if value is not None})

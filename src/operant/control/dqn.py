@@ -1,0 +1,390 @@
+"""Deep Q-networks (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518).
+
+Collect transitions ε-greedily into a replay memory; judge minibatches of them by the values of their successors, as a
+target network sees them that stands still between copies; improve the values of the actions taken towards these targets
+(algorithm 1). The variants are values of single fields, and can be combined: `double` (van Hasselt et al. 2016),
+`dueling` (Wang et al. 2016), `n` steps before bootstrapping (off-policy without a correction, as in Rainbow, Hessel et
+al. 2018), and `priority` (Schaul et al. 2016). A capacity of one batch is no replay, a copy after every
+gradient step no target network.
+
+What differs from the paper: Adam takes the place of RMSProp; networks are perceptrons; ε falls over a fraction of the
+budget; rewards are not clipped to [-1, 1]; an episode that is cut by a time limit bootstraps from the value of its true
+final observation, so only `terminated` ends a return. The gradient is that of the network that acts; the target of the
+paper's equation is held fixed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from operant import ops, streams
+from operant.control.experience import Experience
+from operant.envs import BatchEnv, require_space
+from operant.nets import Activation, CategoricalHead, StackedAdam
+from operant.nets.action_values import ActionValues, ValuePass
+from operant.runtime.bounds import require
+from operant.runtime.learner import Metrics
+from operant.runtime.priorities import Priorities
+from operant.runtime.replay import Transitions
+from operant.state import State, clone, copy_into, generator_state, set_generator_state
+
+
+@dataclass(frozen=True)
+class DQNConfig:
+    """Hyperparameters of DQN. Defaults are those of the paper (extended data table 1) but for network and optimizer."""
+
+    environments: int = 1
+    """Environments a seed, N. More make collecting faster and the memory more varied."""
+    train_every: int = 4
+    """Environment steps of a seed between two trainings, a multiple of N. More use less computation, and data less."""
+    updates: int = 1
+    """Gradient steps of one training. More use the data better, until values run away."""
+    batch: int = 32
+    """Transitions of one gradient step. More make steps less noisy and slower."""
+    capacity: int = 1_000_000
+    """Transitions in the memory. More are less correlated, and older."""
+    warmup: int = 50_000
+    """Environment steps of random actions before the first training."""
+    sync: int = 10_000
+    """Gradient steps between two copies to the target network. More are steadier and slower; 1 is no target network."""
+    tau: float = 1.0
+    """How far a copy moves the target network: 1 all the way; with `sync` 1 and a small τ it follows smoothly."""
+    learning_rate: float = 2.5e-4
+    """Step size of Adam."""
+    anneal: Literal["none", "learning_rate"] = "none"
+    """What falls linearly to zero over the budget: nothing, or the learning rate."""
+    gamma: float = 0.99
+    """Discount a step. Higher looks further ahead and is less steady."""
+    n: int = 1
+    """Rewards that are summed before bootstrapping. More spread news faster, with more variance and off-policy bias."""
+    double: bool = False
+    """Whether the network that learns chooses the action whose value the target network tells."""
+    dueling: bool = False
+    """Whether the network has separate streams for the state's value and the actions' advantages."""
+    priority: float = 0.0
+    """α of prioritised replay: 0 draws uniformly, 1 in proportion to the last error. Higher favours surprises."""
+    beta: float = 0.4
+    """Initial exponent of the weights that correct for priorities; it rises linearly to 1 over the budget."""
+    huber_delta: float = 1.0
+    """Error beyond which the loss is linear, in units of return; infinity makes it half the squared error."""
+    max_grad_norm: float | None = None
+    """Largest gradient norm of one seed; None: no clipping."""
+    epsilon_start: float = 1.0
+    """Probability of a random action at first."""
+    epsilon_end: float = 0.1
+    """Probability of a random action in the end. Higher explores more and earns less."""
+    epsilon_fraction: float = 0.02
+    """Fraction of the budget over which that probability falls linearly. More explore longer."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    activation: Activation = "relu"
+    """Nonlinearity of the hidden layers."""
+    scale_observations: bool = False
+    """Whether observations are scaled to [-1, 1] where the bounds of their space are finite."""
+    adam_epsilon: float = 1e-8
+    """Added to the root of Adam's second moment."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        require(
+            self,
+            environments="[1, inf)",
+            train_every="[1, inf)",
+            updates="[1, inf)",
+            batch="[1, inf)",
+            capacity="[1, inf)",
+            warmup="[0, inf)",
+            sync="[1, inf)",
+            tau="(0, 1]",
+            learning_rate="(0, inf)",
+            anneal=("none", "learning_rate"),
+            gamma="[0, 1]",
+            n="[1, inf)",
+            priority="[0, 1]",
+            beta="[0, 1]",
+            huber_delta="(0, inf]",
+            max_grad_norm="(0, inf) or None",
+            epsilon_start="[0, 1]",
+            epsilon_end="[0, 1]",
+            epsilon_fraction="[0, 1]",
+            adam_epsilon="(0, inf)",
+        )
+        if self.train_every % self.environments:
+            raise ValueError(
+                f"train_every ({self.train_every}) must be a multiple of environments ({self.environments}), "
+                "which are stepped together"
+            )
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "CartPole-v1": {
+        "environments": 4,
+        "train_every": 64,
+        "updates": 32,
+        "batch": 64,
+        "capacity": 100_000,
+        "warmup": 1024,
+        "sync": 128,
+        "learning_rate": 1e-3,
+        "anneal": "learning_rate",
+        "epsilon_end": 0.05,
+        "epsilon_fraction": 0.2,
+        "hidden": (128, 128),
+    },
+    "Acrobot-v1": {
+        "train_every": 32,
+        "updates": 16,
+        "batch": 64,
+        "capacity": 50_000,
+        "warmup": 1024,
+        "sync": 128,
+        "learning_rate": 1e-3,
+        "anneal": "learning_rate",
+        "epsilon_end": 0.05,
+        "epsilon_fraction": 0.2,
+        "hidden": (64, 64),
+    },
+    "MountainCar-v0": {
+        "train_every": 16,
+        "updates": 8,
+        "batch": 64,
+        "capacity": 10_000,
+        "warmup": 1000,
+        "sync": 150,
+        "learning_rate": 4e-3,
+        "anneal": "learning_rate",
+        "gamma": 0.98,
+        "epsilon_end": 0.07,
+        "epsilon_fraction": 0.2,
+        "hidden": (64, 64),
+        "scale_observations": True,
+    },
+    "zoo": {
+        "train_every": 256,
+        "updates": 128,
+        "batch": 64,
+        "capacity": 100_000,
+        "warmup": 1000,
+        "sync": 128,
+        "learning_rate": 2.3e-3,
+        "max_grad_norm": 10.0,
+        "epsilon_end": 0.04,
+        "epsilon_fraction": 0.16,
+    },
+}
+"""Configuration by task, which selects its own, or by name; what is not named keeps its default.
+
+`zoo` is what RL Baselines3 Zoo uses for CartPole-v1, where the target network is copied every 10 environment steps:
+with 128 gradient steps in a row that is once before each of these rows.
+"""
+
+STRETCH = 16
+"""Most gradient steps whose samples are drawn, and judged by the target network, at once."""
+
+
+def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
+    """Return the flat bounds `[D]` of the observations."""
+    space: Any = env.observation_space
+    low, high = (torch.as_tensor(bound, dtype=torch.float32, device=env.device) for bound in (space.low, space.high))
+    return low.flatten(), high.flatten()
+
+
+class DQN:
+    """The learner: `S` seeds trained as one program.
+
+    Args:
+        config: hyperparameters.
+        env: `S * config.environments` rows with discrete actions, made with the same seeds.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        budget: environment steps a seed, over which schedules run.
+
+    Attributes:
+        consumed: environment steps a seed so far.
+        updates: gradient steps so far.
+        parameters: `[S, P]` of the network that acts and learns.
+        target_parameters: `[S, P]` of the target network.
+        experience: environments and memory.
+    """
+
+    def __init__(self, config: DQNConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+        require_space(env, algorithm="dqn", actions=(spaces.Discrete,))
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
+        self.actions, self.to_env = head.outputs, head.to_env
+        self.experience = Experience(
+            env,
+            seeds=seeds,
+            rows=config.environments,
+            capacity=config.capacity,
+            to_env=self.to_env,
+            random=self._random,
+        )
+        self.close = self.experience.close
+        shape = ActionValues(
+            self.experience.collector.features.shape,
+            self.actions,
+            hidden=config.hidden,
+            activation=config.activation,
+            dueling=config.dueling,
+            bounds=_bounds(env) if config.scale_observations else None,
+        )
+        self.parameters = shape.initial([streams.torch_generator(seed, "networks") for seed in seeds]).to(env.device)
+        self.target_parameters = self.parameters.clone()
+        self.online, self.target = shape.bind(self.parameters), shape.bind(self.target_parameters)
+        self.optimizer = StackedAdam(self.parameters, epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm)
+        self.priorities: Priorities | None = None
+        if config.priority:
+            places = self.experience.replay.length * config.environments
+            self.priorities = Priorities(seeds=len(seeds), capacity=places, alpha=config.priority, device=env.device)
+        self.streams = [streams.torch_generator(seed, "exploration", device=env.device) for seed in seeds]
+        self.consumed = self.updates = 0
+
+    def iterate(self) -> Metrics:
+        """Collect transitions, and once there are enough of them, judge and improve on minibatches."""
+        metrics = self.collect()
+        self.consumed += self.config.train_every
+        return {**metrics, **self.train()} if self.consumed >= self.config.warmup else metrics
+
+    @property
+    def epsilon(self) -> float:
+        """The probability of a random action."""
+        config = self.config
+        if self.consumed < config.warmup:
+            return 1.0
+        share = min(1.0, self.consumed / max(1.0, config.epsilon_fraction * self.budget))
+        return config.epsilon_start + share * (config.epsilon_end - config.epsilon_start)
+
+    @torch.no_grad()
+    def collect(self) -> Metrics:
+        """Act ε-greedily in every environment, and remember what happened."""
+        steps, rows = self.config.train_every // self.config.environments, self.config.environments
+        if self.consumed < self.config.warmup:
+            metrics = self.experience.explore(steps)
+        else:
+            noise = [torch.rand((steps, rows, 2), generator=s, device=self.device) for s in self.streams]
+            exploring, anything = self._explore(torch.stack(noise, dim=1))
+            metrics = self.experience.collect(
+                steps, lambda obs, t: torch.where(exploring[t], anything[t], self.online(obs).argmax(-1))
+            )
+        if self.priorities is not None:
+            replay = self.experience.replay
+            places = replay.newest(steps)
+            self.priorities.insert(places, replay.valid(places))
+        return {**metrics, "schedule/epsilon": self.epsilon}
+
+    def train(self) -> Metrics:
+        """Take the gradient steps of one training."""
+        config = self.config
+        learning_rate = config.learning_rate * (1.0 if config.anneal == "none" else self.remaining)
+        skipped, left = self.optimizer.skipped.clone(), config.updates
+        metrics: dict[str, Tensor | float] = {}
+        while left:
+            if self.updates % config.sync == 0:
+                self.target_parameters.lerp_(self.parameters, config.tau)
+            count = min(left, config.sync - self.updates % config.sync, STRETCH if self.priorities is None else 1)
+            batch, importance = self.draw(count * config.batch)
+            successors = self.target(batch.next_obs)
+            for part, next_q in zip(batch.parts(count), successors.chunk(count, dim=1), strict=True):
+                metrics = self.improve(part, self.judge(part, next_q), importance, learning_rate)
+            left, self.updates = left - count, self.updates + count
+        metrics["schedule/learning_rate"] = learning_rate
+        metrics["health/skipped_updates"] = self.optimizer.skipped - skipped
+        return metrics
+
+    @property
+    def remaining(self) -> float:
+        """The share of the budget that is not yet used."""
+        return max(1.0 - self.consumed / self.budget, 1e-6)
+
+    def draw(self, samples: int) -> tuple[Transitions, Tensor | None]:
+        """Draw transitions of each seed, and the weights `[S, samples]` that correct for how they were drawn."""
+        config, replay = self.config, self.experience.replay
+        if self.priorities is None:
+            return self.experience.sample(samples, gamma=config.gamma, n=config.n), None
+        index, probabilities = self.priorities.draw(samples, self.experience.sample_streams)
+        beta = 1.0 - (1.0 - config.beta) * self.remaining
+        weights = ops.importance_weights(probabilities, beta=beta).to(self.parameters.dtype)
+        return replay.take(index, gamma=config.gamma, n=config.n), weights
+
+    @torch.no_grad()
+    def judge(self, batch: Transitions, next_q: Tensor) -> Tensor:
+        """Return what the values of the actions taken should be, `[S, M]`.
+
+        Args:
+            batch: the transitions.
+            next_q: the target network's values of their successors, `[S, M, A]`.
+        """
+        next_values = ops.double_q(self.online(batch.next_obs), next_q) if self.config.double else next_q.amax(-1)
+        return ops.q_target(batch.rewards, next_values, terminated=batch.terminated, gamma=batch.discounts)
+
+    def improve(
+        self, batch: Transitions, targets: Tensor, importance: Tensor | None, learning_rate: float
+    ) -> dict[str, Tensor | float]:
+        """Take one gradient step towards `targets`, and give the transitions their new priorities."""
+        networks = ValuePass(self.online, batch.obs)
+        values = networks.values.gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
+        losses = ops.huber_loss(values, targets, delta=self.config.huber_delta)
+        loss = ops.weighted_mean(losses if importance is None else losses * importance, batch.weights)
+        norm = self.optimizer.step(networks.gradient(loss.sum()), learning_rate=learning_rate)
+        values = values.detach()
+        if self.priorities is not None:
+            self.priorities.update(batch.index, targets - values)
+        return {
+            "losses/value": loss.detach(),
+            "losses/gradient_norm": norm,
+            "value/q": ops.weighted_mean(values, batch.weights),
+            "value/target": ops.weighted_mean(targets, batch.weights),
+        }
+
+    def _random(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.randint(self.actions, shape, generator=generator, device=self.device)
+
+    def _explore(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return from uniform `noise [..., 2]` whether to explore, and the random action to explore with."""
+        return noise[..., 0] < self.epsilon, (noise[..., 1] * self.actions).long()
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
+        """Choose actions for observations `[S, N, ...]`, with noise ε-greedily (see `runtime.learner.Policy`)."""
+        actions = self.online(self.experience.collector.features.by_seed(obs)).argmax(-1)
+        if noise is not None:
+            exploring, anything = self._explore(noise)
+            actions = torch.where(exploring, anything, actions)
+        return self.to_env(actions), None
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw the noise for one action of each of `rows` rows of every seed."""
+        return torch.rand((len(self.seeds), rows, 2), generator=generator, device=generator.device)
+
+    def state_dict(self) -> State:
+        """Return networks, optimizer, memory, priorities, random streams, environments and counters."""
+        return clone(
+            {
+                "consumed": self.consumed,
+                "updates": self.updates,
+                "parameters": self.parameters,
+                "target_parameters": self.target_parameters,
+                "optimizer": self.optimizer.state_dict(),
+                "experience": self.experience.state_dict(),
+                "priorities": None if self.priorities is None else self.priorities.state_dict(),
+                "streams": [generator_state(stream) for stream in self.streams],
+            }
+        )
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken."""
+        copy_into(self.parameters, state["parameters"], "parameters")
+        copy_into(self.target_parameters, state["target_parameters"], "target_parameters")
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.experience.load_state_dict(state["experience"])
+        if self.priorities is not None:
+            self.priorities.load_state_dict(state["priorities"])
+        for stream, saved in zip(self.streams, state["streams"], strict=True):
+            set_generator_state(stream, saved)
+        self.consumed, self.updates = state["consumed"], state["updates"]

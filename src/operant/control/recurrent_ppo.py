@@ -1,0 +1,176 @@
+"""Proximal policy optimisation with a memory, for tasks of which not everything is seen.
+
+Policy and value share dense layers and a gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), whose state is the
+memory that `act` hands on; it is forgotten where an episode begins. A rollout starts with the memory that the last one
+ended with, and every update learns from whole rows of it, so that the gradient flows back over all of its steps, but
+not into the rollout before (as in Mnih et al. 2016, arXiv:1602.01783, supplement 8, for A3C with an LSTM). Collecting,
+judging and the objective are those of `operant.control.ppo`; what differs from its paper is said there.
+
+What differs from other implementations (Ni et al. 2022, arXiv:2110.05038, compare many): rows are neither cut at the
+ends of episodes nor padded, since a flag at every step tells where the memory is emptied. The memory at the start of a
+row was computed by the policy that collected it, and is not computed anew between epochs. Value targets are computed
+with the memories of the rollout, and so is the divergence by which a penalty's β is adapted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from operant.control.agent import Agent
+from operant.control.ppo import PPO, PPOConfig
+from operant.envs import BatchEnv, Tree
+from operant.nets import Memory, Spec, StackedGRU
+from operant.runtime.bounds import require
+from operant.runtime.rollouts import Rollout
+from operant.state import State, copy_into
+
+
+@dataclass(frozen=True)
+class RecurrentPPOConfig(PPOConfig):
+    """Hyperparameters of PPO with a memory. Defaults of its own are said here; `steps` is how far gradients flow."""
+
+    environments: int = 32
+    """Environments a seed, N. More give more sequences to learn from at once; a multiple of `minibatches`."""
+    steps: int = 64
+    """Steps of every environment in one rollout, T, over which gradients flow back. More learn to remember longer."""
+    epochs: int = 4
+    """Passes over each rollout. More use the data better until the policy overfits to it (watch approx_kl)."""
+    minibatches: int = 4
+    """Parts that the rows of a rollout are split into, each one gradient step."""
+    shared: bool = True
+    """Policy and value share their layers and the memory; it cannot be switched off."""
+    memory: int = 64
+    """Numbers that are remembered from step to step. More remember more, and are slower."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        require(self, memory="[1, inf)")
+        if not self.shared:
+            raise ValueError("shared must be true: policy and value have one memory")
+        if self.environments % self.minibatches:
+            raise ValueError(
+                f"minibatches ({self.minibatches}) must divide the {self.environments} environments: "
+                "a part of a rollout is made of whole rows"
+            )
+
+    @property
+    def spec(self) -> Spec:
+        """The shape of the networks."""
+        return replace(super().spec, memory=Memory(units=self.memory, steps=self.steps))
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "operant/HiddenCartPole-v0": {
+        "environments": 16,
+        "steps": 32,
+        "learning_rate": 3e-3,
+        "anneal": "both",
+        "hidden": (32,),
+        "memory": 32,
+        "normalise_rewards": True,
+    },
+}
+"""Configuration by task, which selects its own; what is not named keeps its default."""
+
+
+class RecurrentAgent(Agent):
+    """An agent whose networks remember: what they see of a step is observation, start of an episode, and memory.
+
+    Attributes:
+        memory: of the steps so far, `[S, N, H]`; zero where an episode begins.
+        starts: whether one does, `[S, N]` bool.
+    """
+
+    def __init__(self, env: BatchEnv, **options: Any) -> None:
+        """Begin with an empty memory; for the arguments see `Agent`."""
+        super().__init__(env, **options)
+        self.network = cast(StackedGRU, self.networks.shape.mlp)
+        shape = (len(self.seeds), self.rows)
+        self.memory = torch.zeros(*shape, self.network.units, device=self.device)
+        self.starts = torch.ones(shape, dtype=torch.bool, device=self.device)
+
+    @torch.no_grad()
+    def collect(self, steps: int) -> Rollout:
+        """Act with the current policy for `steps` steps; observations of the rollout are what the networks saw."""
+        noise = [self.head.noise((steps, self.rows), stream) for stream in self.streams]
+        drawn = torch.stack(noise, dim=1).unbind(0)
+        seen: list[Tensor] = []
+        memories: list[Tensor] = []
+
+        def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+            if t:
+                self.forget()
+            seen.append(self.pack(obs, self.starts, self.memory))
+            outputs, self.memory = self.step(seen[-1])
+            memories.append(self.memory)
+            actions = self.head.sample(outputs, self.networks.free, drawn[t])
+            return (actions, outputs), self.head.to_env(actions)
+
+        rollout = self.collector.collect(steps, act)
+        self.forget()
+        goes_on = torch.zeros_like(rollout.terminated)
+        return replace(
+            rollout,
+            obs=torch.stack(seen),
+            last_obs=self.pack(rollout.last_obs, self.starts, self.memory),
+            final_obs=self.pack(rollout.final_obs, goes_on, torch.stack(memories)),
+        )
+
+    def pack(self, obs: Tensor, starts: Tensor, memory: Tensor) -> Tensor:
+        """Put what there is to see at a step into one row `[..., D + 1 + H]`; a mask of actions stays at its end."""
+        masked = self.networks.shape.masked
+        seen, mask = obs.split([obs.shape[-1] - masked, masked], dim=-1)
+        return torch.cat((seen, starts.unsqueeze(-1).to(obs.dtype), memory, mask), dim=-1)
+
+    def step(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the head's outputs `[S, N, outputs]` and the memory `[S, N, H]` after a step."""
+        shape = self.networks.shape
+        outputs, memory = self.network.step(self.networks.actor, shape.seen(seen))
+        return shape.allowed(outputs[..., : self.head.outputs], seen), memory
+
+    def forget(self) -> None:
+        """Empty the memory of the rows whose episode has ended with the last step."""
+        result = self.collector.result
+        if result is None:
+            raise RuntimeError("there is nothing to forget before the first step")
+        self.starts = (result.terminated | result.truncated | ~result.valid).view_as(self.starts)
+        self.memory = self.memory.masked_fill(self.starts.unsqueeze(-1), 0.0)
+
+    @torch.no_grad()
+    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Choose actions for observations `[S, N, ...]`, remembering `[S, N, H]` (see `runtime.Policy`)."""
+        rows = self.read(obs)
+        if memory is None:
+            memory = rows.new_zeros(*rows.shape[:2], self.network.units)
+        starts = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device)
+        outputs, after = self.step(self.pack(rows, starts, cast(Tensor, memory)))
+        free = self.networks.free
+        actions = self.head.mode(outputs, free) if noise is None else self.head.sample(outputs, free, noise)
+        return self.head.to_env(actions), after
+
+    def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
+        """Return a random order `[M]` of the samples of a seed, to be cut into equal parts of whole rows."""
+        rows = torch.randperm(self.rows, generator=stream, device=self.device).view(parts, 1, -1)
+        times = torch.arange(samples // self.rows, device=self.device).view(1, -1, 1)
+        return (times * self.rows + rows).flatten()
+
+    def state_dict(self) -> State:
+        """Return networks, random streams, environments and memory."""
+        return {**super().state_dict(), "memory": self.memory, "starts": self.starts}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken."""
+        super().load_state_dict(state)
+        copy_into(self.memory, state["memory"], "memory")
+        copy_into(self.starts, state["starts"], "starts")
+
+
+class RecurrentPPO(PPO):
+    """The learner: PPO whose agent has a memory; see `operant.control.ppo.PPO`."""
+
+    NAME: ClassVar[str] = "recurrent-ppo"
+    AGENT: ClassVar[type[Agent]] = RecurrentAgent

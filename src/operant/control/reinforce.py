@@ -1,0 +1,369 @@
+"""REINFORCE (Williams 1992, Machine Learning 8) and the policy gradients that grew out of it.
+
+Collect whole episodes with the current policy; judge every action by Ψ, a number that says how good it was; improve the
+policy by one step along `Σ_t ∇log π(a_t|s_t) Ψ_t`, a sum over the steps and a mean over the episodes. What Ψ is makes
+the method (Schulman et al. 2016, arXiv:1506.02438, section 2), and is one field, `psi`: the return of the whole episode
+(`reinforce`), what came after the action (`reinforce-to-go`), that less a learned baseline (`reinforce-baseline`), a
+learned Q or A, the TD residual, or generalised advantage estimation (`vpg`).
+
+What differs from the paper: Adam takes the step, and several episodes may be played at once. The baseline is a network
+of its own, fitted to the returns after it has judged them, so that it does not know the actions that it judges. No Ψ
+is whitened within an episode: that would leave nothing of `reinforce`, whose Ψ is the same at each step. The factor γ^t
+of the discounted objective is left out where Ψ is not the return of the whole episode, as all practice does, which
+biases the gradient (Thomas 2014); `discount_steps` puts it in. An episode cut by a time limit goes on, for the critic's
+methods, with the value of its true final observation (Pardo et al. 2018); `total` and `to-go` have no critic and count
+nothing after the cut, so to them the time limit is part of the task.
+
+Every batch begins anew, from streams of random numbers that belong to its number. Seeds whose episodes are long use up
+their steps sooner: a seed that is ahead of the others waits.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from operant import ops, streams
+from operant.control.agent import Agent, Scaling
+from operant.envs import BatchEnv
+from operant.nets import Activation, Spec, StackedAdam
+from operant.runtime.bounds import require
+from operant.runtime.episodes import Episodes
+from operant.runtime.learner import Metrics
+from operant.runtime.rollouts import Rollout, by_seed
+from operant.state import State, clone, copy_into
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an action can be judged by; tensors are `[T, ...]`, and without a critic its estimates are 0.
+
+    Attributes:
+        rewards: `r_t` of whole episodes, each of which begins in row 0.
+        values: `V(s_t)`.
+        next_values: V of the true successors.
+        action_values: `Q(s_t, a_t)`.
+        ends: `terminated`, `truncated` and the discount `gamma`, as ops take them.
+        lam: λ of generalised advantage estimation.
+    """
+
+    rewards: Tensor
+    values: Tensor
+    next_values: Tensor
+    action_values: Tensor
+    ends: Mapping[str, Any]
+    lam: float
+
+
+class Psi(NamedTuple):
+    """One way to judge actions: the critic that it needs, and what it makes of the evidence, `[T, ...]`."""
+
+    critic: Literal["none", "V", "Q"]
+    judge: Callable[[Evidence], Tensor]
+
+
+PSI: Mapping[str, Psi] = {
+    "total": Psi("none", lambda e: ops.episode_totals(e.rewards, **e.ends)),
+    "to-go": Psi("none", lambda e: ops.discounted_returns(e.rewards, **e.ends)),
+    "baseline": Psi("V", lambda e: ops.discounted_returns(e.rewards, next_values=e.next_values, **e.ends) - e.values),
+    "q": Psi("Q", lambda e: e.action_values),
+    "advantage": Psi("Q", lambda e: e.action_values - e.values),
+    "td": Psi("V", lambda e: ops.gae(e.rewards, e.values, e.next_values, lam=0.0, **e.ends)),
+    "gae": Psi("V", lambda e: ops.gae(e.rewards, e.values, e.next_values, lam=e.lam, **e.ends)),
+}
+"""Ψ by name: with exact values all have the policy gradient as their mean, and differ in variance."""
+
+
+@dataclass(frozen=True)
+class ReinforceConfig:
+    """Hyperparameters of REINFORCE. The paper names none; defaults are plain: one episode, one step, Adam's 1e-3."""
+
+    environments: int = 1
+    """Episodes of each seed in a batch, E, one in each environment. More give a steadier gradient, less often."""
+    psi: Literal["total", "to-go", "baseline", "q", "advantage", "td", "gae"] = "total"
+    """What an action is judged by."""
+    learning_rate: float = 1e-3
+    """Step size of the policy's Adam."""
+    gamma: float = 0.99
+    """Discount a step. Higher looks further ahead and has more variance."""
+    lam: float = 0.97
+    """λ of `gae`: 0 trusts the critic (bias), 1 the sampled return (variance)."""
+    discount_steps: bool = False
+    """Whether step t counts γ^t: the gradient of the discounted return, which hardly learns from late steps."""
+    target: Literal["monte-carlo", "bootstrap"] = "monte-carlo"
+    """What the critic should predict: the return that followed, or one reward and its own next value."""
+    critic_steps: int = 1
+    """Gradient steps of the critic on each batch. More fit the baseline better, or overfit it."""
+    critic_learning_rate: float = 1e-3
+    """Step size of the critic's Adam."""
+    standardise: bool = False
+    """Whether Ψ gets mean 0 and standard deviation 1 over all steps of a seed's batch, never within an episode."""
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy bonus, summed over the steps as Ψ is. Higher explores more and commits later."""
+    max_grad_norm: float | None = None
+    """Largest gradient norm of one seed's policy, and of its critic; None: no clipping."""
+    max_steps: int = 100_000
+    """Longest possible episode in steps; one that is longer is an error."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers, of policy and critic."""
+    activation: Activation = "tanh"
+    """Nonlinearity of the hidden layers."""
+    log_std: float = 0.0
+    """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        require(
+            self,
+            environments="[1, inf)",
+            psi=tuple(PSI),
+            learning_rate="(0, inf)",
+            gamma="[0, 1]",
+            lam="[0, 1]",
+            target=("monte-carlo", "bootstrap"),
+            critic_steps="[1, inf)",
+            critic_learning_rate="(0, inf)",
+            entropy_coefficient="[0, inf)",
+            max_grad_norm="(0, inf) or None",
+            max_steps="[1, inf)",
+        )
+
+
+class Batch(NamedTuple):
+    """Whole episodes of every seed, judged; every tensor is `[S, M, ...]` with M = T * E.
+
+    Attributes:
+        obs: what the policy saw.
+        actions: what it did, in its own units.
+        psi: how good that was.
+        targets: what the critic should predict.
+        values: what it predicted.
+        weights: 1 where a step belongs to an episode and 0 after its end.
+    """
+
+    obs: Tensor
+    actions: Tensor
+    psi: Tensor
+    targets: Tensor
+    values: Tensor
+    weights: Tensor
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "CartPole-v1": {
+        "environments": 8,
+        "learning_rate": 3e-3,
+        "critic_learning_rate": 1e-2,
+        "critic_steps": 5,
+    },
+}
+"""Configuration by task, which selects its own; what is not named keeps its default."""
+
+DIAGNOSTICS = ("losses/policy", "losses/value", "losses/entropy", "losses/gradient_norm")
+"""What is measured in an update."""
+CHUNK = 64
+"""Steps that noise is drawn for at once."""
+LEAD = 0.01
+"""Share of the budget that a seed may be ahead of the others before it waits."""
+
+
+class Reinforce:
+    """The learner: `S` seeds trained as one program.
+
+    Args:
+        config: hyperparameters.
+        env: `S * config.environments` rows, made with the same seeds.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        budget: environment steps a seed.
+
+    Attributes:
+        consumed: environment steps so far of the seed that has taken fewest.
+        agent: policy and critic; `act`, `noise` and `close` are its own.
+        used: environment steps so far of each seed, `[S]`.
+        batches: updates so far of each seed, `[S]`.
+
+    Raises:
+        ValueError: the budget is not positive, or Ψ needs a Q and the actions are not discrete.
+    """
+
+    def __init__(self, config: ReinforceConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.agent = Agent(
+            env,
+            seeds=seeds,
+            rows=config.environments,
+            algorithm="reinforce",
+            spec=Spec(hidden=config.hidden, activation=config.activation, shared=False),
+            log_std=config.log_std,
+            scaling=Scaling(observations=False, rewards=False, gamma=config.gamma),
+        )
+        self.critic_kind = PSI[config.psi].critic
+        if self.critic_kind == "Q" and not isinstance(env.action_space, gymnasium.spaces.Discrete):
+            raise ValueError(
+                f"psi={config.psi!r} needs a value for each of finitely many actions, but those of {env.task} are "
+                f"{env.action_space}; take psi='baseline', 'td' or 'gae'"
+            )
+        self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
+        self.episodes = Episodes(env, seeds=len(seeds), max_steps=config.max_steps)
+        actor, critic = self.agent.parameters.view(len(self.seeds), 2, -1).unbind(1)
+        self.optimizer = StackedAdam(actor, max_grad_norm=config.max_grad_norm)
+        self.critic_optimizer = StackedAdam(critic, max_grad_norm=config.max_grad_norm)
+        self.used, self.batches = torch.zeros(2, len(self.seeds), dtype=torch.int64)
+        self.measured = torch.zeros(len(DIAGNOSTICS), len(self.seeds), device=env.device)
+        self.consumed = 0
+
+    def iterate(self) -> Metrics:
+        """Play a batch of episodes, judge it and improve on it, for the seeds that are not ahead of the others."""
+        active = self.turn()
+        rollout = self.collect(active)
+        batch = self.judge(rollout)
+        metrics = self.improve(batch, active)
+        self.used += batch.weights.sum(1).long().cpu()
+        self.batches += active.cpu()
+        self.consumed = int(self.used.min())
+        return {**rollout.metrics, **metrics}
+
+    def turn(self) -> Tensor:
+        """Return the seeds `[S]` whose turn it is: those not far ahead of the last, nor finished before it is."""
+        near = self.used <= self.used.min() + int(LEAD * self.budget)
+        return (near & ((self.used < self.budget) | (self.used.min() >= self.budget))).to(self.device)
+
+    @torch.no_grad()
+    def collect(self, active: Tensor) -> Rollout:
+        """Play one episode in every environment of the seeds that take part."""
+        rows, head, networks = self.config.environments, self.agent.head, self.agent.networks
+        turns = list(zip(self.seeds, self.batches.tolist(), strict=True))
+        starts = [streams.integer(seed, "episodes", batch, row) for seed, batch in turns for row in range(rows)]
+        noise = [streams.torch_generator(seed, "policy", batch, device=self.device) for seed, batch in turns]
+        drawn: Sequence[Tensor] = ()
+
+        def act(obs: Tensor, t: int) -> tuple[tuple[Tensor], Tensor]:
+            nonlocal drawn
+            if t % CHUNK == 0:
+                drawn = torch.stack([head.noise((CHUNK, rows), stream) for stream in noise], dim=1).unbind(0)
+            actions = head.sample(networks.policy(obs), networks.free, drawn[t % CHUNK])
+            return (actions,), head.to_env(actions)
+
+        return self.episodes.collect(starts, act, active)
+
+    @torch.no_grad()
+    def judge(self, rollout: Rollout) -> Batch:
+        """Judge every action by Ψ, and say what the critic should have predicted."""
+        config, rewards = self.config, rollout.rewards
+        (actions,) = rollout.kept
+        ends = {"terminated": rollout.terminated, "truncated": rollout.truncated, "gamma": config.gamma}
+        values = next_values = action_values = torch.zeros_like(rewards)
+        if self.critic_kind != "none":
+            values, next_values = rollout.successor_values(self.value)
+        if self.critic_kind == "Q":
+            chosen = self._chosen(self._critic(by_seed(rollout.obs)), by_seed(actions))
+            action_values = chosen.view(*rewards.shape[1::-1], -1).movedim(1, 0)
+        psi = PSI[config.psi].judge(Evidence(rewards, values, next_values, action_values, ends, config.lam))
+        if config.discount_steps and config.psi != "total":
+            steps = torch.arange(len(rewards), device=self.device, dtype=rewards.dtype)
+            psi = psi * (config.gamma**steps).view(-1, 1, 1)
+        lam = 1.0 if config.target == "monte-carlo" else 0.0
+        targets = ops.lambda_returns(rewards, next_values, lam=lam, **ends)
+        valid = torch.ones_like(rollout.terminated) if rollout.valid is None else rollout.valid
+        weights = by_seed(valid).to(rewards.dtype)
+        flat = by_seed(psi)
+        return Batch(
+            obs=by_seed(rollout.obs),
+            actions=by_seed(actions),
+            psi=ops.standardise(flat, weights) if config.standardise else flat,
+            targets=by_seed(targets),
+            values=by_seed(values if self.critic_kind != "Q" else action_values),
+            weights=weights,
+        )
+
+    def improve(self, batch: Batch, active: Tensor) -> Metrics:
+        """Take one step of the policy and refit the critic, for the seeds `[S]` that take part."""
+        config, optimizers = self.config, (self.optimizer, self.critic_optimizer)
+        skipped = sum(optimizer.skipped for optimizer in optimizers)
+        gradient, losses, entropy = self.policy_gradient(batch)
+        norm = self.optimizer.step(gradient, learning_rate=config.learning_rate, active=active)
+        error = torch.zeros_like(norm)
+        if self.critic_kind != "none":
+            for _ in range(config.critic_steps):
+                gradient, error = self.critic_gradient(batch)
+                self.critic_optimizer.step(gradient, learning_rate=config.critic_learning_rate, active=active)
+        # A seed that waits reports its last finite numbers again.
+        measured = torch.where(active, torch.stack((losses, error, entropy, norm)), self.measured)
+        self.measured = torch.where(measured.isfinite(), measured, self.measured)
+        metrics: dict[str, Tensor | float] = dict(zip(DIAGNOSTICS, measured, strict=True))
+        if self.critic_kind == "none":
+            del metrics["losses/value"]
+        else:
+            explained = ops.explained_variance(batch.values, batch.targets, batch.weights)
+            metrics["value/explained_variance"] = explained.masked_fill(~active, torch.nan)
+        metrics["health/skipped_updates"] = sum(optimizer.skipped for optimizer in optimizers) - skipped
+        return metrics
+
+    def policy_gradient(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradient `[S, P]` of the policy's loss, the loss `[S]` and the mean entropy `[S]`."""
+        networks, head = self.agent.networks, self.agent.head
+        trace = networks.shape.mlp.trace(networks.actor, networks.shape.seen(batch.obs))
+        last, free = trace[-1].requires_grad_(), networks.free.detach().requires_grad_()
+        outputs = networks.shape.allowed(last, batch.obs)
+        losses = ops.policy_gradient(head.log_prob(outputs, free, batch.actions), batch.psi)
+        entropy = head.entropy(outputs, free).expand_as(losses)
+        total = (batch.weights * (losses - self.config.entropy_coefficient * entropy)).sum(1)
+        total = total / self.config.environments
+        along = torch.autograd.grad(total.sum(), (last, free), materialize_grads=True)
+        pieces = networks.shape.mlp.pullback(networks.actor, trace, along[0])
+        return torch.cat((*pieces, along[1]), dim=1), total.detach(), ops.weighted_mean(entropy.detach(), batch.weights)
+
+    def critic_gradient(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the gradient `[S, P]` of half the mean squared error of the critic, and that `[S]`."""
+        networks = self.agent.networks
+        trace = networks.shape.mlp.trace(networks.critic, networks.shape.seen(batch.obs))
+        last = trace[-1].requires_grad_()
+        losses = ops.value_loss(self._chosen(last, batch.actions), batch.targets)
+        error = ops.weighted_mean(losses, batch.weights)
+        (along,) = torch.autograd.grad(error.sum(), last)
+        pieces = networks.shape.mlp.pullback(networks.critic, trace, along)
+        return torch.cat((*pieces, torch.zeros_like(networks.free)), dim=1), error.detach()
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values `[S, M]` of observations `[S, M, ...]`, of a Q the mean over the policy's actions."""
+        if self.critic_kind == "V":
+            return self.agent.networks.value(obs)
+        return (self.agent.networks.policy(obs).softmax(-1) * self._critic(obs)).sum(-1)
+
+    def _critic(self, obs: Tensor) -> Tensor:
+        networks = self.agent.networks
+        return networks.shape.mlp(networks.critic, networks.shape.seen(obs))
+
+    def _chosen(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return the critic's output `[S, M]` that speaks of the actions: a V has only one that counts."""
+        if self.critic_kind == "V":
+            return outputs[..., 0]
+        return outputs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+    def state_dict(self) -> State:
+        """Return networks, optimizers and counters; what is random begins anew with every batch."""
+        return clone(
+            {
+                "consumed": self.consumed,
+                "used": self.used,
+                "batches": self.batches,
+                "parameters": self.agent.parameters,
+                "optimizer": self.optimizer.state_dict(),
+                "critic_optimizer": self.critic_optimizer.state_dict(),
+                "measured": self.measured,
+            }
+        )
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken."""
+        copy_into(self.agent.parameters, state["parameters"], "parameters")
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.critic_optimizer.load_state_dict(state["critic_optimizer"])
+        for name, tensor in (("used", self.used), ("batches", self.batches), ("measured", self.measured)):
+            copy_into(tensor, state[name], name)
+        self.consumed = state["consumed"]

@@ -1,0 +1,294 @@
+"""Soft actor-critic with a learned temperature (Haarnoja et al. 2018, arXiv:1812.05905).
+
+Maximise return and entropy together. Two critics learn the soft value of actions from a replay memory, by the smaller
+of their slowly following copies; the policy, a Gaussian squashed by tanh, follows the gradient of the smaller critic
+through its own actions; the temperature, which is the price of entropy, is learned so that the entropy meets a target.
+
+What differs from the paper: layers are initialised orthogonally; the logarithm of the policy's standard deviation is
+held in [-20, 2], as in the paper's code; an episode cut by a time limit bootstraps from its true final observation
+(Pardo et al. 2018); the temperature is the exponential of what is learned, so that it stays positive; the temperature
+starts at 1. Actions are in units of half the range of the action space.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from operant import ops, streams
+from operant.control.alternation import alternate, merge
+from operant.control.experience import Act, Experience
+from operant.envs import BatchEnv, require_space
+from operant.nets import Activation, Bounded, Ensemble, EnsemblePass, StackedAdam
+from operant.runtime.bounds import require
+from operant.runtime.learner import Metrics
+from operant.runtime.replay import Transitions
+from operant.state import State, clone, copy_into, generator_state, set_generator_state
+
+
+@dataclass(frozen=True)
+class SACConfig:
+    """Hyperparameters of SAC. Defaults are those of the paper (appendix D, table 1)."""
+
+    environments: int = 1
+    """Environments a seed, N. More collect faster, with fewer updates a step unless `updates` rises too."""
+    warmup: int = 1000
+    """Steps of a seed with random actions, before the first update. More begin with a broader memory."""
+    steps: int = 1
+    """Steps of every environment between updates. More are faster, and learn less from each step."""
+    updates: int = 1
+    """Gradient steps after them. More use the data better until the critics overfit to it."""
+    rounds: int = 50
+    """How often steps and updates alternate in one iteration. It changes how often metrics are reported, no more."""
+    batch: int = 256
+    """Transitions in one gradient step. More give less noisy and slower steps."""
+    capacity: int = 1_000_000
+    """Transitions of a seed that are kept. Less forgets sooner."""
+    learning_rate: float = 3e-4
+    """Step size of Adam, for critics, policy and temperature."""
+    gamma: float = 0.99
+    """Discount a step. Higher looks further ahead and makes values harder to learn."""
+    tau: float = 0.005
+    """Share of the way that the target critics go in one update. Higher follows faster and less stably."""
+    target_entropy: float | None = None
+    """Entropy that the temperature is learned for, nats; None: minus the number of action dimensions."""
+    alpha: float | None = None
+    """Fixed temperature, reward a nat; None: it is learned. Higher explores more."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers, of policy and critics alike."""
+    activation: Activation = "relu"
+    """Nonlinearity of the hidden layers."""
+    max_grad_norm: float | None = None
+    """Largest gradient norm of one seed; None: no clipping."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        require(
+            self,
+            environments="[1, inf)",
+            warmup="[0, inf)",
+            steps="[1, inf)",
+            updates="[1, inf)",
+            rounds="[1, inf)",
+            batch="[1, inf)",
+            capacity="[1, inf)",
+            learning_rate="(0, inf)",
+            gamma="[0, 1]",
+            tau="(0, 1]",
+            target_entropy="(-inf, inf) or None",
+            alpha="[0, inf) or None",
+            max_grad_norm="(0, inf) or None",
+        )
+        if self.capacity < self.environments:
+            raise ValueError(
+                f"capacity must hold one step of all {self.environments} environments of a seed, got {self.capacity}"
+            )
+
+
+CRITICS = 2
+ACTOR_GAIN = 0.01
+"""Gain of the policy's last layer, which makes it begin with the same wide distribution everywhere."""
+LOG_STD = (-20.0, 2.0)
+"""Bounds of the logarithm of the policy's standard deviation."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "Pendulum-v1": {"warmup": 500, "steps": 2, "learning_rate": 1e-3, "capacity": 100_000, "hidden": (64, 64)},
+}
+"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+
+
+class SAC:
+    """The learner: `S` seeds trained as one program.
+
+    Args:
+        config: hyperparameters.
+        env: `S * config.environments` rows, made with the same seeds, whose actions are a bounded box.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        budget: environment steps a seed.
+
+    Attributes:
+        consumed: environment steps a seed so far.
+        experience: the environments, and the memory of what happened in them.
+        parameters: by name, `[S, P]` each: `actor`, `critics`, their `targets`, and `log_alpha` `[S, 1]`.
+
+    Raises:
+        ValueError: the environment's spaces do not suit, or its rows do not fit.
+    """
+
+    def __init__(self, config: SACConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        require_space(env, algorithm="sac", actions=(gymnasium.spaces.Box,))
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.bounds = Bounded(env.action_space, algorithm="sac", device=env.device)
+        self.experience = Experience(
+            env,
+            seeds=seeds,
+            rows=config.environments,
+            capacity=config.capacity,
+            to_env=self.bounds.to_env,
+            random=self.bounds.uniform,
+        )
+        self.close = self.experience.close
+        self.action_streams, self.update_streams = (
+            [streams.torch_generator(seed, purpose, device=env.device) for seed in seeds]
+            for purpose in ("policy", "updates")
+        )
+        dimensions = self.bounds.dimensions
+        self.target_entropy = -float(dimensions) if config.target_entropy is None else config.target_entropy
+        self._make_networks(self.experience.collector.obs.shape[-1], dimensions)
+        self.consumed = 0
+
+    def _make_networks(self, features: int, dimensions: int) -> None:
+        config = self.config
+        actor = Ensemble([features, *config.hidden, 2 * dimensions], members=1, activation=config.activation)
+        critics = Ensemble([features + dimensions, *config.hidden, 1], members=CRITICS, activation=config.activation)
+        generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
+        parameters = {
+            "actor": actor.initial(generators, [(2 * dimensions, ACTOR_GAIN)]).to(self.device),
+            "critics": critics.initial(generators, [(1, 1.0)]).to(self.device),
+            "log_alpha": torch.full(
+                (len(self.seeds), 1), 1.0 if config.alpha is None else config.alpha, device=self.device
+            ).log_(),
+        }
+        parameters["targets"] = parameters["critics"].clone()
+        self.parameters = parameters
+        self.actor, self.critics = actor.bind(parameters["actor"]), critics.bind(parameters["critics"])
+        self.targets = critics.bind(parameters["targets"])
+        self.optimizers = {
+            name: StackedAdam(parameters[name], max_grad_norm=config.max_grad_norm)
+            for name in ("actor", "critics", "log_alpha")
+        }
+
+    def iterate(self) -> Metrics:
+        """Collect and improve in turn; the first time, after random actions."""
+        config = self.config
+        skipped = self.skipped
+        beginning: list[Metrics] = []
+        if not self.consumed and config.warmup:
+            steps = -(-config.warmup // config.environments)
+            beginning = [self.experience.explore(steps)]
+            self.consumed += steps * config.environments
+        metrics = alternate(
+            self.experience,
+            rounds=config.rounds,
+            steps=config.steps,
+            updates=config.updates,
+            act=self.collecting,
+            improve=lambda: self.improve(self.experience.sample(config.batch, gamma=config.gamma)),
+        )
+        self.consumed += config.rounds * config.steps * config.environments
+        return {**metrics, **merge([*beginning, metrics]), "health/skipped_updates": self.skipped - skipped}
+
+    @property
+    def skipped(self) -> Tensor:
+        """How many updates of each seed `[S]` were not made because their gradient was not finite."""
+        return torch.stack([optimizer.skipped for optimizer in self.optimizers.values()]).sum(0)
+
+    def policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and logarithm of the standard deviation `[S, M, A]` before the squashing, for `[S, M, D]`."""
+        return self.distribution(self.actor(obs))
+
+    def distribution(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Read the same from the outputs `[1, S, M, 2 A]` of the policy's network."""
+        mean, log_std = outputs[0].chunk(2, dim=-1)
+        return mean, log_std.clamp(*LOG_STD)
+
+    def collecting(self) -> Act:
+        """Return what chooses the actions of a round, sampled from the policy."""
+        shape = self.config.steps, self.config.environments
+        noise = torch.stack([self.bounds.normal(shape, stream) for stream in self.action_streams], dim=1)
+        return torch.no_grad()(lambda obs, t: ops.tanh_gaussian_sample(*self.policy(obs), noise[t]))
+
+    @torch.no_grad()
+    def judge(self, batch: Transitions, noise: Tensor) -> Tensor:
+        """Return the targets `[S, M]` of the critics: reward and the soft value after it (equations 2, 3, 5)."""
+        mean, log_std = self.policy(batch.next_obs)
+        actions, log_probs = ops.tanh_gaussian_sample_log_prob(mean, log_std, noise)
+        next_q = ops.clipped_double_q(self.targets(torch.cat((batch.next_obs, actions), dim=-1)).squeeze(-1))
+        soft = ops.soft_q(next_q, log_probs, alpha=self.parameters["log_alpha"].exp())
+        return ops.q_target(batch.rewards, soft, terminated=batch.terminated, gamma=batch.discounts)
+
+    def improve(self, batch: Transitions) -> Metrics:
+        """Take one gradient step on critics, policy and temperature, and let the target critics follow."""
+        samples = self.config.batch
+        noise = torch.stack([self.bounds.normal((2, samples), stream) for stream in self.update_streams], dim=1)
+        metrics = self.improve_critics(batch, self.judge(batch, noise[0]))
+        metrics |= self.improve_actor(batch, noise[1])
+        self.parameters["targets"].lerp_(self.parameters["critics"], self.config.tau)
+        return metrics
+
+    def improve_critics(self, batch: Transitions, targets: Tensor) -> dict[str, Tensor]:
+        """Step on equation 5: the squared error of both critics to the same targets `[S, M]`."""
+        networks = EnsemblePass(self.critics, torch.cat((batch.obs, batch.actions), dim=-1))
+        q = networks.outputs.squeeze(-1)
+        losses = ops.value_loss(q, targets.expand_as(q)).sum(0)
+        loss = ops.weighted_mean(losses, batch.weights)
+        self.step("critics", networks.gradient(loss.sum()))
+        q_mean = ops.weighted_mean(q.detach().mean(0), batch.weights)
+        return {"losses/critic": loss.detach(), "value/q": q_mean}
+
+    def improve_actor(self, batch: Transitions, noise: Tensor) -> dict[str, Tensor]:
+        """Step on equations 9 (policy: α log π - Q at its own actions) and 18 (temperature)."""
+        log_alpha = self.parameters["log_alpha"]
+        alpha = log_alpha.exp()
+        networks = EnsemblePass(self.actor, batch.obs)
+        mean, log_std = self.distribution(networks.outputs)
+        actions, log_probs = ops.tanh_gaussian_sample_log_prob(mean, log_std, noise)
+        q = ops.clipped_double_q(self.critics.frozen(torch.cat((batch.obs, actions), dim=-1)).squeeze(-1))
+        loss = ops.weighted_mean(-ops.soft_q(q, log_probs, alpha=alpha), batch.weights)
+        self.step("actor", networks.gradient(loss.sum()))
+        log_probs = log_probs.detach()
+        if self.config.alpha is None:
+            price = ops.temperature_loss(log_alpha, log_probs, target_entropy=self.target_entropy)
+            # Linear in α = exp(log α), this loss is its own derivative by log α.
+            self.step("log_alpha", ops.weighted_mean(price, batch.weights).unsqueeze(1))
+        return {
+            "losses/actor": loss.detach(),
+            "policy/entropy": -ops.weighted_mean(log_probs, batch.weights),
+            "policy/alpha": alpha.squeeze(1),
+        }
+
+    def step(self, name: str, gradient: Tensor) -> None:
+        """Step the parameters of a name by their gradient `[S, P]`."""
+        self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
+        """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
+        mean, log_std = self.policy(obs.reshape(*obs.shape[:2], -1).float())
+        greedy = noise is None
+        actions = ops.tanh_gaussian_mode(mean, log_std) if greedy else ops.tanh_gaussian_sample(mean, log_std, noise)
+        return self.bounds.to_env(actions), None
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw the noise for one action of each of `rows` rows of every seed."""
+        return self.bounds.normal((len(self.seeds), rows), generator)
+
+    def state_dict(self) -> State:
+        """Return networks, optimizers, memory, random streams, environments and counters."""
+        return clone(
+            {
+                "consumed": self.consumed,
+                "parameters": self.parameters,
+                "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+                "experience": self.experience.state_dict(),
+                "action_streams": [generator_state(stream) for stream in self.action_streams],
+                "update_streams": [generator_state(stream) for stream in self.update_streams],
+            }
+        )
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken."""
+        for name, parameters in self.parameters.items():
+            copy_into(parameters, state["parameters"][name], f"parameters.{name}")
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.experience.load_state_dict(state["experience"])
+        for name in ("action_streams", "update_streams"):
+            for stream, saved in zip(getattr(self, name), state[name], strict=True):
+                set_generator_state(stream, saved)
+        self.consumed = state["consumed"]

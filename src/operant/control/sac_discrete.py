@@ -1,0 +1,297 @@
+"""Soft actor-critic for finitely many actions (Christodoulou 2019, arXiv:1910.07207).
+
+SAC where the critics give the values of all actions at once. So the expectations over actions, in the targets, in the
+policy's loss and in that of the temperature, are computed and not sampled, and no gradient passes through an action.
+
+What differs from the paper: layers are initialised orthogonally; an episode cut by a time limit bootstraps from its
+true final observation (Pardo et al. 2018); target critics follow a little in each update where the paper copies them
+every 8000 steps (`tau`); observations are vectors, so networks are perceptrons. The paper wants 98 % of the entropy of
+uniform actions, which suits games with many equivalent actions; the preset of CartPole-v1 wants less.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from operant import ops, streams
+from operant.control.alternation import alternate, merge
+from operant.control.experience import Act, Experience
+from operant.envs import BatchEnv, require_space
+from operant.nets import Activation, CategoricalHead, Ensemble, EnsemblePass, StackedAdam
+from operant.runtime.bounds import require
+from operant.runtime.learner import Metrics
+from operant.runtime.replay import Transitions
+from operant.state import State, clone, copy_into, generator_state, set_generator_state
+
+
+@dataclass(frozen=True)
+class DiscreteSACConfig:
+    """Hyperparameters of discrete SAC. Defaults are those of the paper, but for the networks and `tau`."""
+
+    environments: int = 1
+    """Environments a seed, N. More collect faster, with fewer updates a step unless `updates` rises too."""
+    warmup: int = 1000
+    """Steps of a seed with random actions, before the first update. More begin with a broader memory."""
+    steps: int = 1
+    """Steps of every environment between updates. More are faster, and learn less from each step."""
+    updates: int = 1
+    """Gradient steps after them. More use the data better until the critics overfit to it."""
+    rounds: int = 50
+    """How often steps and updates alternate in one iteration. It changes how often metrics are reported, no more."""
+    batch: int = 256
+    """Transitions in one gradient step. More give less noisy and slower steps."""
+    capacity: int = 1_000_000
+    """Transitions of a seed that are kept. Less forgets sooner."""
+    learning_rate: float = 3e-4
+    """Step size of Adam, for critics, policy and temperature."""
+    gamma: float = 0.99
+    """Discount a step. Higher looks further ahead and makes values harder to learn."""
+    tau: float = 0.005
+    """Share of the way that the target critics go in one update. Higher follows faster and less stably."""
+    target_entropy: float = 0.98
+    """Entropy that the temperature is learned for, as a share of log A, that of uniform actions. Higher explores."""
+    alpha: float | None = None
+    """Fixed temperature, reward a nat; None: it is learned. Higher explores more."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers, of policy and critics alike."""
+    activation: Activation = "relu"
+    """Nonlinearity of the hidden layers."""
+    max_grad_norm: float | None = None
+    """Largest gradient norm of one seed; None: no clipping."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        require(
+            self,
+            environments="[1, inf)",
+            warmup="[0, inf)",
+            steps="[1, inf)",
+            updates="[1, inf)",
+            rounds="[1, inf)",
+            batch="[1, inf)",
+            capacity="[1, inf)",
+            learning_rate="(0, inf)",
+            gamma="[0, 1]",
+            tau="(0, 1]",
+            target_entropy="[0, 1]",
+            alpha="[0, inf) or None",
+            max_grad_norm="(0, inf) or None",
+        )
+        if self.capacity < self.environments:
+            raise ValueError(
+                f"capacity must hold one step of all {self.environments} environments of a seed, got {self.capacity}"
+            )
+
+
+CRITICS = 2
+ACTOR_GAIN = 0.01
+"""Gain of the policy's last layer, which makes it begin close to uniform."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "CartPole-v1": {
+        "environments": 8,
+        "updates": 2,
+        "warmup": 1000,
+        "learning_rate": 1e-3,
+        "capacity": 100_000,
+        "hidden": (64, 64),
+        "target_entropy": 0.3,
+    },
+}
+"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+
+
+class DiscreteSAC:
+    """The learner: `S` seeds trained as one program.
+
+    Args:
+        config: hyperparameters.
+        env: `S * config.environments` rows, made with the same seeds, whose actions are Discrete.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        budget: environment steps a seed.
+
+    Attributes:
+        consumed: environment steps a seed so far.
+        experience: the environments, and the memory of what happened in them.
+        parameters: by name, `[S, P]` each: `actor`, `critics`, their `targets`, and `log_alpha` `[S, 1]`.
+
+    Raises:
+        ValueError: the environment's spaces do not suit, or its rows do not fit.
+    """
+
+    def __init__(self, config: DiscreteSACConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        require_space(env, algorithm="sac-discrete", actions=(gymnasium.spaces.Discrete,))
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        space = env.action_space
+        if not isinstance(space, gymnasium.spaces.Discrete):
+            raise ValueError(f"sac-discrete needs actions of Discrete, got {space}")
+        self.head, self.choices = CategoricalHead(space), int(space.n)
+        self.experience = Experience(
+            env,
+            seeds=seeds,
+            rows=config.environments,
+            capacity=config.capacity,
+            to_env=self.head.to_env,
+            random=self.uniform,
+        )
+        self.close = self.experience.close
+        self.action_streams = [streams.torch_generator(seed, "policy", device=env.device) for seed in seeds]
+        self.target_entropy = config.target_entropy * log(self.choices)
+        self._make_networks(self.experience.collector.obs.shape[-1])
+        self.consumed = 0
+
+    def _make_networks(self, features: int) -> None:
+        config, choices = self.config, self.choices
+        actor, critics = (
+            Ensemble([features, *config.hidden, choices], members=members, activation=config.activation)
+            for members in (1, CRITICS)
+        )
+        generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
+        parameters = {
+            "actor": actor.initial(generators, [(choices, ACTOR_GAIN)]).to(self.device),
+            "critics": critics.initial(generators, [(choices, 1.0)]).to(self.device),
+            "log_alpha": torch.full(
+                (len(self.seeds), 1), 1.0 if config.alpha is None else config.alpha, device=self.device
+            ).log_(),
+        }
+        parameters["targets"] = parameters["critics"].clone()
+        self.parameters = parameters
+        self.actor, self.critics = actor.bind(parameters["actor"]), critics.bind(parameters["critics"])
+        self.targets = critics.bind(parameters["targets"])
+        self.optimizers = {
+            name: StackedAdam(parameters[name], max_grad_norm=config.max_grad_norm)
+            for name in ("actor", "critics", "log_alpha")
+        }
+
+    def iterate(self) -> Metrics:
+        """Collect and improve in turn; the first time, after random actions."""
+        config = self.config
+        skipped = self.skipped
+        beginning: list[Metrics] = []
+        if not self.consumed and config.warmup:
+            steps = -(-config.warmup // config.environments)
+            beginning = [self.experience.explore(steps)]
+            self.consumed += steps * config.environments
+        metrics = alternate(
+            self.experience,
+            rounds=config.rounds,
+            steps=config.steps,
+            updates=config.updates,
+            act=self.collecting,
+            improve=lambda: self.improve(self.experience.sample(config.batch, gamma=config.gamma)),
+        )
+        self.consumed += config.rounds * config.steps * config.environments
+        return {**metrics, **merge([*beginning, metrics]), "health/skipped_updates": self.skipped - skipped}
+
+    @property
+    def skipped(self) -> Tensor:
+        """How many updates of each seed `[S]` were not made because their gradient was not finite."""
+        return torch.stack([optimizer.skipped for optimizer in self.optimizers.values()]).sum(0)
+
+    def uniform(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw actions `[*shape]`, all equally likely."""
+        return torch.randint(self.choices, shape, generator=generator, device=generator.device)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        """Return the logits `[S, M, A]` of the actions for `[S, M, D]`."""
+        return self.actor(obs)[0]
+
+    def collecting(self) -> Act:
+        """Return what chooses the actions of a round, sampled from the policy."""
+        shape = self.config.steps, self.config.environments
+        noise = torch.stack([self.head.noise(shape, stream) for stream in self.action_streams], dim=1)
+        return torch.no_grad()(lambda obs, t: ops.categorical_sample(self.policy(obs), noise[t]))
+
+    @torch.no_grad()
+    def judge(self, batch: Transitions) -> Tensor:
+        """Return the targets `[S, M]` of the critics: reward and the soft value after it (equations 2 and 10)."""
+        log_probs = self.policy(batch.next_obs).log_softmax(-1)
+        next_q = ops.clipped_double_q(self.targets(batch.next_obs))
+        alpha = self.parameters["log_alpha"].exp().unsqueeze(-1)
+        soft = ops.soft_value(next_q, log_probs, alpha=alpha)
+        return ops.q_target(batch.rewards, soft, terminated=batch.terminated, gamma=batch.discounts)
+
+    def improve(self, batch: Transitions) -> Metrics:
+        """Take one gradient step on critics, policy and temperature, and let the target critics follow."""
+        metrics = self.improve_critics(batch, self.judge(batch))
+        metrics |= self.improve_actor(batch)
+        self.parameters["targets"].lerp_(self.parameters["critics"], self.config.tau)
+        return metrics
+
+    def improve_critics(self, batch: Transitions, targets: Tensor) -> dict[str, Tensor]:
+        """Step on the squared error of both critics, at the actions taken, to the same targets `[S, M]`."""
+        networks = EnsemblePass(self.critics, batch.obs)
+        taken = batch.actions.expand(CRITICS, *batch.actions.shape).unsqueeze(-1)
+        q = networks.outputs.gather(-1, taken).squeeze(-1)
+        losses = ops.value_loss(q, targets.expand_as(q)).sum(0)
+        loss = ops.weighted_mean(losses, batch.weights)
+        self.step("critics", networks.gradient(loss.sum()))
+        q_mean = ops.weighted_mean(q.detach().mean(0), batch.weights)
+        return {"losses/critic": loss.detach(), "value/q": q_mean}
+
+    def improve_actor(self, batch: Transitions) -> dict[str, Tensor]:
+        """Step on equations 12 (policy: the mean of α log π - Q) and 11 (temperature)."""
+        log_alpha = self.parameters["log_alpha"]
+        alpha = log_alpha.exp()
+        networks = EnsemblePass(self.actor, batch.obs)
+        logits = networks.outputs[0]
+        with torch.no_grad():
+            q = ops.clipped_double_q(self.critics(batch.obs))
+        values = ops.soft_value(q, logits.log_softmax(-1), alpha=alpha.unsqueeze(-1))
+        loss = ops.weighted_mean(-values, batch.weights)
+        self.step("actor", networks.gradient(loss.sum()))
+        entropy = ops.categorical_entropy(logits.detach())
+        if self.config.alpha is None:
+            price = ops.temperature_loss(log_alpha, -entropy, target_entropy=self.target_entropy)
+            # Linear in α = exp(log α), this loss is its own derivative by log α.
+            self.step("log_alpha", ops.weighted_mean(price, batch.weights).unsqueeze(1))
+        return {
+            "losses/actor": loss.detach(),
+            "policy/entropy": ops.weighted_mean(entropy, batch.weights),
+            "policy/alpha": alpha.squeeze(1),
+        }
+
+    def step(self, name: str, gradient: Tensor) -> None:
+        """Step the parameters of a name by their gradient `[S, P]`."""
+        self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
+        """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
+        logits = self.policy(obs.reshape(*obs.shape[:2], -1).float())
+        actions = ops.categorical_mode(logits) if noise is None else ops.categorical_sample(logits, noise)
+        return self.head.to_env(actions), None
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw the noise for one action of each of `rows` rows of every seed."""
+        return self.head.noise((len(self.seeds), rows), generator)
+
+    def state_dict(self) -> State:
+        """Return networks, optimizers, memory, random streams, environments and counters."""
+        return clone(
+            {
+                "consumed": self.consumed,
+                "parameters": self.parameters,
+                "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+                "experience": self.experience.state_dict(),
+                "action_streams": [generator_state(stream) for stream in self.action_streams],
+            }
+        )
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken."""
+        for name, parameters in self.parameters.items():
+            copy_into(parameters, state["parameters"][name], f"parameters.{name}")
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.experience.load_state_dict(state["experience"])
+        for stream, saved in zip(self.action_streams, state["action_streams"], strict=True):
+            set_generator_state(stream, saved)
+        self.consumed = state["consumed"]

@@ -1,0 +1,297 @@
+"""Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018, arXiv:1802.09477), and DDPG as a variant.
+
+A deterministic policy follows the gradient of a critic through its own actions. Three repairs make it stable: of two
+critics the smaller one is the target; the policy moves only every second update, when the critics have settled; and the
+target action is blurred by clipped noise, so that a critic's narrow peaks are not exploited.
+
+DDPG (Lillicrap et al. 2016, arXiv:1509.02971) has one critic, no delay and no blur.
+
+What differs from the papers: layers are initialised orthogonally, the last ones small; an episode cut by a time limit
+bootstraps from its true final observation (Pardo et al. 2018); target networks follow after every update of the policy,
+as in the paper. DDPG explores with independent Gaussian noise in place of an Ornstein-Uhlenbeck process, which Fujimoto
+et al. found no worse, and has neither weight decay nor batch normalisation. Actions are in units of half the range of
+the action space.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from operant import ops, streams
+from operant.control.alternation import alternate, merge
+from operant.control.experience import Act, Experience
+from operant.envs import BatchEnv, require_space
+from operant.nets import Activation, Bounded, Ensemble, EnsemblePass, StackedAdam
+from operant.runtime.bounds import require
+from operant.runtime.learner import Metrics
+from operant.runtime.replay import Transitions
+from operant.state import State, clone, copy_into, generator_state, set_generator_state
+
+
+@dataclass(frozen=True)
+class TD3Config:
+    """Hyperparameters of TD3. Defaults are those of the paper (section 6.1) and of its code."""
+
+    environments: int = 1
+    """Environments a seed, N. More collect faster, with fewer updates a step unless `updates` rises too."""
+    warmup: int = 1000
+    """Steps of a seed with random actions, before the first update. More begin with a broader memory."""
+    steps: int = 1
+    """Steps of every environment between updates. More are faster, and learn less from each step."""
+    updates: int = 1
+    """Gradient steps after them. More use the data better until the critics overfit to it."""
+    rounds: int = 50
+    """How often steps and updates alternate in one iteration. It changes how often metrics are reported, no more."""
+    batch: int = 256
+    """Transitions in one gradient step. More give less noisy and slower steps."""
+    capacity: int = 1_000_000
+    """Transitions of a seed that are kept. Less forgets sooner."""
+    learning_rate: float = 3e-4
+    """Step size of Adam, for critics and policy."""
+    gamma: float = 0.99
+    """Discount a step. Higher looks further ahead and makes values harder to learn."""
+    tau: float = 0.005
+    """Share of the way that the targets go after each update of the policy. Higher follows faster and less stably."""
+    critics: int = 2
+    """Critics of which the smallest makes the targets. One overestimates; more than two underestimate further."""
+    delay: int = 2
+    """Updates of the critics for one of the policy and the targets. More let the critics settle."""
+    exploration: float = 0.1
+    """Standard deviation of the noise on actions while collecting, in half action ranges. Higher explores more."""
+    smoothing: float = 0.2
+    """Standard deviation of the noise on target actions, likewise. Higher ignores wider peaks of the critics."""
+    smoothing_clip: float = 0.5
+    """Largest noise on target actions, likewise."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers, of policy and critics alike."""
+    activation: Activation = "relu"
+    """Nonlinearity of the hidden layers."""
+    max_grad_norm: float | None = None
+    """Largest gradient norm of one seed; None: no clipping."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        require(
+            self,
+            environments="[1, inf)",
+            warmup="[0, inf)",
+            steps="[1, inf)",
+            updates="[1, inf)",
+            rounds="[1, inf)",
+            batch="[1, inf)",
+            capacity="[1, inf)",
+            learning_rate="(0, inf)",
+            gamma="[0, 1]",
+            tau="(0, 1]",
+            critics="[1, inf)",
+            delay="[1, inf)",
+            exploration="[0, inf)",
+            smoothing="[0, inf)",
+            smoothing_clip="[0, inf)",
+            max_grad_norm="(0, inf) or None",
+        )
+        if self.capacity < self.environments:
+            raise ValueError(
+                f"capacity must hold one step of all {self.environments} environments of a seed, got {self.capacity}"
+            )
+
+
+ACTOR_GAIN = 0.01
+"""Gain of the policy's last layer, which makes it begin in the middle of the action space."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "Pendulum-v1": {"warmup": 500, "learning_rate": 1e-3, "capacity": 100_000, "hidden": (64, 64)},
+}
+"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+
+
+class TD3:
+    """The learner: `S` seeds trained as one program.
+
+    Args:
+        config: hyperparameters.
+        env: `S * config.environments` rows, made with the same seeds, whose actions are a bounded box.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        budget: environment steps a seed.
+
+    Attributes:
+        consumed: environment steps a seed so far.
+        updates: of the critics, so far.
+        experience: the environments, and the memory of what happened in them.
+        parameters: by name, `[S, P]` each: `actor`, `critics`, `target_actor`, `target_critics`.
+
+    Raises:
+        ValueError: the environment's spaces do not suit, or its rows do not fit.
+    """
+
+    def __init__(self, config: TD3Config, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        require_space(env, algorithm="td3", actions=(gymnasium.spaces.Box,))
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.bounds = Bounded(env.action_space, algorithm="td3", device=env.device)
+        self.experience = Experience(
+            env,
+            seeds=seeds,
+            rows=config.environments,
+            capacity=config.capacity,
+            to_env=self.bounds.to_env,
+            random=self.bounds.uniform,
+        )
+        self.close = self.experience.close
+        self.action_streams, self.update_streams = (
+            [streams.torch_generator(seed, purpose, device=env.device) for seed in seeds]
+            for purpose in ("policy", "updates")
+        )
+        self._make_networks(self.experience.collector.obs.shape[-1], self.bounds.dimensions)
+        self.consumed = self.updates = 0
+        # What the last update of the policy reported; delayed, it need not come in every iteration.
+        self.actor_loss = torch.zeros(len(seeds), device=env.device)
+
+    def _make_networks(self, features: int, dimensions: int) -> None:
+        config = self.config
+        actor = Ensemble([features, *config.hidden, dimensions], members=1, activation=config.activation)
+        critics = Ensemble(
+            [features + dimensions, *config.hidden, 1], members=config.critics, activation=config.activation
+        )
+        generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
+        parameters = {
+            "actor": actor.initial(generators, [(dimensions, ACTOR_GAIN)]).to(self.device),
+            "critics": critics.initial(generators, [(1, 1.0)]).to(self.device),
+        }
+        self.optimizers = {
+            name: StackedAdam(part, max_grad_norm=config.max_grad_norm) for name, part in parameters.items()
+        }
+        parameters |= {f"target_{name}": part.clone() for name, part in parameters.items()}
+        self.parameters = parameters
+        self.actor, self.critics = actor.bind(parameters["actor"]), critics.bind(parameters["critics"])
+        self.first_critic = self.critics.first()
+        self.target_actor = actor.bind(parameters["target_actor"])
+        self.target_critics = critics.bind(parameters["target_critics"])
+
+    def iterate(self) -> Metrics:
+        """Collect and improve in turn; the first time, after random actions."""
+        config = self.config
+        skipped = self.skipped
+        beginning: list[Metrics] = []
+        if not self.consumed and config.warmup:
+            steps = -(-config.warmup // config.environments)
+            beginning = [self.experience.explore(steps)]
+            self.consumed += steps * config.environments
+        metrics = alternate(
+            self.experience,
+            rounds=config.rounds,
+            steps=config.steps,
+            updates=config.updates,
+            act=self.collecting,
+            improve=lambda: self.improve(self.experience.sample(config.batch, gamma=config.gamma)),
+        )
+        self.consumed += config.rounds * config.steps * config.environments
+        return {**metrics, **merge([*beginning, metrics]), "health/skipped_updates": self.skipped - skipped}
+
+    @property
+    def skipped(self) -> Tensor:
+        """How many updates of each seed `[S]` were not made because their gradient was not finite."""
+        return torch.stack([optimizer.skipped for optimizer in self.optimizers.values()]).sum(0)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        """Return the actions `[S, M, A]`, in [-1, 1], for `[S, M, D]`."""
+        return self.actor(obs)[0].tanh()
+
+    def collecting(self) -> Act:
+        """Return what chooses the actions of a round: the policy's, with noise."""
+        shape = self.config.steps, self.config.environments
+        noise = torch.stack([self.bounds.normal(shape, stream) for stream in self.action_streams], dim=1)
+        std = self.config.exploration
+        return torch.no_grad()(lambda obs, t: ops.perturbed_action(self.policy(obs), noise[t], std=std))
+
+    @torch.no_grad()
+    def judge(self, batch: Transitions) -> Tensor:
+        """Return the targets `[S, M]` of the critics (algorithm 1, equations 10 and 14)."""
+        config = self.config
+        actions = self.target_actor(batch.next_obs)[0].tanh()
+        if config.smoothing:
+            shape = (batch.rewards.shape[1],)
+            noise = torch.stack([self.bounds.normal(shape, stream) for stream in self.update_streams])
+            actions = ops.perturbed_action(actions, noise, std=config.smoothing, clip=config.smoothing_clip)
+        next_q = self.target_critics(torch.cat((batch.next_obs, actions), dim=-1)).squeeze(-1)
+        return ops.q_target(
+            batch.rewards, ops.clipped_double_q(next_q), terminated=batch.terminated, gamma=batch.discounts
+        )
+
+    def improve(self, batch: Transitions) -> Metrics:
+        """Take one gradient step on the critics and, when it is due, on the policy, which the targets follow."""
+        metrics = self.improve_critics(batch, self.judge(batch))
+        self.updates += 1
+        if self.updates % self.config.delay == 0:
+            self.actor_loss = self.improve_actor(batch)
+            for name in ("actor", "critics"):
+                self.parameters[f"target_{name}"].lerp_(self.parameters[name], self.config.tau)
+        return {**metrics, "losses/actor": self.actor_loss}
+
+    def improve_critics(self, batch: Transitions, targets: Tensor) -> dict[str, Tensor]:
+        """Step on the squared error of all critics to the same targets `[S, M]`."""
+        networks = EnsemblePass(self.critics, torch.cat((batch.obs, batch.actions), dim=-1))
+        q = networks.outputs.squeeze(-1)
+        losses = ops.value_loss(q, targets.expand_as(q)).sum(0)
+        loss = ops.weighted_mean(losses, batch.weights)
+        self.step("critics", networks.gradient(loss.sum()))
+        q_mean = ops.weighted_mean(q.detach().mean(0), batch.weights)
+        return {"losses/critic": loss.detach(), "value/q": q_mean}
+
+    def improve_actor(self, batch: Transitions) -> Tensor:
+        """Step on -Q(s, π(s)) by the first critic (Silver et al. 2014, theorem 1); return it `[S]`."""
+        networks = EnsemblePass(self.actor, batch.obs)
+        actions = networks.outputs[0].tanh()
+        q = self.first_critic.frozen(torch.cat((batch.obs, actions), dim=-1))[0].squeeze(-1)
+        loss = ops.weighted_mean(-q, batch.weights)
+        self.step("actor", networks.gradient(loss.sum()))
+        return loss.detach()
+
+    def step(self, name: str, gradient: Tensor) -> None:
+        """Step the parameters of a name by their gradient `[S, P]`."""
+        self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
+        """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
+        actions = self.policy(obs.reshape(*obs.shape[:2], -1).float())
+        if noise is not None:
+            actions = ops.perturbed_action(actions, noise, std=self.config.exploration)
+        return self.bounds.to_env(actions), None
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw the noise for one action of each of `rows` rows of every seed."""
+        return self.bounds.normal((len(self.seeds), rows), generator)
+
+    def state_dict(self) -> State:
+        """Return networks, optimizers, memory, random streams, environments and counters."""
+        return clone(
+            {
+                "consumed": self.consumed,
+                "updates": self.updates,
+                "actor_loss": self.actor_loss,
+                "parameters": self.parameters,
+                "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+                "experience": self.experience.state_dict(),
+                "action_streams": [generator_state(stream) for stream in self.action_streams],
+                "update_streams": [generator_state(stream) for stream in self.update_streams],
+            }
+        )
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken."""
+        for name, parameters in self.parameters.items():
+            copy_into(parameters, state["parameters"][name], f"parameters.{name}")
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.experience.load_state_dict(state["experience"])
+        for name in ("action_streams", "update_streams"):
+            for stream, saved in zip(getattr(self, name), state[name], strict=True):
+                set_generator_state(stream, saved)
+        self.actor_loss = clone(state["actor_loss"])
+        self.updates, self.consumed = state["updates"], state["consumed"]

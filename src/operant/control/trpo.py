@@ -1,0 +1,385 @@
+"""Trust region policy optimisation (Schulman et al. 2015, arXiv:1502.05477), and the natural policy gradient.
+
+Collect a rollout with the current policy; judge every action by generalised advantage estimation (Schulman et al. 2016,
+arXiv:1506.02438); improve the policy by one step that maximises the surrogate while the mean KL(old‖new) stays within δ
+(equation 14 of the paper): along `F⁻¹g`, found by conjugate gradients from products with the Fisher matrix F, as far as
+the quadratic model of the KL allows (appendix C), and back again until the true surrogate has risen and the true KL is
+within δ. The natural policy gradient (Kakade 2001) takes the same step without the look back.
+
+What differs from the paper: advantages are those of GAE, with a critic of its own network that a few epochs of Adam fit
+to the λ-returns, where the paper has Monte Carlo returns; `lam` = 1 comes close. Products with F use its closed form
+(`operant.nets.Jacobian`), which equals the second derivative of the KL that the paper takes by automatic
+differentiation. An episode cut by a time limit bootstraps from the value of its true final observation (Pardo et al.
+2018). Continuous actions are in units of half the range of the action space. Policy and value never share a network: a
+step along the natural gradient of the policy would spoil the value, which has no part in it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from operant import ops, streams
+from operant.control.agent import Agent, Samples, Scaling
+from operant.control.vine import Vine, collect_vine, require_branching
+from operant.envs import BatchEnv
+from operant.nets import Activation, Jacobian, Spec, StackedAdam, StackedMLP
+from operant.runtime.bounds import require
+from operant.runtime.learner import Metrics
+from operant.runtime.rollouts import Rollout
+from operant.state import State, clone, copy_into, generator_state, set_generator_state
+
+
+@dataclass(frozen=True)
+class TRPOConfig:
+    """Hyperparameters of TRPO. Defaults: those the paper names (δ, conjugate gradients, 10 % of the data for F)."""
+
+    environments: int = 1
+    """Environments a seed, N. More give less correlated batches and a faster rollout."""
+    steps: int = 2048
+    """Steps of every environment in one rollout, T. More make the step surer, and rarer."""
+    delta: float = 0.01
+    """δ, the largest mean KL(old‖new) of an update, in nats. Higher moves faster and may overshoot."""
+    cg_iterations: int = 10
+    """Iterations of conjugate gradients. More come closer to the natural gradient, each for one product with F."""
+    damping: float = 0.1
+    """Added to the diagonal of F. Higher bends the step towards the plain gradient, and shortens it."""
+    fisher_every: int = 10
+    """F is the mean over every so many samples. Higher is cheaper and noisier."""
+    line_search: bool = True
+    """Whether the step is shrunk until surrogate and KL are as they should be; off in the natural policy gradient."""
+    backtrack: float = 0.8
+    """Factor by which the line search shrinks a step. Higher searches more finely, and less far."""
+    max_backtracks: int = 10
+    """Times it does so before it gives the step up."""
+    gamma: float = 0.99
+    """Discount a step. Higher looks further ahead and has more variance."""
+    lam: float = 0.95
+    """λ of the advantage estimates: 0 trusts the critic (bias), 1 the sampled return (variance)."""
+    normalise_advantages: bool = True
+    """Whether the advantages of a rollout get mean 0 and standard deviation 1. The step feels the mean alone."""
+    value_epochs: int = 10
+    """Passes of the critic over each rollout. More fit it better until it overfits."""
+    value_minibatches: int = 32
+    """Parts of a rollout for the critic, each one step of Adam."""
+    value_learning_rate: float = 1e-3
+    """Step size of the critic's Adam."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of both networks."""
+    activation: Activation = "tanh"
+    """Nonlinearity of the hidden layers."""
+    log_std: float = 0.0
+    """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
+    normalise_observations: bool = False
+    """Whether observations are normalised by running mean and standard deviation."""
+    normalise_rewards: bool = False
+    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    sampling: Literal["single-path", "vine"] = "single-path"
+    """Where advantages come from: the actions of one path, or several actions tried in each of some states."""
+    vine_points: int = 4
+    """With vine sampling, times in a rollout at which every environment branches; they divide `steps`."""
+    vine_actions: int = 4
+    """Continuous actions tried in each state. More estimate better, and cost steps. Discrete ones are all tried."""
+    vine_steps: int = 50
+    """Steps of a branch. More trust the critic less, have more variance, and cost."""
+    vine_common: bool = True
+    """Whether the branches of a state share their random numbers, so that luck in common cancels."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        require(
+            self,
+            environments="[1, inf)",
+            steps="[1, inf)",
+            delta="(0, inf)",
+            cg_iterations="[1, inf)",
+            damping="[0, inf)",
+            fisher_every="[1, inf)",
+            backtrack="(0, 1)",
+            max_backtracks="[0, inf)",
+            gamma="[0, 1]",
+            lam="[0, 1]",
+            value_epochs="[1, inf)",
+            value_minibatches="[1, inf)",
+            value_learning_rate="(0, inf)",
+            sampling=("single-path", "vine"),
+            vine_points="[1, inf)",
+            vine_actions="[2, inf)",
+            vine_steps="[1, inf)",
+        )
+        if self.sampling == "vine" and self.steps % self.vine_points:
+            raise ValueError(f"vine_points ({self.vine_points}) must divide steps ({self.steps})")
+        samples = self.environments * self.steps
+        if self.sampling == "single-path" and samples % self.value_minibatches:
+            raise ValueError(
+                f"value_minibatches ({self.value_minibatches}) must divide the rollout: {self.environments} "
+                f"environments x {self.steps} steps = {samples} samples"
+            )
+
+    @property
+    def vine(self) -> Vine:
+        """How vine sampling branches."""
+        return Vine(
+            points=self.vine_points,
+            spacing=self.steps // self.vine_points,
+            actions=self.vine_actions,
+            steps=self.vine_steps,
+            common=self.vine_common,
+            gamma=self.gamma,
+            lam=self.lam,
+        )
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "CartPole-v1": {"environments": 16, "steps": 64, "fisher_every": 4, "value_minibatches": 8},
+    "Acrobot-v1": {"environments": 16, "steps": 128, "fisher_every": 4, "value_minibatches": 16},
+    "Pendulum-v1": {
+        "environments": 16,
+        "steps": 200,
+        "delta": 0.02,
+        "damping": 0.01,
+        "fisher_every": 4,
+        "gamma": 0.95,
+        "value_minibatches": 16,
+    },
+}
+"""Configuration by task, which selects its own, or by name; what is not named keeps its default.
+
+All environments of Pendulum-v1 are cut at the same time, after 200 steps. A rollout of fewer would hold but a part of
+every episode, and an update within the trust region of those states is free to forget what to do in the others.
+"""
+
+
+class TRPO:
+    """The learner: `S` seeds trained as one program, each with a trust region and a line search of its own.
+
+    Args:
+        config: hyperparameters.
+        env: `S * config.environments` rows, made with the same seeds.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        budget: environment steps a seed. Nothing depends on it; it is checked because every learner takes it.
+
+    Attributes:
+        consumed: environment steps a seed so far, those of branches included.
+        agent: policy and value, and the environments they act in; `act`, `noise` and `close` are its own.
+        actor: the parameters `[S, D]` of the policies, a view of the agent's.
+        critic: those of the values.
+        rejected: steps of the policy `[S]` that were not finite.
+
+    Raises:
+        ValueError: the environment does not suit, or the budget is not positive.
+    """
+
+    def __init__(self, config: TRPOConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        self.config, self.seeds, self.device = config, list(seeds), env.device
+        self.agent = Agent(
+            env,
+            seeds=seeds,
+            rows=config.environments,
+            algorithm="trpo",
+            spec=Spec(hidden=config.hidden, activation=config.activation, shared=False),
+            log_std=config.log_std,
+            scaling=Scaling(config.normalise_observations, config.normalise_rewards, config.gamma),
+        )
+        self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
+        self.mlp = self._perceptron()
+        self.actor, self.critic = self.agent.parameters.view(len(seeds), 2, -1).unbind(1)
+        self.optimizer = StackedAdam(self.critic)
+        self.batch_streams = [streams.torch_generator(seed, "minibatches", device=env.device) for seed in seeds]
+        self.sample = {"single-path": self.single_path, "vine": self.vine}[config.sampling]
+        if config.sampling == "vine":
+            self._check_vine(env)
+        self.rejected = torch.zeros(len(seeds), dtype=torch.int64, device=env.device)
+        self.consumed = 0
+
+    def _perceptron(self) -> StackedMLP:
+        mlp = self.agent.networks.shape.mlp
+        if not isinstance(mlp, StackedMLP):
+            task, shape = self.agent.collector.env.task, [*self.agent.collector.features.shape]
+            raise ValueError(
+                f"trpo linearises perceptrons, but {task} has pictures {shape}: take ppo, or flatten the pictures to "
+                "vectors of floats with a wrapper of Gymnasium"
+            )
+        return mlp
+
+    def _check_vine(self, env: BatchEnv) -> None:
+        config = self.config
+        require_branching(env, masked=self.agent.collector.features.masked)
+        samples = config.environments * config.vine_points * config.vine.branches(env)
+        if samples % config.value_minibatches:
+            raise ValueError(
+                f"value_minibatches ({config.value_minibatches}) must divide the {samples} samples of a vine: "
+                f"{config.environments} environments x {config.vine_points} vine_points x "
+                f"{config.vine.branches(env)} actions"
+            )
+
+    def iterate(self) -> Metrics:
+        """Collect experience, judge it and improve on it."""
+        batch, episodes, steps = self.sample()
+        if self.config.normalise_advantages:
+            batch = batch.standardised()
+        skipped = self.rejected + self.optimizer.skipped
+        metrics = {**episodes, **self.improve(batch), **self.fit_critic(batch)}
+        metrics["health/skipped_updates"] = self.rejected + self.optimizer.skipped - skipped
+        self.consumed += steps
+        return metrics
+
+    def single_path(self) -> tuple[Samples, Metrics, int]:
+        """Collect a rollout; return its samples, the metrics of its episodes and its environment steps a seed."""
+        rollout = self.agent.collect(self.config.steps)
+        return self.judge(rollout), rollout.metrics, self.config.steps * self.config.environments
+
+    def vine(self) -> tuple[Samples, Metrics, int]:
+        """Branch in some states of a rollout; return as `single_path` does."""
+        vine = self.config.vine
+        batch, episodes = collect_vine(self.agent, vine)
+        return batch, episodes, vine.cost(self.agent.collector.env) * self.config.environments
+
+    @torch.no_grad()
+    def judge(self, rollout: Rollout) -> Samples:
+        """Estimate the advantage of every action, and the returns that the critic should predict."""
+        values, next_values = rollout.successor_values(self.agent.networks.value)
+        advantages = ops.gae(
+            rollout.rewards,
+            values,
+            next_values,
+            terminated=rollout.terminated,
+            truncated=rollout.truncated,
+            gamma=self.config.gamma,
+            lam=self.config.lam,
+        )
+        return Samples.of(rollout, self.agent, advantages=advantages, values=values)
+
+    def improve(self, batch: Samples) -> Metrics:
+        """Move each seed's policy once, within its trust region."""
+        config = self.config
+        gradient, loss = self.policy_gradient(batch)
+        step = ops.natural_step(
+            self.fisher(batch), gradient, delta=config.delta, iterations=config.cg_iterations, damping=config.damping
+        )
+        tried: list[Tensor] = []
+
+        def acceptable(scaled: Tensor) -> Tensor:
+            new = self.measure(batch, self.actor + scaled)
+            tried[:] = new
+            finite = new.isfinite().all(0)
+            return finite & (new[0] < loss) & (new[1] <= config.delta) if config.line_search else finite
+
+        backtracks = config.max_backtracks if config.line_search else 0
+        search = ops.backtrack(acceptable, step, coefficient=config.backtrack, max_backtracks=backtracks)
+        self.actor += search.step
+        new_loss, kl = tried
+        self.rejected += ~step.isfinite().all(1)
+        entropy = self.agent.head.entropy(batch.outputs, self.agent.networks.free)
+        return {
+            "losses/policy": torch.where(search.accepted, new_loss, loss),
+            "losses/improvement": (loss - new_loss).masked_fill(~search.accepted, 0.0),
+            "losses/kl": kl.masked_fill(~search.accepted, 0.0),
+            "losses/entropy": ops.weighted_mean(entropy, batch.weights),
+            "losses/step_scale": search.scale,
+            "losses/gradient_norm": torch.linalg.vector_norm(gradient, dim=1),
+        }
+
+    def policy_gradient(self, batch: Samples) -> tuple[Tensor, Tensor]:
+        """Return the gradient `[S, D]` of the surrogate at the old policy, to be followed, and its loss `[S]`."""
+        policy, outputs = self.linearised(batch.obs)
+        outputs, free = outputs.requires_grad_(), self.agent.networks.free.detach().requires_grad_()
+        loss = self.surrogate(outputs, free, batch)
+        by_outputs, by_free = torch.autograd.grad(loss.sum(), (outputs, free), materialize_grads=True)
+        return -torch.cat((policy.pull(by_outputs), by_free), dim=1), loss.detach()
+
+    def linearised(self, obs: Tensor) -> tuple[Jacobian, Tensor]:
+        """Return the policies' networks at their parameters, and the head's outputs, which a mask of actions bounds."""
+        shape = self.agent.networks.shape
+        jacobian = Jacobian(self.mlp, self.agent.networks.actor, shape.seen(obs))
+        return jacobian, shape.allowed(jacobian.outputs, obs)
+
+    def surrogate(self, outputs: Tensor, free: Tensor, batch: Samples) -> Tensor:
+        """Return the loss `[S]`: minus the surrogate of equation 14, for a policy of the batch's states."""
+        log_probs = self.agent.head.log_prob(outputs, free, batch.actions)
+        return ops.weighted_mean(ops.surrogate(log_probs, batch.old_log_probs, batch.advantages), batch.weights)
+
+    @torch.no_grad()
+    def fisher(self, batch: Samples) -> Callable[[Tensor], Tensor]:
+        """Return `v -> F v` `[S, D]`, with F the mean Fisher matrix over the states of the batch (appendix C.1)."""
+        head, free, chosen = self.agent.head, self.agent.networks.free, slice(None, None, self.config.fisher_every)
+        policy, outputs = self.linearised(batch.obs[:, chosen])
+        weights = outputs.new_ones(outputs.shape[:2])
+        if batch.weights is not None:
+            weights = batch.weights[:, chosen]
+        shares = (weights / weights.sum(1, keepdim=True).clamp(min=1e-8)).unsqueeze(-1)
+
+        def product(vector: Tensor) -> Tensor:
+            by_weights, by_free = vector.split([self.mlp.size, head.free], dim=1)
+            by_outputs, by_free = head.fisher(outputs, free, policy.push(by_weights), by_free)
+            return torch.cat((policy.pull(by_outputs * shares), by_free), dim=1)
+
+        return product
+
+    @torch.no_grad()
+    def measure(self, batch: Samples, actor: Tensor) -> Tensor:
+        """Return the loss and the mean KL(old‖new), `[2, S]`, of new policies with the parameters `actor` `[S, D]`.
+
+        The old policy is the agent's: that which collected the batch.
+        """
+        weights, free = actor.split([self.mlp.size, self.agent.head.free], dim=1)
+        shape = self.agent.networks.shape
+        outputs = shape.allowed(self.mlp(self.mlp.layers(weights), shape.seen(batch.obs)), batch.obs)
+        kl = self.agent.head.kl(batch.outputs, self.agent.networks.free, outputs, free)
+        return torch.stack((self.surrogate(outputs, free, batch), ops.weighted_mean(kl, batch.weights)))
+
+    def fit_critic(self, batch: Samples) -> Metrics:
+        """Move the values towards the targets by `value_epochs * value_minibatches` steps of Adam."""
+        losses: list[Tensor] = []
+        for _ in range(self.config.value_epochs):
+            losses = [self.critic_step(part) for part in self.minibatches(batch)]
+        return {
+            "losses/value": torch.stack(losses).mean(0),
+            "value/explained_variance": ops.explained_variance(batch.old_values, batch.targets, batch.weights),
+        }
+
+    def critic_step(self, part: Samples) -> Tensor:
+        """Take one step of Adam and return the loss `[S]` before it."""
+        critic = Jacobian(self.mlp, self.agent.networks.critic, self.agent.networks.shape.seen(part.obs))
+        outputs = critic.outputs.requires_grad_()
+        loss = ops.weighted_mean(ops.value_loss(outputs[..., 0], part.targets), part.weights)
+        (gradient,) = torch.autograd.grad(loss.sum(), outputs)
+        rest = self.critic.new_zeros(len(self.seeds), self.agent.head.free)  # the row's place for a policy's
+        gradient = torch.cat((critic.pull(gradient), rest), dim=1)
+        self.optimizer.step(gradient, learning_rate=self.config.value_learning_rate)
+        return loss.detach()
+
+    def minibatches(self, batch: Samples) -> Iterator[Samples]:
+        """Split a batch at random, each seed by its own stream; one part needs no order."""
+        parts, samples = self.config.value_minibatches, batch.targets.shape[1]
+        if parts == 1:
+            return iter([batch])
+        order = [torch.randperm(samples, generator=stream, device=self.device) for stream in self.batch_streams]
+        batch = batch.shuffled(torch.stack(order), parts)
+        return (batch.map(itemgetter(part)) for part in range(parts))
+
+    def state_dict(self) -> State:
+        """Return networks, optimizer, random streams, environments and counters."""
+        return clone(
+            {
+                "consumed": self.consumed,
+                "rejected": self.rejected,
+                "agent": self.agent.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "batch_streams": [generator_state(stream) for stream in self.batch_streams],
+            }
+        )
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken."""
+        self.agent.load_state_dict(state["agent"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        copy_into(self.rejected, state["rejected"], "rejected")
+        for stream, saved in zip(self.batch_streams, state["batch_streams"], strict=True):
+            set_generator_state(stream, saved)
+        self.consumed = state["consumed"]

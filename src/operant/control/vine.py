@@ -1,0 +1,191 @@
+"""Vine rollouts (Schulman et al. 2015, arXiv:1502.05477, section 5.2): several actions tried in the same state.
+
+Walk along the policy; stop now and then, and from where each environment stands try several actions, each followed by a
+short rollout of the policy; put the environment back and walk on. What one action is worth beside the others of its
+state needs no critic, and where the rollouts of a state share their random numbers (Ng and Jordan 2000, "PEGASUS") the
+luck that they have in common cancels.
+
+What differs from the paper: the short rollouts end in the value of their last state, weighed by λ, where the paper cuts
+them off; values are subtracted from each action's, which changes neither of the paper's estimators to first order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from operant import ops
+from operant.control.agent import Agent, Samples
+from operant.envs import BatchEnv, GymnasiumEnv, Step, Tree
+from operant.runtime.rollouts import by_seed
+from operant.state import State
+
+
+@dataclass(frozen=True)
+class Vine:
+    """How to branch.
+
+    Attributes:
+        points: times at which every environment branches.
+        spacing: steps between them.
+        actions: K, tried in each state, drawn from the policy; a finite action space is tried as a whole instead.
+        steps: of a branch, with its first action.
+        common: whether the branches of a state share their random numbers.
+        gamma: discount a step.
+        lam: λ of the branch's return.
+    """
+
+    points: int
+    spacing: int
+    actions: int
+    steps: int
+    common: bool
+    gamma: float
+    lam: float
+
+    def branches(self, env: BatchEnv) -> int:
+        """Return how many actions are tried in a state."""
+        return int(env.action_space.n) if isinstance(env.action_space, gymnasium.spaces.Discrete) else self.actions
+
+    def cost(self, env: BatchEnv) -> int:
+        """Return the steps that a rollout takes in each environment."""
+        return self.points * (self.spacing + self.branches(env) * self.steps)
+
+
+def require_branching(env: BatchEnv, *, masked: int) -> None:
+    """Refuse environments that cannot be put back at little cost, or in which not every action can be tried.
+
+    Args:
+        env: as it is made, without a wrapper.
+        masked: how many entries of its observations say which actions are allowed.
+
+    Raises:
+        ValueError: they are Gymnasium's, which can only play an episode again, or mask actions.
+    """
+    if isinstance(env, GymnasiumEnv):
+        raise ValueError(
+            f"vine sampling puts environments back to where they branched, but {env.task} of Gymnasium can only play "
+            "its episode again from the start: take env_backend='tensor', where there is one, or sampling='single-path'"
+        )
+    if masked:
+        raise ValueError(f"vine sampling tries every action, but {env.task} masks some: take sampling='single-path'")
+
+
+@torch.no_grad()
+def collect_vine(agent: Agent, vine: Vine) -> tuple[Samples, dict[str, Tensor]]:
+    """Walk and branch, in all environments of all seeds at once.
+
+    Args:
+        agent: its environments must be ones that `require_branching` lets pass.
+        vine: how to branch.
+
+    Returns:
+        Samples, K for each of the `points * N` states of a seed. The weights of a state's samples sum to 1: so its
+        surrogate is `Σ_a π(a|s) A(s, a)` in a finite action space (equation 15 of the paper), and the mean over the K
+        samples otherwise. And the metrics of the episodes on the way.
+    """
+    samples: list[list[Tensor]] = []
+    walks: list[dict[str, Tensor]] = []
+    for _ in range(vine.points):
+        walks.append(agent.collect(vine.spacing).metrics)
+        samples.append(_branch_out(agent, vine))
+    columns = (by_seed(torch.cat(parts)) for parts in zip(*samples, strict=True))
+    obs, actions, outputs, advantages, targets, old_values, weights = columns
+    batch = Samples(
+        obs=obs,
+        actions=actions,
+        outputs=outputs,
+        old_log_probs=agent.head.log_prob(outputs, agent.networks.free, actions),
+        advantages=advantages,
+        targets=targets,
+        old_values=old_values,
+        weights=weights,
+    )
+    return batch, _episodes(walks)
+
+
+def _branch_out(agent: Agent, vine: Vine) -> list[Tensor]:
+    """Try actions where the environments stand; return the fields of `Samples`, each `[K, S, N, ...]`."""
+    obs, env = agent.collector.obs, agent.collector.env
+    count = vine.branches(env)
+    outputs, values = agent.networks.policy(obs), agent.networks.value(obs)
+    actions, weights = _tried(agent, outputs, count)
+    luck = [draw_luck(agent, vine.steps - 1) for _ in range(1 if vine.common else count)]
+    saved = env.state_dict()
+    returns = torch.stack([follow(agent, vine, saved, *branch) for branch in zip(actions, cycle(luck), strict=False)])
+    env.load_state_dict(saved)
+    mean = (weights * returns).sum(0)
+    everywhere = [x.expand(count, *x.shape) for x in (obs, outputs, mean, values)]
+    return [everywhere[0], actions, everywhere[1], returns - mean, everywhere[2], everywhere[3], weights]
+
+
+def _tried(agent: Agent, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the actions to try, `[K, S, N, ...]`, and the weights of their values in that of the state."""
+    head, free = agent.head, agent.networks.free
+    if isinstance(agent.collector.env.action_space, gymnasium.spaces.Discrete):
+        actions = torch.arange(count, device=agent.device).view(-1, 1, 1).expand(-1, *outputs.shape[:2])
+        return actions, torch.stack([head.log_prob(outputs, free, action) for action in actions]).exp()
+    actions = torch.stack([head.sample(outputs, free, noise) for noise in draw_luck(agent, count)])
+    return actions, outputs.new_full((count, *outputs.shape[:2]), 1 / count)
+
+
+def follow(agent: Agent, vine: Vine, saved: State, action: Tensor, luck: Tensor) -> Tensor:
+    """Return what an action, and the policy after it, are worth from a saved state of the environments.
+
+    Args:
+        agent: acts; its environments are left where the branch ends.
+        vine: length, discount and λ of the branch.
+        saved: of the environments, where it begins.
+        action: the first one, `[S, N, ...]`.
+        luck: noise for the others, `[steps - 1, S, N, ...]`.
+
+    Returns:
+        λ-returns `[S, N]`.
+    """
+    env, networks = agent.collector.env, agent.networks
+    env.load_state_dict(saved)
+    results: list[Step] = []
+    for t in range(vine.steps):
+        if t:
+            obs = _shaped(results[-1].obs, agent)
+            action = agent.head.sample(networks.policy(obs), networks.free, luck[t - 1])
+        results.append(env.step(agent.head.to_env(action).flatten(0, 1)))
+    rewards, terminated, truncated = (
+        torch.stack(column).view(vine.steps, len(agent.seeds), agent.rows)
+        for column in zip(*((step.reward, step.terminated, step.truncated) for step in results), strict=True)
+    )
+    final_obs = torch.stack([_shaped(step.final_obs, agent) for step in results])
+    values = networks.value(by_seed(final_obs)).view(len(agent.seeds), vine.steps, agent.rows).movedim(1, 0)
+    returns = ops.lambda_returns(
+        rewards, values, terminated=terminated, truncated=truncated, gamma=vine.gamma, lam=vine.lam
+    )
+    return returns[0]
+
+
+def draw_luck(agent: Agent, steps: int) -> Tensor:
+    """Return noise for `steps` actions of every environment, `[steps, S, N, ...]`, each seed from its own stream."""
+    drawn = [agent.head.noise((steps, agent.rows), stream) for stream in agent.streams]
+    return torch.stack(drawn, dim=1)
+
+
+def _shaped(obs: Tree, agent: Agent) -> Tensor:
+    """Return observations of all rows as what the networks look at, `[S, N, D]`."""
+    features = agent.collector.features
+    return features.encode(obs).view(len(agent.seeds), agent.rows, *features.shape)
+
+
+def _episodes(walks: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the means over the episodes of several rollouts, not a number for a seed without one."""
+    counts = torch.stack([walk["rollout/episodes"] for walk in walks])
+    total = counts.sum(0)
+
+    def mean(name: str) -> Tensor:
+        sums = torch.stack([walk[name] for walk in walks]) * counts
+        return sums.masked_fill(counts == 0, 0.0).sum(0) / total
+
+    return {name: mean(name) for name in ("rollout/episode_return", "rollout/episode_length")} | {
+        "rollout/episodes": total
+    }

@@ -1,0 +1,100 @@
+"""Collecting whole episodes from a `operant.envs.BatchEnv`: `Episodes`."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from operant.envs import BatchEnv, Features, Step, Tree
+from operant.runtime.rollouts import Act, Rollout
+
+_SYNC_EVERY = 32
+
+
+class Episodes:
+    """Plays one episode in every row, from its first step to its last.
+
+    Every batch begins anew, from the seeds that it is given: nothing is carried from one to the next. A row whose
+    episode is over is stepped on until the longest one is over too, and what happens there is not valid: its rewards
+    are 0, its flags false.
+
+    Args:
+        env: rows are `[S, N]`, flat.
+        seeds: S.
+        max_steps: how long an episode may be.
+    """
+
+    def __init__(self, env: BatchEnv, *, seeds: int, max_steps: int) -> None:
+        if seeds < 1 or env.rows % seeds:
+            raise ValueError(f"{env.rows} environments cannot be shared equally by {seeds} seeds")
+        self.env, self.seeds, self.rows, self.max_steps = env, seeds, env.rows // seeds, max_steps
+        self.features = Features.of(env.observation_space, env.action_space)
+
+    def collect(self, row_seeds: Sequence[int], act: Act, active: Tensor | None = None) -> Rollout:
+        """Play one episode in every row of the seeds that take part.
+
+        Args:
+            row_seeds: one non-negative integer a row, which the episodes start from.
+            act: chooses the actions.
+            active: `[S]` bool, the seeds that take part; no step of the others is valid. Default: all.
+
+        Returns:
+            As many steps as the longest episode has, or a few more where the device is not the CPU.
+
+        Raises:
+            RuntimeError: an episode has not ended after `max_steps` steps.
+        """
+        obs = self._shape(self.env.reset(row_seeds))
+        playing = torch.ones(self.env.rows, dtype=torch.bool, device=self.env.device)
+        if active is not None:
+            playing &= active.repeat_interleave(self.rows)
+        seen: list[Tensor] = []
+        kept: list[tuple[Tensor, ...]] = []
+        results: list[Step] = []
+        live: list[Tensor] = []
+        stride = 1 if self.env.device.type == "cpu" else _SYNC_EVERY
+        for t in range(self.max_steps):
+            keep, actions = act(obs, t)
+            result = self.env.step(actions.flatten(0, 1))
+            seen.append(obs)
+            kept.append(keep)
+            results.append(result)
+            live.append(playing & result.valid)
+            obs = self._shape(result.obs)
+            playing = playing & ~(live[-1] & (result.terminated | result.truncated))
+            if (t + 1) % stride == 0 and not playing.any():
+                break
+        else:
+            if playing.any():
+                raise RuntimeError(
+                    f"row {int(playing.nonzero()[0, 0])} of {self.env.task} has not ended its episode after "
+                    f"{self.max_steps} steps; give the environment a time limit, or raise max_steps"
+                )
+        return self._rollout(torch.stack(seen), obs, kept, results, torch.stack(live))
+
+    def _rollout(
+        self, seen: Tensor, obs: Tensor, kept: list[tuple[Tensor, ...]], results: list[Step], live: Tensor
+    ) -> Rollout:
+        shape = (len(results), self.seeds, self.rows)
+        scores = torch.stack([result.score for result in results]).masked_fill(~live, 0.0).double()
+        counts = live.double().sum(0).view(self.seeds, self.rows)
+        episodes = (counts > 0).sum(1)
+        totals = scores.sum(0).view(self.seeds, self.rows)
+        return Rollout(
+            obs=seen,
+            last_obs=obs,
+            kept=tuple(torch.stack(column) for column in zip(*kept, strict=True)),
+            rewards=torch.stack([result.reward for result in results]).masked_fill(~live, 0.0).view(shape),
+            terminated=(torch.stack([result.terminated for result in results]) & live).view(shape),
+            truncated=(torch.stack([result.truncated for result in results]) & live).view(shape),
+            final_obs=torch.stack([self._shape(result.final_obs) for result in results]),
+            valid=live.view(shape),
+            metrics={
+                "rollout/episode_return": totals.sum(1) / episodes,
+                "rollout/episode_length": counts.sum(1) / episodes,
+                "rollout/episodes": episodes,
+            },
+        )
+
+    def _shape(self, obs: Tree) -> Tensor:
+        return self.features.encode(obs).view(self.seeds, self.rows, *self.features.shape)
