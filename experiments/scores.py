@@ -13,6 +13,7 @@ cells lie in `experiments/scores/`; a cell that was not run stays empty.
 import argparse
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from learning import BLUE, GREY, ORANGE, describe, plt
 
 import operant
 from operant.runtime.evaluation import Evaluation
+from operant.runtime.statistics import iqm, stratified_bootstrap
 from operant.streams import integer
 
 SEEDS = range(5)
@@ -48,11 +50,14 @@ BUDGETS: dict[str, dict[str, int]] = {
         name: dict(zip(DISCRETE, (100_000, 100_000, 120_000, 100_000), strict=True))
         for name in ("dqn", "double-dqn", "dueling-dqn", "prioritised-dqn")
     },
-    "sac-discrete": {"CartPole-v1": 100_000},
+    "sac-discrete": {"CartPole-v1": 50_000},
     **{name: {"Pendulum-v1": 20_000, "HalfCheetah-v5": 1_000_000, "Hopper-v5": 1_000_000} for name in ("sac", "td3")},
     "ddpg": {"Pendulum-v1": 20_000},
 }
 """Environment steps a seed, by algorithm and task."""
+
+ELSEWHERE = ("acrobot", "cartpole", "dqn", "off_policy", "pendulum", "policy_gradient", "trpo")
+"""Experiments that hold some of these runs already."""
 
 ZOO: dict[str, dict[str, tuple[float, str]]] = {
     "a2c": {
@@ -139,12 +144,27 @@ def run(algorithm: str, task: str) -> None:
 
 
 def results() -> dict[str, dict[str, Any]]:
-    """Return what there is, by algorithm and task."""
+    """Return what there is, by algorithm and task: cells of this table, and the same runs of other experiments."""
     table: dict[str, dict[str, Any]] = {}
-    for path in sorted(RESULTS.glob("*.json")):
-        result = json.loads(path.read_text())
-        table.setdefault(result["algorithm"], {})[result["task"]] = result
+    others = [RESULTS.with_name(f"{name}.json") for name in ELSEWHERE]
+    for path in [*others, *sorted(RESULTS.glob("*.json"))]:
+        for result in _cells(json.loads(path.read_text())) if path.exists() else ():
+            name, task = result["algorithm"], result["task"]
+            if name == "random" or result["budget"] == BUDGETS.get(name, {}).get(task):
+                table.setdefault(name, {}).setdefault(task, result)
     return table
+
+
+def _cells(tree: Any) -> Iterator[dict[str, Any]]:
+    """Find the results of runs in what an experiment has written."""
+    if isinstance(tree, list):
+        for part in tree:
+            yield from _cells(part)
+    elif isinstance(tree, dict) and {"algorithm", "task", "budget", "final"} <= set(tree):
+        yield tree
+    elif isinstance(tree, dict):
+        for part in tree.values():
+            yield from _cells(part)
 
 
 def missing() -> list[tuple[str, str]]:
@@ -158,20 +178,22 @@ def missing() -> list[tuple[str, str]]:
 def markdown() -> str:
     """Return the table: mean and worst seed, IQM with its interval, budget, and the published number."""
     table = results()
-    lines = ["| task | algorithm | steps | mean | worst seed | IQM [95 %] | training, s | zoo (steps) |"]
-    lines.append("|---|---|---:|---:|---:|---|---:|---|")
+    lines = ["| task | algorithm | steps | seeds | mean | worst seed | IQM [95 %] | training, s | zoo (steps) |"]
+    lines.append("|---|---|---:|---:|---:|---:|---|---:|---|")
     for task in TASKS:
         for name in ("random", *BUDGETS):
             result = table.get(name, {}).get(task)
             if result is None:
                 continue
             final, published = result["final"], ZOO.get(name, {}).get(task)
-            low, high = final["interval"]
+            scores = np.array(final["scores"])
+            low, high = stratified_bootstrap(scores)
             seconds = f"{result['training_seconds']:.0f}" if "training_seconds" in result else ""
             zoo = f"{published[0]:g} ({published[1]})" if published else ""
             lines.append(
-                f"| {task} | {name} | {result['budget']:,} | {final['mean']:.1f} | {min(final['scores']):.1f} | "
-                f"{final['iqm']:.1f} [{low:.1f}, {high:.1f}] | {seconds} | {zoo} |"
+                f"| {task} | {name} | {result['budget']:,} | {len(scores)} | "
+                f"{scores.mean():.1f} | {scores.min():.1f} | "
+                f"{iqm(scores):.1f} [{low:.1f}, {high:.1f}] | {seconds} | {zoo} |"
             )
     not_run = [f"{name} on {task}" for name, task in missing()]
     return "\n".join([*lines, "", f"Not run: {', '.join(not_run) or 'nothing'}."])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Self, cast
+from typing import Self
 
 import torch
 from gymnasium import spaces
@@ -113,7 +113,7 @@ class Agent:
     def read(self, obs: Tree) -> Tensor:
         """Turn observations `[S, N, ...]` as the environment gives them into what the networks look at."""
         if self.normaliser is not None:
-            obs = self.normaliser.normalise(cast(Tensor, obs))
+            obs = self.normaliser.normalise(obs)
         return self.collector.features.by_seed(obs)
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:

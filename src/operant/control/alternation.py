@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from operant.control.experience import Act, Experience
+from operant.control.experience import DROPPED, Act, Experience
 from operant.runtime.learner import Metrics
 
 RETURN, LENGTH, EPISODES = "rollout/episode_return", "rollout/episode_length", "rollout/episodes"
@@ -31,7 +31,7 @@ def alternate(
         improve: takes one gradient step, and reports it.
 
     Returns:
-        The episodes that ended, and the report of the last improvement.
+        The episodes that ended, the transitions that were dropped, and the report of the last improvement.
     """
     episodes: list[Metrics] = []
     report: Metrics = {}
@@ -43,12 +43,18 @@ def alternate(
 
 
 def merge(reports: Sequence[Metrics]) -> dict[str, Tensor]:
-    """Return the mean return and length `[S]` of all episodes of several rollouts, and their number."""
-    counts = torch.stack([torch.as_tensor(report[EPISODES]) for report in reports])
+    """Sum up several rollouts: mean return and length `[S]` of all episodes, and how many episodes ended.
+
+    The transitions that were left out are counted too.
+    """
+
+    def every(name: str) -> Tensor:
+        return torch.stack([torch.as_tensor(report[name]) for report in reports])
+
+    counts = every(EPISODES)
     total = counts.sum(0)
 
     def mean(name: str) -> Tensor:
-        values = torch.stack([torch.as_tensor(report[name]) for report in reports])
-        return (values * counts).masked_fill(counts == 0, 0.0).sum(0) / total
+        return (every(name) * counts).masked_fill(counts == 0, 0.0).sum(0) / total
 
-    return {RETURN: mean(RETURN), LENGTH: mean(LENGTH), EPISODES: total}
+    return {RETURN: mean(RETURN), LENGTH: mean(LENGTH), EPISODES: total, DROPPED: every(DROPPED).sum(0)}

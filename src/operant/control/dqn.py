@@ -7,7 +7,7 @@ target network sees them that stands still between copies; improve the values of
 al. 2018), and `priority` (Schaul et al. 2016). A capacity of one batch is no replay, a copy after every
 gradient step no target network.
 
-What differs from the paper: Adam takes the place of RMSProp; networks are perceptrons; ε falls over a fraction of the
+What differs from the paper: Adam takes the place of RMSProp; vectors go through perceptrons; ε falls over a fraction of the
 budget; rewards are not clipped to [-1, 1]; an episode that is cut by a time limit bootstraps from the value of its true
 final observation, so only `terminated` ends a return. The gradient is that of the network that acts; the target of the
 paper's equation is held fixed.
@@ -22,8 +22,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.experience import Experience
-from operant.envs import BatchEnv, require_space
+from operant.control.experience import Experience, require_spaces
+from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, CategoricalHead, StackedAdam
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.runtime.bounds import require
@@ -189,6 +189,8 @@ STRETCH = 16
 def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
     """Return the flat bounds `[D]` of the observations."""
     space: Any = env.observation_space
+    if not isinstance(space, spaces.Box):
+        raise ValueError(f"scale_observations needs observations of Box, which have bounds, got {space}")
     low, high = (torch.as_tensor(bound, dtype=torch.float32, device=env.device) for bound in (space.low, space.high))
     return low.flatten(), high.flatten()
 
@@ -211,7 +213,7 @@ class DQN:
     """
 
     def __init__(self, config: DQNConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
-        require_space(env, algorithm="dqn", actions=(spaces.Discrete,))
+        require_spaces(env, algorithm="dqn", actions=(spaces.Discrete,), pictures=True)
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
@@ -350,7 +352,7 @@ class DQN:
         return noise[..., 0] < self.epsilon, (noise[..., 1] * self.actions).long()
 
     @torch.no_grad()
-    def act(self, obs: Tensor, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
+    def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Choose actions for observations `[S, N, ...]`, with noise ε-greedily (see `runtime.learner.Policy`)."""
         actions = self.online(self.experience.collector.features.by_seed(obs)).argmax(-1)
         if noise is not None:

@@ -1,20 +1,59 @@
-"""What off-policy methods learn from: `Experience`, environments and the memory of what happened in them."""
+"""What off-policy methods learn from: `Experience`, environments and the memory of what happened in them.
+
+`require_spaces` says what they can act in.
+"""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from operant import streams
 from operant.control.agent import require_rows
-from operant.envs import BatchEnv
+from operant.envs import BatchEnv, Features, is_picture, require_space
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Replay, Transitions
 from operant.runtime.rollouts import Collector
 from operant.state import State, generator_state, set_generator_state
 
+DROPPED = "health/dropped_transitions"
+"""Name of the metric that counts transitions with a number that is not finite."""
+
 Act = Callable[[Tensor, int], Tensor]
 """`act(obs [S, N, D], t) -> actions [S, N, ...]`, in the units of the learner."""
+
+
+def require_spaces(
+    env: BatchEnv, *, algorithm: str, actions: tuple[type[spaces.Space[Any]], ...], pictures: bool = False
+) -> None:
+    """Refuse actions that `algorithm` cannot choose, and observations that its networks cannot look at.
+
+    Vectors and dictionaries of them are looked at; action masks are not.
+
+    Args:
+        env: the environment.
+        algorithm: its name, for the message.
+        actions: the kinds of action space that it supports.
+        pictures: whether it looks at pictures too.
+
+    Raises:
+        ValueError: a space is of another kind; the message names algorithms that support both.
+    """
+    space = env.observation_space
+    require_space(env, algorithm=algorithm, actions=actions, observations=(spaces.Box, spaces.Dict))
+    if is_picture(space) and not pictures:
+        others = "dqn, ppo or a2c" if isinstance(env.action_space, spaces.Discrete) else "ppo or a2c"
+        raise ValueError(
+            f"{algorithm} looks at vectors, but the observations of {env.task} are pictures, {space}; take {others}, "
+            "which have convolutions for them"
+        )
+    if Features.of(space, env.action_space).masked:
+        raise ValueError(
+            f"{algorithm} does not look at action masks, but the observations of {env.task} hold one; take ppo or a2c, "
+            "which choose only what a mask allows, or leave it out with gymnasium.wrappers.FilterObservation"
+        )
 
 
 class Experience:
@@ -70,7 +109,7 @@ class Experience:
 
         rollout = self.collector.collect(steps, keep)
         dropped = self.replay.add(rollout, *rollout.kept)
-        return {**rollout.metrics, "health/dropped_transitions": dropped}
+        return {**rollout.metrics, DROPPED: dropped}
 
     def sample(self, samples: int, *, gamma: float, n: int = 1) -> Transitions:
         """Return `samples` transitions of each seed, drawn uniformly (see `Replay.take`)."""

@@ -13,18 +13,18 @@ actions are in units of half the range of the action space. β stays within `BET
 update too (dual descent, `beta_rounds`), where the paper adapts it for the next one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from operant import ops, streams
+from operant.control import presets
 from operant.control.agent import Agent, Samples, Scaling
-from operant.control.presets import ATARI, CATCH
 from operant.envs import BatchEnv
 from operant.nets import Activation, Pass, Spec, StackedAdam
 from operant.runtime.bounds import require
@@ -158,37 +158,8 @@ DIAGNOSTICS = tuple(f"losses/{name}" for name in _MEASURED)
 """What is measured in the last epoch of an update."""
 APPROX_KL = DIAGNOSTICS.index("losses/approx_kl")
 
-_WIDE: Mapping[str, Any] = {"environments": 64, "epochs": 4, "minibatches": 8, "anneal": "both"}
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "CartPole-v1": {**_WIDE, "steps": 32, "learning_rate": 7e-3, "hidden": (32, 32)},
-    "Acrobot-v1": {**_WIDE, "steps": 128, "learning_rate": 2.5e-3},
-    "Pendulum-v1": {
-        "environments": 32,
-        "steps": 64,
-        "epochs": 10,
-        "minibatches": 16,
-        "learning_rate": 1e-3,
-        "anneal": "learning_rate",
-        "gamma": 0.95,
-        "activation": "relu",
-    },
-    "ALE/*": ATARI,
-    "operant/PixelCatch-v0": CATCH,
-    "zoo": {
-        "environments": 8,
-        "steps": 32,
-        "epochs": 20,
-        "minibatches": 1,
-        "learning_rate": 1e-3,
-        "anneal": "both",
-        "gamma": 0.98,
-        "lam": 0.8,
-    },
-}
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default.
-
-`zoo` is what RL Baselines3 Zoo uses for CartPole-v1.
-"""
+PRESETS = presets.PPO
+"""Configuration by task or by name."""
 
 
 class PPO:

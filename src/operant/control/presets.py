@@ -16,8 +16,8 @@ ATARI: Mapping[str, Any] = {
     "activation": "relu",
     "shared": True,
 }
-"""Those of PPO on Atari (Schulman et al. 2017, table 5), with the value loss weighed as in their code; the paper says
-four times as much (c1 = 1 and no ½)."""
+"""Those of PPO on Atari (Schulman et al. 2017, table 5), but for two that are as in their code: 4 epochs, where the
+paper says 3, and the weight of the value loss, where the paper says four times as much (c1 = 1 and no ½)."""
 
 
 CATCH: Mapping[str, Any] = {
@@ -33,3 +33,65 @@ CATCH: Mapping[str, Any] = {
     "shared": True,
 }
 """Those of PPO on `operant/PixelCatch-v0`."""
+
+_MUJOCO: Mapping[str, Any] = {
+    "environments": 8,
+    "steps": 256,
+    "anneal": "learning_rate",
+    "normalise_advantages": "none",
+    "normalise_observations": True,
+    "normalise_rewards": True,
+}
+_WIDE: Mapping[str, Any] = {"environments": 64, "epochs": 4, "minibatches": 8, "anneal": "both"}
+PPO: Mapping[str, Mapping[str, Any]] = {
+    "CartPole-v1": {**_WIDE, "steps": 32, "learning_rate": 7e-3, "hidden": (32, 32)},
+    "Acrobot-v1": {**_WIDE, "steps": 128, "learning_rate": 2.5e-3},
+    "Pendulum-v1": {
+        "environments": 32,
+        "steps": 64,
+        "epochs": 10,
+        "minibatches": 16,
+        "learning_rate": 1e-3,
+        "anneal": "learning_rate",
+        "gamma": 0.95,
+        "activation": "relu",
+    },
+    "MountainCar-v0": {
+        "environments": 16,
+        "steps": 16,
+        "epochs": 4,
+        "minibatches": 4,
+        "lam": 0.98,
+        "normalise_observations": True,
+        "normalise_rewards": True,
+    },
+    "LunarLander-v3": {
+        "environments": 16,
+        "steps": 1024,
+        "epochs": 4,
+        "minibatches": 256,
+        "gamma": 0.999,
+        "lam": 0.98,
+        "entropy_coefficient": 0.01,
+    },
+    "HalfCheetah-v5": _MUJOCO,
+    "Hopper-v5": _MUJOCO,
+    "Walker2d-v5": _MUJOCO,
+    "ALE/*": ATARI,
+    "operant/PixelCatch-v0": CATCH,
+    "zoo": {
+        "environments": 8,
+        "steps": 32,
+        "epochs": 20,
+        "minibatches": 1,
+        "learning_rate": 1e-3,
+        "anneal": "both",
+        "gamma": 0.98,
+        "lam": 0.8,
+    },
+}
+"""Configuration by task, which selects its own, or by name; what is not named keeps its default.
+
+`zoo` is what RL Baselines3 Zoo uses for CartPole-v1; MountainCar-v0 and LunarLander-v3 are its, too. Those of MuJoCo
+follow Tianshou.
+"""

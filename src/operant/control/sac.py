@@ -12,6 +12,7 @@ starts at 1. Actions are in units of half the range of the action space.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import Any
 
 import gymnasium
@@ -20,8 +21,8 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.alternation import alternate, merge
-from operant.control.experience import Act, Experience
-from operant.envs import BatchEnv, require_space
+from operant.control.experience import Act, Experience, require_spaces
+from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, Bounded, Ensemble, EnsemblePass, StackedAdam
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
@@ -89,6 +90,8 @@ class SACConfig:
 
 
 CRITICS = 2
+LEAST_ALPHA = 1e-37
+"""A temperature of 0 is held as this: its logarithm would be infinite, which checkpoints take for a fault."""
 ACTOR_GAIN = 0.01
 """Gain of the policy's last layer, which makes it begin with the same wide distribution everywhere."""
 LOG_STD = (-20.0, 2.0)
@@ -121,7 +124,7 @@ class SAC:
     def __init__(self, config: SACConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
-        require_space(env, algorithm="sac", actions=(gymnasium.spaces.Box,))
+        require_spaces(env, algorithm="sac", actions=(gymnasium.spaces.Box,))
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.bounds = Bounded(env.action_space, algorithm="sac", device=env.device)
         self.experience = Experience(
@@ -147,12 +150,11 @@ class SAC:
         actor = Ensemble([features, *config.hidden, 2 * dimensions], members=1, activation=config.activation)
         critics = Ensemble([features + dimensions, *config.hidden, 1], members=CRITICS, activation=config.activation)
         generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
+        alpha = 1.0 if config.alpha is None else config.alpha
         parameters = {
             "actor": actor.initial(generators, [(2 * dimensions, ACTOR_GAIN)]).to(self.device),
             "critics": critics.initial(generators, [(1, 1.0)]).to(self.device),
-            "log_alpha": torch.full(
-                (len(self.seeds), 1), 1.0 if config.alpha is None else config.alpha, device=self.device
-            ).log_(),
+            "log_alpha": torch.full((len(self.seeds), 1), log(max(alpha, LEAST_ALPHA)), device=self.device),
         }
         parameters["targets"] = parameters["critics"].clone()
         self.parameters = parameters
@@ -257,9 +259,9 @@ class SAC:
         self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
 
     @torch.no_grad()
-    def act(self, obs: Tensor, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
+    def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
-        mean, log_std = self.policy(obs.reshape(*obs.shape[:2], -1).float())
+        mean, log_std = self.policy(self.experience.collector.features.by_seed(obs))
         greedy = noise is None
         actions = ops.tanh_gaussian_mode(mean, log_std) if greedy else ops.tanh_gaussian_sample(mean, log_std, noise)
         return self.bounds.to_env(actions), None

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.alternation import alternate, merge
-from operant.control.experience import Act, Experience
-from operant.envs import BatchEnv, require_space
+from operant.control.experience import Act, Experience, require_spaces
+from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, CategoricalHead, Ensemble, EnsemblePass, StackedAdam
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
@@ -89,6 +89,8 @@ class DiscreteSACConfig:
 
 
 CRITICS = 2
+LEAST_ALPHA = 1e-37
+"""A temperature of 0 is held as this: its logarithm would be infinite, which checkpoints take for a fault."""
 ACTOR_GAIN = 0.01
 """Gain of the policy's last layer, which makes it begin close to uniform."""
 
@@ -127,7 +129,7 @@ class DiscreteSAC:
     def __init__(self, config: DiscreteSACConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
-        require_space(env, algorithm="sac-discrete", actions=(gymnasium.spaces.Discrete,))
+        require_spaces(env, algorithm="sac-discrete", actions=(gymnasium.spaces.Discrete,))
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         space = env.action_space
         if not isinstance(space, gymnasium.spaces.Discrete):
@@ -154,12 +156,11 @@ class DiscreteSAC:
             for members in (1, CRITICS)
         )
         generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
+        alpha = 1.0 if config.alpha is None else config.alpha
         parameters = {
             "actor": actor.initial(generators, [(choices, ACTOR_GAIN)]).to(self.device),
             "critics": critics.initial(generators, [(choices, 1.0)]).to(self.device),
-            "log_alpha": torch.full(
-                (len(self.seeds), 1), 1.0 if config.alpha is None else config.alpha, device=self.device
-            ).log_(),
+            "log_alpha": torch.full((len(self.seeds), 1), log(max(alpha, LEAST_ALPHA)), device=self.device),
         }
         parameters["targets"] = parameters["critics"].clone()
         self.parameters = parameters
@@ -263,9 +264,9 @@ class DiscreteSAC:
         self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
 
     @torch.no_grad()
-    def act(self, obs: Tensor, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
+    def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
-        logits = self.policy(obs.reshape(*obs.shape[:2], -1).float())
+        logits = self.policy(self.experience.collector.features.by_seed(obs))
         actions = ops.categorical_mode(logits) if noise is None else ops.categorical_sample(logits, noise)
         return self.head.to_env(actions), None
 

@@ -6,11 +6,10 @@ target action is blurred by clipped noise, so that a critic's narrow peaks are n
 
 DDPG (Lillicrap et al. 2016, arXiv:1509.02971) has one critic, no delay and no blur.
 
-What differs from the papers: layers are initialised orthogonally, the last ones small; an episode cut by a time limit
-bootstraps from its true final observation (Pardo et al. 2018); target networks follow after every update of the policy,
-as in the paper. DDPG explores with independent Gaussian noise in place of an Ornstein-Uhlenbeck process, which Fujimoto
-et al. found no worse, and has neither weight decay nor batch normalisation. Actions are in units of half the range of
-the action space.
+What differs from the papers: layers are initialised orthogonally, the policy's last one small; an episode cut by a time
+limit bootstraps from its true final observation (Pardo et al. 2018). DDPG explores with independent Gaussian noise in
+place of an Ornstein-Uhlenbeck process, which Fujimoto et al. found no worse, and has neither weight decay nor batch
+normalisation. Actions are in units of half the range of the action space.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +22,8 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.alternation import alternate, merge
-from operant.control.experience import Act, Experience
-from operant.envs import BatchEnv, require_space
+from operant.control.experience import Act, Experience, require_spaces
+from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, Bounded, Ensemble, EnsemblePass, StackedAdam
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
@@ -131,7 +130,7 @@ class TD3:
     def __init__(self, config: TD3Config, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
-        require_space(env, algorithm="td3", actions=(gymnasium.spaces.Box,))
+        require_spaces(env, algorithm="td3", actions=(gymnasium.spaces.Box,))
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.bounds = Bounded(env.action_space, algorithm="td3", device=env.device)
         self.experience = Experience(
@@ -257,9 +256,9 @@ class TD3:
         self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
 
     @torch.no_grad()
-    def act(self, obs: Tensor, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
+    def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
-        actions = self.policy(obs.reshape(*obs.shape[:2], -1).float())
+        actions = self.policy(self.experience.collector.features.by_seed(obs))
         if noise is not None:
             actions = ops.perturbed_action(actions, noise, std=self.config.exploration)
         return self.bounds.to_env(actions), None
@@ -293,5 +292,5 @@ class TD3:
         for name in ("action_streams", "update_streams"):
             for stream, saved in zip(getattr(self, name), state[name], strict=True):
                 set_generator_state(stream, saved)
-        self.actor_loss = clone(state["actor_loss"])
+        self.actor_loss = clone(state["actor_loss"]).to(self.device)
         self.updates, self.consumed = state["updates"], state["consumed"]

@@ -262,6 +262,7 @@ class TRPO:
         step = ops.natural_step(
             self.fisher(batch), gradient, delta=config.delta, iterations=config.cg_iterations, damping=config.damping
         )
+        entropy = ops.weighted_mean(self.agent.head.entropy(batch.outputs, self.agent.networks.free), batch.weights)
         tried: list[Tensor] = []
 
         def acceptable(scaled: Tensor) -> Tensor:
@@ -275,12 +276,11 @@ class TRPO:
         self.actor += search.step
         new_loss, kl = tried
         self.rejected += ~step.isfinite().all(1)
-        entropy = self.agent.head.entropy(batch.outputs, self.agent.networks.free)
         return {
             "losses/policy": torch.where(search.accepted, new_loss, loss),
             "losses/improvement": (loss - new_loss).masked_fill(~search.accepted, 0.0),
             "losses/kl": kl.masked_fill(~search.accepted, 0.0),
-            "losses/entropy": ops.weighted_mean(entropy, batch.weights),
+            "losses/entropy": entropy,
             "losses/step_scale": search.scale,
             "losses/gradient_norm": torch.linalg.vector_norm(gradient, dim=1),
         }
@@ -306,12 +306,15 @@ class TRPO:
 
     @torch.no_grad()
     def fisher(self, batch: Samples) -> Callable[[Tensor], Tensor]:
-        """Return `v -> F v` `[S, D]`, with F the mean Fisher matrix over the states of the batch (appendix C.1)."""
+        """Return `v -> F v` `[S, D]`, with F the mean Fisher matrix over the states of the batch (appendix C.1).
+
+        F depends on the states alone, so a sample counts or does not: the weights of a vine speak of actions.
+        """
         head, free, chosen = self.agent.head, self.agent.networks.free, slice(None, None, self.config.fisher_every)
         policy, outputs = self.linearised(batch.obs[:, chosen])
         weights = outputs.new_ones(outputs.shape[:2])
         if batch.weights is not None:
-            weights = batch.weights[:, chosen]
+            weights = (batch.weights[:, chosen] > 0).to(outputs.dtype)
         shares = (weights / weights.sum(1, keepdim=True).clamp(min=1e-8)).unsqueeze(-1)
 
         def product(vector: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ class Normalise:
 
         Raises:
             ValueError: a number is out of its range, or the rows are not a multiple of the seeds.
-            TypeError: the observations are not a Box.
+            TypeError: observations are to be scaled and are not a Box.
         """
         if seeds < 1 or env.rows % seeds:
             raise ValueError(f"seeds must divide the {env.rows} rows of the environment, got {seeds}")
@@ -112,14 +112,14 @@ class Normalise:
             raise ValueError(f"gamma must be in [0, 1], got {gamma}")
         if not clip > 0 or not epsilon > 0:
             raise ValueError(f"clip and epsilon must be positive, got {clip} and {epsilon}")
-        if not isinstance(env.observation_space, spaces.Box):
+        if observations and not isinstance(env.observation_space, spaces.Box):
             raise TypeError(f"only observations of a Box can be normalised, but {env.task} has {env.observation_space}")
         self._env, self._seeds, self._gamma = env, seeds, gamma
         self._observations, self._rewards = observations, rewards
         self._clip, self._epsilon = clip, epsilon
         self.task, self.rows, self.device, self.always_valid = env.task, env.rows, env.device, env.always_valid
         self.action_space: gymnasium.Space[Any] = env.action_space
-        self._shape = env.observation_space.shape
+        self._shape = (env.observation_space.shape or ()) if observations else ()
         dtype = np.float64 if env.observation_space.dtype == np.float64 else np.float32
         self.observation_space: gymnasium.Space[Any] = (
             spaces.Box(-clip, clip, self._shape, dtype) if observations else env.observation_space
@@ -128,7 +128,7 @@ class Normalise:
         self._return_moments = Moments(seeds, (), env.device)
         self._returns = torch.zeros(seeds, env.rows // seeds, dtype=torch.float64, device=env.device)
 
-    def reset(self, seeds: Sequence[int] | None = None) -> Tensor:
+    def reset(self, seeds: Sequence[int] | None = None) -> Tree:
         """Start episode 0 of every row; the statistics stay and take in the first observations.
 
         Args:
@@ -144,13 +144,12 @@ class Normalise:
         valid = None if self.always_valid else step.valid.view_as(self._returns)
         reward = self._new_reward(step, valid) if self._rewards else step.reward
         obs = self._new_obs(step.obs, valid)
-        final_obs = obs if step.final_obs is step.obs else self.normalise(cast(Tensor, step.final_obs))
+        final_obs = obs if step.final_obs is step.obs else self.normalise(step.final_obs)
         return step._replace(obs=obs, reward=reward, final_obs=final_obs)
 
-    def _new_obs(self, tree: Tree, valid: Tensor | None) -> Tensor:
-        obs = cast(Tensor, tree)
+    def _new_obs(self, obs: Tree, valid: Tensor | None) -> Tree:
         if self._observations:
-            self._obs_moments.update(self._by_seed(obs), valid)
+            self._obs_moments.update(self._by_seed(cast(Tensor, obs)), valid)
         return self.normalise(obs)
 
     def _new_reward(self, step: Step, valid: Tensor | None) -> Tensor:
@@ -162,7 +161,7 @@ class Normalise:
         scaled = reward / (self._return_moments.variance() + self._epsilon).sqrt_()
         return scaled.clamp_(-self._clip, self._clip).to(step.reward.dtype).view(-1)
 
-    def normalise(self, obs: Tensor) -> Tensor:
+    def normalise(self, obs: Tree) -> Tree:
         """Scale observations by the statistics as they are, which does not change them.
 
         Args:
@@ -173,11 +172,12 @@ class Normalise:
             The scaled observations, shaped like `obs`; `obs` itself if observations are not to be scaled.
 
         Raises:
-            ValueError: `obs` has another shape.
+            ValueError: `obs` is to be scaled and has another shape.
         """
-        rows = self._by_seed(obs)
         if not self._observations:
             return obs
+        obs = cast(Tensor, obs)
+        rows = self._by_seed(obs)
         scale = (self._obs_moments.variance() + self._epsilon).rsqrt_()
         scaled = (rows - self._obs_moments.mean).mul_(scale).clamp_(-self._clip, self._clip)
         dtype = obs.dtype if obs.is_floating_point() else torch.float32
@@ -203,12 +203,12 @@ class Normalise:
             "returns": self._returns.clone(),
         }
 
-    def load_state_dict(self, state: State) -> Tensor:
+    def load_state_dict(self, state: State) -> Tree:
         """Go on from a state of `state_dict` and return the scaled observations `[B, ...]`."""
         self._obs_moments.load_state_dict(state["observations"])
         self._return_moments.load_state_dict(state["rewards"])
         copy_into(self._returns, state["returns"], "returns")
-        return self.normalise(cast(Tensor, self._env.load_state_dict(state["env"])))
+        return self.normalise(self._env.load_state_dict(state["env"]))
 
     def close(self) -> None:
         """Close the environment."""

@@ -24,7 +24,7 @@ class ActionValues:
         hidden: widths of the hidden layers.
         activation: nonlinearity of the hidden layers.
         dueling: whether value and advantages are separate streams.
-        bounds: of the observations, `[D]` each; the interval between two that are finite is mapped onto [-1, 1].
+        bounds: of the observations, `[D]` each; an interval of finite width between two is mapped onto [-1, 1].
 
     Raises:
         ValueError: a dueling network has no hidden layer, or pictures are to be scaled, which they are anyway.
@@ -49,8 +49,9 @@ class ActionValues:
         self.affine: tuple[Tensor, Tensor] | None = None
         if bounds is not None:
             low, high = bounds
-            bounded = low.isfinite() & high.isfinite() & (low < high)
-            scale = torch.where(bounded, 2.0 / (high - low), 1.0)
+            width = high - low  # infinite too where bounds are the largest float, which says that there are none
+            bounded = width.isfinite() & (width > 0.0)
+            scale = torch.where(bounded, 2.0 / width, 1.0)
             self.affine = torch.where(bounded, -1.0 - low * scale, 0.0), scale
         if dueling:
             hidden = [*hidden[:-1], 2 * hidden[-1]]
@@ -66,7 +67,8 @@ class ActionValues:
         rows = torch.empty(len(generators), self.size)
         for row, generator in zip(rows, generators, strict=True):
             for weight, bias in self.mlp.layers(row.unsqueeze(0)):
-                bound = weight.shape[1] ** -0.5
+                inputs = weight[0, 0].numel() if weight.dim() > 3 else weight.shape[1]
+                bound = inputs**-0.5
                 weight.uniform_(-bound, bound, generator=generator)
                 bias.uniform_(-bound, bound, generator=generator)
         return rows if self.mask is None else rows * self.mask

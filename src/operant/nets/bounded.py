@@ -1,4 +1,4 @@
-"""Continuous actions within bounds: `Bounded`."""
+"""Continuous actions within bounds: `Bounded`, and the bounds as float32, `bounds_within`."""
 
 import gymnasium
 import numpy as np
@@ -18,7 +18,7 @@ class Bounded:
         dimensions: A, how many numbers make an action.
 
     Raises:
-        ValueError: the space is of another kind, or a bound is infinite.
+        ValueError: the space is of another kind, or a range is infinite.
     """
 
     def __init__(self, space: gymnasium.Space, *, algorithm: str, device: torch.device) -> None:
@@ -26,14 +26,14 @@ class Bounded:
             raise ValueError(f"{algorithm} needs actions of Box, got {space}")
         if len(space.shape) != 1 or not np.issubdtype(space.dtype, np.floating):
             raise ValueError(f"{algorithm} needs actions of a one-dimensional Box of float, got {space}")
-        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        self.low, self.high = bounds_within(space, device)
+        self.middle, self.half = (self.low + self.high) / 2, (self.high - self.low) / 2
+        if not self.half.isfinite().all():  # nor is the range between the largest floats
             raise ValueError(
                 f"{algorithm} needs actions with finite bounds, which its policy fills, got {space}; give them bounds "
                 "with gymnasium.wrappers.TransformAction, or take an algorithm for unbounded actions, such as ppo"
             )
         self.dimensions = int(space.shape[0])
-        self.low, self.high = (torch.as_tensor(b, dtype=torch.float32, device=device) for b in (space.low, space.high))
-        self.middle, self.half = (self.low + self.high) / 2, (self.high - self.low) / 2
 
     def to_env(self, actions: Tensor) -> Tensor:
         """Map actions in [-1, 1] onto the bounds; the clipping keeps rounding from leaving them."""
@@ -47,3 +47,12 @@ class Bounded:
     def normal(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw standard normal noise `[*shape, A]`, one number for each dimension of an action."""
         return torch.empty((*shape, self.dimensions), device=generator.device).normal_(generator=generator)
+
+
+def bounds_within(space: gymnasium.spaces.Box, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the bounds of a box as float32, those of float64 rounded inwards: the nearest may lie outside the box."""
+    with np.errstate(over="ignore"):
+        low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+    low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
+    high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
+    return torch.as_tensor(low, device=device), torch.as_tensor(high, device=device)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from operant.nets.bounded import bounds_within
 from operant.ops import categorical_fisher, categorical_kl, gaussian_fisher, gaussian_kl
 from operant.ops import distributions as d
 
@@ -117,7 +118,8 @@ class GaussianHead:
     """Means of independent normal distributions; the logarithms of their deviations are free parameters.
 
     The unit of the policy's actions is half the range of a bounded space: the interval [-1, 1] is mapped onto the
-    bounds and what lies outside is clipped. Where a bound is infinite, actions are taken as they are.
+    bounds and what lies outside is clipped. Where a bound is infinite, or as good as that (the range is wider than
+    float32 can say), actions are taken as they are.
 
     Args:
         space: a one-dimensional box of floats.
@@ -128,11 +130,11 @@ class GaussianHead:
     def __init__(self, space: gymnasium.spaces.Box, *, log_std: float, device: torch.device) -> None:
         self.outputs = self.free = int(np.prod(space.shape))
         self.log_std = log_std
-        low, high = (torch.as_tensor(b, dtype=torch.float32, device=device) for b in (space.low, space.high))
-        bounded = low.isfinite() & high.isfinite()
-        self.middle = torch.where(bounded, (low + high) / 2, 0.0)
-        self.half = torch.where(bounded, (high - low) / 2, 1.0)
-        self.low, self.high = low, high
+        self.low, self.high = bounds_within(space, device)
+        half = (self.high - self.low) / 2
+        bounded = half.isfinite()  # so a range wider than float32 reaches is none
+        self.middle = torch.where(bounded, (self.low + self.high) / 2, 0.0)
+        self.half = torch.where(bounded, half, 1.0)
 
     def initial(self) -> Tensor:
         """Return the initial logarithms of the deviations."""

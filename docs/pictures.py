@@ -1,0 +1,18 @@
+"""Show what `experiments/` holds on the pages, by the paths that lead there in the repository."""
+
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pictures and raw results of the experiments to what is built."""
+    experiments = Path(config.config_file_path).parent / "experiments"
+    for path in sorted(experiments.iterdir()):
+        if path.suffix in (".png", ".json"):
+            place = f"experiments/{path.name}"
+            file = File.generated(config, f"../{place}", abs_src_path=str(path), inclusion=InclusionLevel.INCLUDED)
+            file.dest_uri = place
+            files.append(file)
+    return files

@@ -1,0 +1,56 @@
+"""The tables of the page on deep control say what the catalog and the raw results say."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from operant import catalog
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "control.md").read_text(encoding="utf-8")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if line.endswith(".json) |") and line.startswith("| [")
+]
+
+
+def records(block: Any) -> Iterator[dict[str, Any]]:
+    """Find everything in raw results that has the final scores of an algorithm on a task."""
+    if isinstance(block, dict) and {"algorithm", "task", "final"} <= block.keys():
+        yield block
+    elif isinstance(block, dict | list):
+        for part in block.values() if isinstance(block, dict) else block:
+            yield from records(part)
+
+
+def test_every_algorithm_is_in_the_table_with_its_idea():
+    for algorithm in catalog.CONTROL:
+        data = "on-policy" if algorithm.on_policy else "off-policy"
+        actions = "both" if len(algorithm.actions) == 2 else algorithm.actions[0]
+        link = f"[{algorithm.name}](algorithms/{algorithm.name}.md)"
+        assert f"| {link} | {data} | {actions} | {algorithm.idea} |" in PAGE
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: " ".join(row[:2]))
+def test_results_are_those_of_the_files(row):
+    name, task, file = re.sub(r"\[(.*)\].*", r"\1", row[0]), row[1], re.findall(r"\((.*)\)", row[7])[0]
+    blocks = [
+        block
+        for block in records(json.loads((ROOT / "docs" / file).read_text(encoding="utf-8")))
+        if (block["algorithm"], block["task"]) == (name, task)
+    ]
+    scores = [score for block in blocks for score in block["final"]["scores"]]
+    mean, worst = sum(scores) / len(scores), min(scores)
+    assert row[2:6] == [f"{blocks[0]['budget']:,}".replace(",", " "), str(len(scores)), f"{mean:.1f}", f"{worst:.1f}"]
+    if row[6]:
+        reached = mean >= float(re.split(r"[ :]", row[6])[0])
+        assert reached == ("not reached" not in row[6])
+
+
+def test_the_table_of_results_was_found():
+    assert len(ROWS) >= 20
