@@ -29,7 +29,7 @@ from operant.streams import integer
 SEEDS = range(5)
 EPISODES = 100
 RESULTS = Path(__file__).with_suffix("")
-RUNS = Path("runs/scores")
+RUNS = Path(__file__).parents[1] / "runs" / "scores"
 
 TASKS = (
     "CartPole-v1",

@@ -2,10 +2,12 @@
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 
 from control.learners import poison
-from control.probes import Constant, Delayed, Endless, Lasting, Observed, Pendular
+from control.probes import Constant, Delayed, Endless, Lasting, Observed, Pendular, Probe
+from operant import catalog
 from operant.runtime.training import train
 
 QUICK = {
@@ -110,6 +112,48 @@ def assert_one_bad_reward_harms_nobody_else(fresh):
     for name, parameters in hit.parameters.items():
         torch.testing.assert_close(parameters[0], clean.parameters[name][0], rtol=1e-3, atol=1e-5)
         assert parameters.isfinite().all()
+
+
+def assert_pictures_and_masks_are_refused(fresh, actions, name, others):
+    """Check that `fresh(probe)` refuses what its networks cannot look at, and names the algorithms `others`."""
+    picture = gymnasium.spaces.Box(0, 255, (9, 9, 3), np.uint8)
+    with pytest.raises(
+        ValueError, match=f"{name} looks at vectors, .*Odd are pictures, .*; for pictures take {others}$"
+    ):
+        fresh(type("Odd", (Probe,), {"observation_space": picture, "action_space": actions}))
+    if isinstance(actions, gymnasium.spaces.Discrete):
+        masked = gymnasium.spaces.Dict(seen=Probe.observation_space, action_mask=gymnasium.spaces.MultiBinary(2))
+        with pytest.raises(ValueError, match=f"{name} does not look at action masks, .*Odd hold one; take ppo, which"):
+            fresh(type("Odd", (Probe,), {"observation_space": masked, "action_space": actions}))
+    for other in others.split(" or "):
+        catalog.find(other)
+
+
+class Named(Observed):
+    """What is seen is in a dictionary, as a number and as a member of a finite space."""
+
+    observation_space = gymnasium.spaces.Dict(number=Probe.observation_space, name=gymnasium.spaces.Discrete(2))
+
+    def _named(self, obs):
+        return {"number": obs, "name": (obs.squeeze(1) > 0).long()}
+
+    def reset(self, seeds=None):
+        return self._named(super().reset(seeds))
+
+    def step(self, actions):
+        step = super().step(actions)
+        return step._replace(obs=self._named(step.obs), final_obs=self._named(step.final_obs))
+
+
+def assert_dictionaries_are_learned_from(fresh, actions):
+    """Check that `fresh(probe)` sees the parts of a dictionary as one vector, when it learns and when it acts."""
+    learner = fresh(type("Named", (Named,), {"action_space": actions}))
+    metrics = learner.iterate()
+    assert metrics["losses/critic"].isfinite().all()
+    seen = learner.experience.replay.fields["obs"][: learner.experience.replay.filled]
+    assert set(map(tuple, seen.flatten(0, 2).tolist())) == {(0.0, 1.0, 1.0), (1.0, 0.0, -1.0)}, "name, then number"
+    obs = {"number": torch.tensor([[[1.0], [-1.0]]] * 2), "name": torch.tensor([[1, 0]] * 2)}
+    assert learner.act(obs, None, None)[0].shape[:2] == (2, 2)
 
 
 def recorded_gradients(learner, monkeypatch):

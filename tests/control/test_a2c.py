@@ -340,6 +340,12 @@ def test_values_that_cannot_work_are_refused_by_name(name, value):
         A2CConfig(**{name: value})
 
 
+def test_a_single_sample_cannot_be_standardised():
+    assert A2CConfig(environments=1, steps=1).steps == 1
+    with pytest.raises(ValueError, match="normalise_advantages leaves nothing of the advantage"):
+        A2CConfig(environments=1, steps=1, normalise_advantages=True)
+
+
 def test_several_critics_cannot_share_the_layers_of_one_actor():
     with pytest.raises(ValueError, match="critics must be 1, or more where they share no layers with the actor, got 2"):
         learner(critics=2, shared=True)

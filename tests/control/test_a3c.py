@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 
@@ -149,6 +150,18 @@ def test_an_error_of_a_worker_is_told_in_full():
     with pytest.raises(RuntimeError, match=r"(?s)worker \d failed:.*ArithmeticError: the world ends here"):
         a3c.iterate()
     a3c.close()
+
+
+def test_a_task_that_only_the_parent_has_registered_is_made_by_the_workers():
+    """As one of `module:Name-v0` is, whose module nothing else imports."""
+    entry_point = "gymnasium.envs.classic_control:CartPoleEnv"
+    gymnasium.register("parent/Pole-v0", entry_point=entry_point, max_episode_steps=5)
+    a3c = learner("parent/Pole-v0", workers=1)
+    try:
+        assert a3c.iterate()["rollout/episode_length"] == 5
+    finally:
+        a3c.close()
+        del gymnasium.registry["parent/Pole-v0"]
 
 
 def test_a_resumed_run_goes_on_from_the_same_parameters(started, tmp_path):

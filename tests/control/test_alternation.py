@@ -3,14 +3,20 @@ import math
 import pytest
 import torch
 
-from control.learners import build
+from control.learners import build, poison
 from control.off_policy import QUICK
 from operant.control.alternation import EPISODES, LENGTH, RETURN, alternate, merge
+from operant.control.experience import DROPPED
 from operant.control.td3 import TD3, TD3Config
 
 
-def report(returns, lengths, counts):
-    return {RETURN: torch.tensor(returns), LENGTH: torch.tensor(lengths), EPISODES: torch.tensor(counts)}
+def report(returns, lengths, counts, dropped=0):
+    return {
+        RETURN: torch.tensor(returns),
+        LENGTH: torch.tensor(lengths),
+        EPISODES: torch.tensor(counts),
+        DROPPED: torch.full((len(counts),), dropped),
+    }
 
 
 def test_episodes_are_averaged_over_episodes_and_not_over_rollouts():
@@ -30,6 +36,16 @@ def test_episodes_are_averaged_over_episodes_and_not_over_rollouts():
 def test_a_return_that_is_not_a_number_is_not_hidden():
     merged = merge([report([math.nan], [4.0], [1]), report([2.0], [4.0], [1])])
     assert merged[RETURN].isnan().all()
+
+
+def test_dropped_transitions_are_counted_over_all_rollouts():
+    merged = merge([report([1.0], [1.0], [1], dropped=2), report([1.0], [1.0], [1], dropped=3)])
+    assert merged[DROPPED].tolist() == [5]
+
+
+def test_a_transition_that_is_dropped_is_reported():
+    td3 = build(TD3, TD3Config(**QUICK), "Pendulum-v1", wrap=poison(row=5, when=18))
+    assert [td3.iterate()[DROPPED].tolist() for _ in range(2)] == [[0, 1], [0, 0]]
 
 
 @pytest.mark.parametrize(("rounds", "steps", "updates"), [(1, 1, 1), (3, 2, 4)])

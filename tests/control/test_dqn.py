@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from control.learners import build
+from control.off_policy import Named
 from control.probes import PROBES, Aimed, Constant, Endless, Probe
-from operant import ops
+from operant import configure, ops
 from operant.control.dqn import DQN, DQNConfig
+from operant.control.presets import DQN_ATARI, DQN_CATCH
 from operant.nets.action_values import ValuePass
 from operant.runtime.replay import Transitions
 
@@ -304,7 +306,25 @@ def test_scaled_observations_reach_the_network():
     assert learner("MountainCar-v0").online.shape.affine is None
 
 
+@pytest.mark.parametrize(("task", "preset"), [("ALE/Pong-v5", DQN_ATARI), ("operant/PixelCatch-v0", DQN_CATCH)])
+def test_tasks_of_pictures_have_presets_of_their_own(task, preset):
+    config = configure("dqn", task)
+    assert {name: getattr(config, name) for name in preset} == preset
+    assert config.updates / config.train_every in (1 / 4, 1 / 2)
+    assert configure("double-dqn", task).double
+
+
 # What it refuses
+
+
+def test_action_masks_are_refused_and_bounds_needed_for_scaling():
+    spaces = gymnasium.spaces.Dict(seen=Probe.observation_space, action_mask=gymnasium.spaces.MultiBinary(2))
+    with pytest.raises(ValueError, match="dqn does not look at action masks, but the observations of Odd hold one"):
+        learner(type("Odd", (Probe,), {"observation_space": spaces}))
+    with pytest.raises(ValueError, match="scale_observations needs observations of Box, which have bounds, got Dict"):
+        learner(Named, scale_observations=True)
+    dqn = learner(Named, warmup=0)
+    assert dqn.iterate()["losses/value"].isfinite().all()
 
 
 def test_continuous_actions_are_refused():
@@ -320,6 +340,10 @@ def test_another_number_of_rows_is_refused():
 def test_a_budget_of_nothing_is_refused():
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(Endless, budget=0)
+    with pytest.raises(
+        ValueError, match=r"warmup must be less than the budget of 32 environment steps, got 32: .*raise"
+    ):
+        learner(Endless, budget=32)
 
 
 COUNTS = ("environments", "train_every", "updates", "batch", "capacity", "sync", "n")

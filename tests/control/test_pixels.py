@@ -10,7 +10,7 @@ from control.learners import assert_resumes_exactly, build
 from control.probes import Probe
 from operant import configure
 from operant.control import PPO, PPOConfig
-from operant.control.dqn import DQN, DQNConfig
+from operant.control.dqn import DQN
 from operant.envs import make
 from operant.nets import StackedCNN
 from operant.runtime.evaluation import evaluate_policy
@@ -34,21 +34,7 @@ def test_ppo_learns_to_catch_from_pixels():
 
 
 def test_dqn_learns_to_catch_from_pixels():
-    config = DQNConfig(
-        environments=8,
-        train_every=32,
-        updates=16,
-        batch=32,
-        capacity=10_000,
-        warmup=1000,
-        sync=64,
-        learning_rate=1e-3,
-        n=5,
-        epsilon_fraction=0.4,
-        epsilon_end=0.05,
-        hidden=(64,),
-        double=True,
-    )
+    config = configure("dqn", TASK)
     dqn = build(DQN, config, TASK, (0,), budget=8000)
     while dqn.consumed < 8000:
         dqn.iterate()
@@ -70,6 +56,15 @@ def test_pictures_are_kept_as_bytes_and_learned_from_by_every_seed_alone(shared)
         block.iterate()
         alone.iterate()
     torch.testing.assert_close(block.agent.parameters[1], alone.agent.parameters[0], rtol=1e-4, atol=1e-6)
+
+
+def test_the_convolutions_can_be_chosen():
+    config = PPOConfig(environments=2, steps=4, minibatches=2, epochs=1, hidden=(8,), torso="impala")
+    ppo = build(PPO, config, TASK, (3,))
+    assert len(ppo.agent.networks.shape.mlp.filters) == 15
+    before = ppo.agent.parameters.clone()
+    assert ppo.iterate()["health/skipped_updates"].tolist() == [0]
+    assert not torch.equal(ppo.agent.parameters, before)
 
 
 def test_training_on_pictures_goes_on_bit_for_bit_from_a_checkpoint(tmp_path):

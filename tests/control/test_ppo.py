@@ -293,7 +293,7 @@ def test_a_budget_of_nothing_is_refused():
         *[(name, float("nan")) for name in ("learning_rate", "gamma", "lam", "clip_low", "target_kl")],
         *[(name, -0.1) for name in ("gamma", "lam", "value_coefficient", "entropy_coefficient", "value_clip")],
         *[(name, 1.1) for name in ("gamma", "lam", "clip_low")],
-        *[(name, "sometimes") for name in ("anneal", "normalise_advantages")],
+        *[(name, "sometimes") for name in ("anneal", "normalise_advantages", "torso")],
         ("learning_rate", float("inf")),
     ],
 )
@@ -305,6 +305,15 @@ def test_values_that_cannot_work_are_refused_by_name(name, value):
 def test_minibatches_must_divide_the_rollout():
     with pytest.raises(ValueError, match=r"minibatches \(5\) must divide the rollout: 4 environments x 16 .* = 64"):
         PPOConfig(**SMALL | {"minibatches": 5})
+
+
+@pytest.mark.parametrize(("scope", "environments"), [("minibatch", 2), ("batch", 1)])
+def test_a_single_sample_cannot_be_standardised(scope, environments):
+    """Its advantage would be 0 whatever happened, and nothing would be learned."""
+    config = {"environments": environments, "steps": 1, "minibatches": environments}
+    assert PPOConfig(**config, normalise_advantages="none").steps == 1
+    with pytest.raises(ValueError, match=f"normalise_advantages='{scope}' leaves nothing of the advantage"):
+        PPOConfig(**config, normalise_advantages=scope)
 
 
 @pytest.mark.parametrize(("name", "value"), [("activation", "gelu"), ("hidden", (0,)), ("max_grad_norm", 0.0)])

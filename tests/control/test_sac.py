@@ -1,3 +1,5 @@
+import math
+
 import gymnasium
 import numpy as np
 import pytest
@@ -11,8 +13,10 @@ from control.off_policy import (
     VALUE_PROBES,
     a_batch,
     assert_bad_targets_stop_their_own_seed_alone,
+    assert_dictionaries_are_learned_from,
     assert_one_bad_reward_harms_nobody_else,
     assert_one_update_is_the_same_alone,
+    assert_pictures_and_masks_are_refused,
     assert_seeds_learn_the_same_in_any_company,
     recorded_gradients,
 )
@@ -25,6 +29,9 @@ from operant.runtime.experiments import configuration
 
 def learner(task="Pendulum-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None, **config):
     return build(SAC, SACConfig(**{**QUICK, **config}), task, seeds, budget=budget, backend=backend, wrap=wrap)
+
+
+TEMPERATURE = ("policy/entropy", "policy/alpha")
 
 
 def values(sac):
@@ -66,6 +73,20 @@ def test_the_temperature_makes_the_entropy_meet_its_target(target):
     sac = learner(Aimed, target_entropy=target, gamma=0.0, learning_rate=1e-2)
     entropies = [sac.iterate()["policy/entropy"] for _ in range(160)]
     torch.testing.assert_close(torch.stack(entropies[-40:]).mean(0), torch.full((2,), target), atol=0.25, rtol=0)
+
+
+@pytest.mark.parametrize("beginning", [0.08, 0.008])
+def test_a_low_target_is_met_at_the_temperature_where_gaussians_have_that_entropy(beginning):
+    """Reward -4 (a - b)² in the learner's units makes the best policy a Gaussian of variance α / 8."""
+    target = -1.5
+    best = 8 * math.exp(2 * target) / (2 * math.pi * math.e)
+    sac = learner(Aimed, target_entropy=target, gamma=0.0, learning_rate=1e-2)
+    # From 1 it would take several times as long: the gradient by log α is α (H - H_target), small where α is.
+    sac.parameters["log_alpha"].fill_(math.log(beginning))
+    reports = [sac.iterate() for _ in range(160)][-40:]
+    entropy, alpha = (torch.stack([report[name] for report in reports]).mean(0) for name in TEMPERATURE)
+    torch.testing.assert_close(entropy, torch.full((2,), target), atol=0.15, rtol=0)
+    torch.testing.assert_close(alpha, torch.full((2,), best), atol=0, rtol=0.35)
 
 
 def test_the_default_target_is_minus_the_number_of_action_dimensions():
@@ -194,6 +215,10 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint(backend, tmp_path):
     assert_resumes_exactly(lambda: learner(backend=backend, capacity=90), tmp_path)
 
 
+def test_no_temperature_is_trained_and_resumed_too(tmp_path):
+    assert_resumes_exactly(lambda: learner(alpha=0.0), tmp_path, iterations=1)
+
+
 def test_a_state_of_another_configuration_is_refused():
     with pytest.raises(ValueError, match=r"'parameters.actor' has shape .* saved by a different configuration"):
         learner(hidden=(4,)).load_state_dict(learner().state_dict())
@@ -227,11 +252,23 @@ def test_observations_that_are_no_box_are_refused():
         learner(type("Odd", (Probe,), spaces))
 
 
+def test_pictures_and_masks_are_refused_with_what_takes_them():
+    assert_pictures_and_masks_are_refused(learner, Aimed.action_space, "sac", "ppo")
+
+
+def test_dictionaries_are_learned_from():
+    assert_dictionaries_are_learned_from(learner, Aimed.action_space)
+
+
 def test_other_rows_and_no_budget_are_refused():
     with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8 rows"):
-        SAC(SACConfig(**QUICK), make("Pendulum-v1", 3, (0, 1)), seeds=(0, 1), budget=10)
+        SAC(SACConfig(**QUICK), make("Pendulum-v1", 3, (0, 1)), seeds=(0, 1), budget=100)
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(budget=0)
+    with pytest.raises(
+        ValueError, match=r"warmup must be less than the budget of 64 environment steps, got 64: .*raise"
+    ):
+        learner(budget=64)
 
 
 @pytest.mark.parametrize(

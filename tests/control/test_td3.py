@@ -9,8 +9,10 @@ from control.off_policy import (
     VALUE_PROBES,
     a_batch,
     assert_bad_targets_stop_their_own_seed_alone,
+    assert_dictionaries_are_learned_from,
     assert_one_bad_reward_harms_nobody_else,
     assert_one_update_is_the_same_alone,
+    assert_pictures_and_masks_are_refused,
     assert_seeds_learn_the_same_in_any_company,
     recorded_gradients,
 )
@@ -209,11 +211,23 @@ def test_observations_that_are_no_box_are_refused():
         learner(type("Odd", (Probe,), spaces))
 
 
+def test_pictures_and_masks_are_refused_with_what_takes_them():
+    assert_pictures_and_masks_are_refused(learner, Aimed.action_space, "td3", "ppo")
+
+
+def test_dictionaries_are_learned_from():
+    assert_dictionaries_are_learned_from(learner, Aimed.action_space)
+
+
 def test_other_rows_and_no_budget_are_refused():
     with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8 rows"):
-        TD3(TD3Config(**QUICK), make("Pendulum-v1", 3, (0, 1)), seeds=(0, 1), budget=10)
+        TD3(TD3Config(**QUICK), make("Pendulum-v1", 3, (0, 1)), seeds=(0, 1), budget=100)
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(budget=0)
+    with pytest.raises(
+        ValueError, match=r"warmup must be less than the budget of 64 environment steps, got 64: .*raise"
+    ):
+        learner(budget=64)
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,17 @@ def test_the_fisher_matrix_can_be_that_of_some_of_the_samples():
     torch.testing.assert_close(found, trpo.fisher(few)(vector))
 
 
+def test_a_vines_fisher_matrix_weighs_its_states_alike_whichever_samples_are_chosen():
+    """In each of them the policy is the same for all samples of a state, of which every second is its action 0."""
+    trpo, batch = some("CartPole-v1", environments=1, value_minibatches=1, sampling="vine", fisher_every=2)
+    assert batch.weights.std() > 0.1, "the case must have actions of unequal probabilities"
+    vector = torch.randn(trpo.actor.shape, generator=torch.Generator().manual_seed(2))
+    found = trpo.fisher(batch)(vector)
+    trpo.config = replace(trpo.config, fisher_every=1)
+    torch.testing.assert_close(found, trpo.fisher(batch)(vector))
+    torch.testing.assert_close(found, trpo.fisher(replace(batch, weights=None))(vector))
+
+
 # How it steps
 
 
@@ -200,6 +211,7 @@ def test_the_fisher_matrix_can_be_that_of_some_of_the_samples():
 def test_an_update_improves_the_surrogate_within_the_trust_region(task, sampling):
     trpo, batch = some(task, delta=0.02, damping=1e-3, sampling=sampling)
     before = trpo.measure(batch, trpo.actor)
+    entropy = trpo.agent.head.entropy(batch.outputs, trpo.agent.networks.free)
     torch.testing.assert_close(before[1], torch.zeros(2), atol=1e-6, rtol=0)
     actor, critic = trpo.actor.clone(), trpo.critic.clone()
     metrics = trpo.improve(batch)
@@ -210,6 +222,7 @@ def test_an_update_improves_the_surrogate_within_the_trust_region(task, sampling
     torch.testing.assert_close(metrics["losses/policy"], loss)
     torch.testing.assert_close(metrics["losses/improvement"], before[0] - loss)
     torch.testing.assert_close(metrics["losses/kl"], kl)
+    torch.testing.assert_close(metrics["losses/entropy"], ops.weighted_mean(entropy, batch.weights))
     assert ((metrics["losses/kl"] > 1e-3) & (metrics["losses/kl"] <= 0.02)).all(), "it uses what it is allowed"
     assert torch.equal(trpo.critic, critic)
 

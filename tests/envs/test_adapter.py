@@ -215,6 +215,40 @@ def test_a_row_resumes_although_another_ends_while_it_waits():
         fresh().load_state_dict(state)
 
 
+class Masked(gymnasium.Env):
+    """Allows one action at a time and suffers no other; its episodes have 2 to 6 steps."""
+
+    observation_space = spaces.Dict(left=spaces.Box(0, 9, (1,), np.float64), action_mask=spaces.MultiBinary(3))
+    action_space = spaces.Discrete(3, start=4)
+
+    def _obs(self):
+        self.allowed = int(self.np_random.integers(3))
+        return {"left": np.array([self.left]), "action_mask": np.eye(3, dtype=np.int8)[self.allowed]}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = float(self.np_random.integers(2, 7))
+        return self._obs(), {}
+
+    def step(self, action):
+        if action != self.allowed + 4:
+            raise ValueError(f"{action} is against the rules")
+        self.left -= 1
+        return self._obs(), 1.0, self.left == 0, False, {}
+
+
+def test_a_row_plays_by_the_rules_while_it_waits():
+    env, again = (
+        GymnasiumEnv(SyncVectorEnv([Masked] * 4, autoreset_mode=AutoresetMode.DISABLED), SEEDS) for _ in range(2)
+    )
+    obs = env.reset()
+    for _ in range(30):
+        obs = env.step(obs["action_mask"].long().argmax(1)).obs
+        resumed = again.load_state_dict(env.state_dict())
+        assert torch.equal(resumed["left"], obs["left"])
+        assert torch.equal(resumed["action_mask"], obs["action_mask"])
+
+
 def test_an_environment_that_is_not_deterministic_is_found_out():
     env = walks(SyncVectorEnv, forgetful=True)
     env.reset()

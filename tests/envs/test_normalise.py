@@ -143,6 +143,39 @@ def test_parts_can_be_left_out():
     assert obs_only.observation_space == gymnasium.spaces.Box(-10, 10, (3,), np.float32)
 
 
+def test_rewards_can_be_scaled_whatever_the_observations():
+    class Named(Pendulum):
+        """Pendulum whose observations are a dictionary."""
+
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.observation_space = gymnasium.spaces.Dict({"angle": self.observation_space})
+
+        def reset(self, seeds=None):
+            return {"angle": super().reset(seeds)}
+
+        def step(self, actions):
+            step = super().step(actions)
+            obs = {"angle": step.obs}
+            return step._replace(obs=obs, final_obs=obs if step.final_obs is step.obs else {"angle": step.final_obs})
+
+        def load_state_dict(self, state):
+            return {"angle": super().load_state_dict(state)}
+
+    rows = [10, 11, 12, 13]
+    plain = Normalise(Pendulum(rows, max_episode_steps=5), seeds=2, gamma=GAMMA, observations=False)
+    named = Normalise(Named(rows, max_episode_steps=5), seeds=2, gamma=GAMMA, observations=False)
+    assert torch.equal(named.reset()["angle"], plain.reset())
+    for action in torques(12, 4):
+        step, expected = named.step(action), plain.step(action)
+        assert torch.equal(step.reward, expected.reward)
+        assert torch.equal(step.obs["angle"], expected.obs)
+        assert torch.equal(step.final_obs["angle"], expected.final_obs)
+    assert torch.equal(named.load_state_dict(named.state_dict())["angle"], expected.obs)
+    with pytest.raises(TypeError, match=r"only observations of a Box.*Dict"):
+        Normalise(Named(rows), seeds=2, gamma=GAMMA, rewards=False)
+
+
 def test_invalid_rows_do_not_enter():
     """With NEXT_STEP autoreset, the statistics are those of the valid rows."""
     make_one = partial(gymnasium.make, "CartPole-v1", max_episode_steps=6)

@@ -52,5 +52,18 @@ def test_results_are_those_of_the_files(row):
         assert reached == ("not reached" not in row[6])
 
 
+def test_what_is_said_of_replay_is_what_came_out():
+    results = json.loads((ROOT / "experiments" / "replay.json").read_text(encoding="utf-8"))["results"]
+    late, bias, mixed = (results[name] for name in ("late score", "overestimation", "mean autocorrelation"))
+    full, without = "replay and target", "no replay"
+    assert (
+        f"{late[full]:.0f} with both, {late['no target']:.0f} without a target network, {late[without]:.0f} without "
+        f"replay, {late['neither']:.0f} without either"
+    ) in PAGE
+    assert f"{mixed[full]:.2f} with replay, {mixed[without]:.2f} without" in PAGE
+    assert f"by {bias[full]:.0f} and {bias['both, double']:.0f} where" in PAGE
+    assert f"by {bias['no target']:,.0f} without".replace(",", " ") in PAGE
+
+
 def test_the_table_of_results_was_found():
     assert len(ROWS) >= 20

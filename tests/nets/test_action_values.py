@@ -83,6 +83,28 @@ def test_initial_parameters_are_uniform_and_belong_to_the_seed(dueling):
         assert bias.unique().numel() == bias.numel()
 
 
+@pytest.mark.parametrize("pixels", [10, 84])
+def test_filters_begin_uniform_within_the_root_of_all_their_inputs(pixels):
+    values = ActionValues((4, pixels, pixels), 3, hidden=(8,), activation="relu")
+    parameters = values.initial([torch.Generator().manual_seed(0)])
+    layers = values.mlp.layers(parameters)
+    reference = [torch.nn.Conv2d(shape[1], shape[0], shape[2]) for shape in values.mlp.filters]
+    assert len(reference) == (1 if pixels == 10 else 3)
+    for (weight, bias), conv in zip(layers, reference, strict=False):
+        bound = conv.weight[0].numel() ** -0.5  # torch's own filters are within it, too
+        assert conv.weight.abs().max() <= bound
+        assert 0.9 * bound < weight.abs().max() <= bound
+        assert bias.abs().max() <= bound
+
+
+def test_bounds_as_wide_as_numbers_go_do_not_scale():
+    most = torch.finfo(torch.float32).max
+    values, _, _ = networks(bounds=(torch.tensor([-most, 0.0, -1.0]), torch.tensor([most, 1.0, 1.0])))
+    shift, scale = values.affine
+    assert scale.tolist() == [1.0, 2.0, 1.0]
+    assert shift.tolist() == [0.0, -1.0, 0.0]
+
+
 def test_observations_are_scaled_between_finite_bounds():
     bounds = torch.tensor([-2.0, -torch.inf, 5.0]), torch.tensor([0.0, 1.0, 15.0])
     plain, parameters, _ = networks(seed=3)

@@ -7,6 +7,7 @@ from operant.nets import Bounded
 
 LOW, HIGH = np.array([-1.0, 0.0, -3.0], np.float32), np.array([3.0, 0.5, -1.0], np.float32)
 CPU = torch.device("cpu")
+WIDEST = np.finfo(np.float32).max
 
 
 def bounded():
@@ -19,11 +20,12 @@ def test_the_interval_is_mapped_onto_the_bounds():
     torch.testing.assert_close(bounded().to_env(actions), expected)
 
 
-def test_no_rounding_leaves_the_space():
-    space = gymnasium.spaces.Box(np.float32(-0.1), np.float32(0.7), (1,))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_rounding_leaves_the_space(dtype):
+    space = gymnasium.spaces.Box(dtype(-0.1), dtype(0.7), (1,), dtype)
     made = Bounded(space, algorithm="sac", device=CPU)
     for action in made.to_env(torch.tensor([[-1.0], [1.0], [1.0000001]])).numpy():
-        assert space.contains(action)
+        assert space.contains(action.astype(dtype))
 
 
 def test_noise_comes_from_the_generator_alone_and_has_its_distribution():
@@ -48,6 +50,7 @@ def test_noise_comes_from_the_generator_alone_and_has_its_distribution():
         (gymnasium.spaces.Box(0, 9, (2,), dtype="int64"), "needs actions of a one-dimensional Box of float, got"),
         (gymnasium.spaces.Box(-np.inf, np.inf, (2,)), "finite bounds.*TransformAction.*such as ppo"),
         (gymnasium.spaces.Box(np.float32(0), np.float32(np.inf), (1,)), "sac needs actions with finite bounds"),
+        (gymnasium.spaces.Box(-WIDEST, WIDEST, (1,)), "sac needs actions with finite bounds"),
     ],
     ids=str,
 )

@@ -135,7 +135,17 @@ def test_actions_without_bounds_are_taken_as_they_are():
     assert gaussian(space).to_env(actions)[0].tolist() == [[-7, 0, -7], [7, 7, 3]]
 
 
-@pytest.mark.parametrize("space", [box(-2, 2), box(0, 10), box(-np.inf, np.inf), box(1, np.inf)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bounds_as_wide_as_numbers_go_are_none(dtype):
+    widest = np.finfo(dtype).max
+    actions = torch.tensor([[[0.0, 0.0], [-7.0, 7.0]]])
+    assert torch.equal(gaussian(spaces.Box(-widest, widest, (2,), dtype)).to_env(actions), actions)
+
+
+EXACT = spaces.Box(-0.1, 0.7, (2,), np.float64)  # the nearest of float32 to -0.1 lies outside
+
+
+@pytest.mark.parametrize("space", [box(-2, 2), box(0, 10), box(-np.inf, np.inf), box(1, np.inf), EXACT], ids=str)
 def test_every_action_handed_to_the_environment_is_in_its_space(space):
     head = gaussian(space)
     actions = head.to_env(5 * torch.randn(1, 100, 2, generator=rng()))

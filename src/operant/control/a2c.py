@@ -99,6 +99,11 @@ class A2CConfig:
             max_grad_norm="(0, inf) or None",
             critics="[1, inf)",
         )
+        if self.normalise_advantages and self.environments * self.steps == 1:
+            raise ValueError(
+                "normalise_advantages leaves nothing of the advantage of a single sample: take more environments or "
+                "steps, or switch it off"
+            )
 
 
 TARGET_LAMBDA = {"monte-carlo": 1.0, "bootstrap": 0.0}

@@ -25,8 +25,10 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
+import gymnasium
 import torch
 import torch.multiprocessing
+from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
 from operant import streams
@@ -306,7 +308,11 @@ class A3C:
             parameters, {name: tensor.share_memory_() for name, tensor in moments.items()}, counts.share_memory_()
         )
         self.make_env = make_env or partial(
-            _make_env, env.task, config.environments, "tensor" if isinstance(env, TensorEnv) else "gymnasium"
+            _make_env,
+            env.task,
+            _registration(env.task),
+            config.environments,
+            "tensor" if isinstance(env, TensorEnv) else "gymnasium",
         )
         self.crew: Crew | None = None
 
@@ -366,5 +372,13 @@ class A3C:
         copy_into(self.shared.counts[0], state["counts"], "counts")
 
 
-def _make_env(task: str, rows: int, backend: Any, seed: int) -> BatchEnv:
+def _registration(task: str) -> EnvSpec | None:
+    """Return what a process needs that has not imported what registers a task: its entry point, if that is a name."""
+    spec = gymnasium.registry.get(task)
+    return spec if spec is not None and isinstance(spec.entry_point, str) else None
+
+
+def _make_env(task: str, spec: EnvSpec | None, rows: int, backend: Any, seed: int) -> BatchEnv:
+    if spec is not None:
+        gymnasium.registry.setdefault(task, spec)
     return make(task, rows, [seed], backend=backend)

@@ -7,14 +7,15 @@ target network sees them that stands still between copies; improve the values of
 al. 2018), and `priority` (Schaul et al. 2016). A capacity of one batch is no replay, a copy after every
 gradient step no target network.
 
-What differs from the paper: Adam takes the place of RMSProp; vectors go through perceptrons; ε falls over a fraction of the
-budget; rewards are not clipped to [-1, 1]; an episode that is cut by a time limit bootstraps from the value of its true
-final observation, so only `terminated` ends a return. The gradient is that of the network that acts; the target of the
-paper's equation is held fixed.
+What differs from the paper: Adam takes the place of RMSProp; vectors go through perceptrons, only pictures through
+convolutions; ε falls over a fraction of the budget; rewards are not clipped to [-1, 1]; an episode that is cut by a
+time limit bootstraps from the value of its true final observation, so only `terminated` ends a return. The gradient is
+that of the network that acts; the target of the paper's equation is held fixed.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal
 
 import torch
@@ -22,7 +23,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.experience import Experience, require_spaces
+from operant.control.experience import Experience, require_budget, require_spaces
+from operant.control.presets import DQN_ATARI, DQN_CATCH
 from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, CategoricalHead, StackedAdam
 from operant.nets.action_values import ActionValues, ValuePass
@@ -128,9 +130,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "batch": 64,
         "capacity": 100_000,
         "warmup": 1024,
-        "sync": 128,
+        "sync": 100,
         "learning_rate": 1e-3,
         "anneal": "learning_rate",
+        "huber_delta": inf,
+        "max_grad_norm": 10.0,
         "epsilon_end": 0.05,
         "epsilon_fraction": 0.2,
         "hidden": (128, 128),
@@ -150,19 +154,23 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "MountainCar-v0": {
         "train_every": 16,
-        "updates": 8,
+        "updates": 16,
         "batch": 64,
-        "capacity": 10_000,
+        "capacity": 50_000,
         "warmup": 1000,
         "sync": 150,
-        "learning_rate": 4e-3,
+        "learning_rate": 2e-3,
         "anneal": "learning_rate",
         "gamma": 0.98,
+        "huber_delta": inf,
+        "max_grad_norm": 10.0,
         "epsilon_end": 0.07,
-        "epsilon_fraction": 0.2,
+        "epsilon_fraction": 0.05,
         "hidden": (64, 64),
         "scale_observations": True,
     },
+    "ALE/*": DQN_ATARI,
+    "operant/PixelCatch-v0": DQN_CATCH,
     "zoo": {
         "train_every": 256,
         "updates": 128,
@@ -214,8 +222,7 @@ class DQN:
 
     def __init__(self, config: DQNConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
         require_spaces(env, algorithm="dqn", actions=(spaces.Discrete,), pictures=True)
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        require_budget(budget, warmup=config.warmup)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
         self.actions, self.to_env = head.outputs, head.to_env

@@ -1,6 +1,6 @@
 """What off-policy methods learn from: `Experience`, environments and the memory of what happened in them.
 
-`require_spaces` says what they can act in.
+`require_spaces` says what they can act in, and `require_budget` for how long they have to.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,15 +44,30 @@ def require_spaces(
     space = env.observation_space
     require_space(env, algorithm=algorithm, actions=actions, observations=(spaces.Box, spaces.Dict))
     if is_picture(space) and not pictures:
-        others = "dqn, ppo or a2c" if isinstance(env.action_space, spaces.Discrete) else "ppo or a2c"
+        others = "dqn or ppo" if isinstance(env.action_space, spaces.Discrete) else "ppo"
         raise ValueError(
-            f"{algorithm} looks at vectors, but the observations of {env.task} are pictures, {space}; take {others}, "
-            "which have convolutions for them"
+            f"{algorithm} looks at vectors, but the observations of {env.task} are pictures, {space}; for pictures "
+            f"take {others}"
         )
     if Features.of(space, env.action_space).masked:
         raise ValueError(
-            f"{algorithm} does not look at action masks, but the observations of {env.task} hold one; take ppo or a2c, "
-            "which choose only what a mask allows, or leave it out with gymnasium.wrappers.FilterObservation"
+            f"{algorithm} does not look at action masks, but the observations of {env.task} hold one; take ppo, "
+            "which chooses only what a mask allows, or leave it out with gymnasium.wrappers.FilterObservation"
+        )
+
+
+def require_budget(budget: int, *, warmup: int) -> None:
+    """Refuse a budget, in environment steps of a seed, that ends before anything is learned.
+
+    Raises:
+        ValueError: the budget is less than 1, or random actions of the warmup use it up.
+    """
+    if budget < 1:
+        raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+    if warmup >= budget:
+        raise ValueError(
+            f"warmup must be less than the budget of {budget} environment steps, got {warmup}: nothing would be "
+            "learned; lower warmup, or raise the budget"
         )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from operant import ops, streams
 from operant.control import presets
 from operant.control.agent import Agent, Samples, Scaling
 from operant.envs import BatchEnv
-from operant.nets import Activation, Pass, Spec, StackedAdam
+from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.rollouts import Rollout
@@ -85,6 +85,8 @@ class PPOConfig:
     """Nonlinearity of the hidden layers."""
     shared: bool = False
     """Whether policy and value share the hidden layers."""
+    torso: TorsoName = "auto"
+    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size."""
     log_std: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     adam_epsilon: float = 1e-5
@@ -118,6 +120,7 @@ class PPOConfig:
             normalise_advantages=("minibatch", "batch", "none"),
             value_clip="(0, inf) or None",
             target_kl="(0, inf) or None",
+            torso=get_args(TorsoName),
             adam_epsilon="(0, inf)",
         )
         if self.environments * self.steps % self.minibatches:
@@ -125,11 +128,17 @@ class PPOConfig:
                 f"minibatches ({self.minibatches}) must divide the rollout: {self.environments} environments x "
                 f"{self.steps} steps = {self.environments * self.steps} samples"
             )
+        parts = self.minibatches if self.normalise_advantages == "minibatch" else 1
+        if self.normalise_advantages != "none" and self.environments * self.steps == parts:
+            raise ValueError(
+                f"normalise_advantages={self.normalise_advantages!r} leaves nothing of the advantage of a single "
+                "sample: take fewer minibatches, more environments or steps, or 'none'"
+            )
 
     @property
     def spec(self) -> Spec:
         """The shape of the networks."""
-        return Spec(hidden=self.hidden, activation=self.activation, shared=self.shared)
+        return Spec(hidden=self.hidden, activation=self.activation, shared=self.shared, torso=self.torso)
 
 
 def clipped(log_probs: Tensor, batch: Samples, clip: Clip, beta: Tensor, kl: Callable[[], Tensor]) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.alternation import alternate, merge
-from operant.control.experience import Act, Experience, require_spaces
+from operant.control.experience import Act, Experience, require_budget, require_spaces
 from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, Bounded, Ensemble, EnsemblePass, StackedAdam
 from operant.runtime.bounds import require
@@ -122,8 +122,7 @@ class SAC:
     """
 
     def __init__(self, config: SACConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        require_budget(budget, warmup=config.warmup)
         require_spaces(env, algorithm="sac", actions=(gymnasium.spaces.Box,))
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.bounds = Bounded(env.action_space, algorithm="sac", device=env.device)

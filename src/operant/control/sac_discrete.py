@@ -20,7 +20,7 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.alternation import alternate, merge
-from operant.control.experience import Act, Experience, require_spaces
+from operant.control.experience import Act, Experience, require_budget, require_spaces
 from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, CategoricalHead, Ensemble, EnsemblePass, StackedAdam
 from operant.runtime.bounds import require
@@ -31,7 +31,7 @@ from operant.state import State, clone, copy_into, generator_state, set_generato
 
 @dataclass(frozen=True)
 class DiscreteSACConfig:
-    """Hyperparameters of discrete SAC. Defaults are those of the paper, but for the networks and `tau`."""
+    """Hyperparameters of discrete SAC. Defaults are those of SAC, with the target entropy of the paper."""
 
     environments: int = 1
     """Environments a seed, N. More collect faster, with fewer updates a step unless `updates` rises too."""
@@ -127,8 +127,7 @@ class DiscreteSAC:
     """
 
     def __init__(self, config: DiscreteSACConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        require_budget(budget, warmup=config.warmup)
         require_spaces(env, algorithm="sac-discrete", actions=(gymnasium.spaces.Discrete,))
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         space = env.action_space

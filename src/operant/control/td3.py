@@ -22,7 +22,7 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.alternation import alternate, merge
-from operant.control.experience import Act, Experience, require_spaces
+from operant.control.experience import Act, Experience, require_budget, require_spaces
 from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, Bounded, Ensemble, EnsemblePass, StackedAdam
 from operant.runtime.bounds import require
@@ -128,8 +128,7 @@ class TD3:
     """
 
     def __init__(self, config: TD3Config, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        require_budget(budget, warmup=config.warmup)
         require_spaces(env, algorithm="td3", actions=(gymnasium.spaces.Box,))
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.bounds = Bounded(env.action_space, algorithm="td3", device=env.device)

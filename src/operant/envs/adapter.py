@@ -14,6 +14,7 @@ from torch import Tensor
 
 from operant import streams
 from operant.envs.base import Step, Tree
+from operant.envs.features import MASK
 from operant.envs.spaces import ActionFormat, ObservationFormat, reader
 from operant.envs.workers import DEADLINE, Workers
 from operant.state import State, clone
@@ -205,7 +206,7 @@ class GymnasiumEnv:
         """Play the saved episodes again up to where they were, and return the observations `[B, ...]`.
 
         All rows play at the same time and finish together; a row whose episode is short waits for its turn by playing
-        actions of earlier episodes.
+        actions of earlier episodes, or where observations have a mask, actions that it allows.
 
         Raises:
             ValueError: the state is of another task or another number of rows.
@@ -229,10 +230,14 @@ class GymnasiumEnv:
         """Play the logged actions, right-aligned in time, and return the last observations."""
         self._obs = None
         obs, _ = self._workers.ask(self._env.reset, seed=self._reset_seeds())
-        for step, actions in enumerate(self._log):
+        first = 0 if self._first_action is None else self._first_action
+        for step, logged in enumerate(self._log):
             left = len(self._log) - step
+            waiting = self._age < left
+            masked = isinstance(obs, dict) and MASK in obs
+            actions = np.where(waiting, obs[MASK].argmax(1) + first, logged) if masked else logged
             obs, _, terminations, truncations, _ = self._workers.ask(self._env.step, actions)
-            ended, waiting = terminations | truncations, self._age < left
+            ended = terminations | truncations
             if (ended & ~waiting).any():
                 self._not_deterministic(np.flatnonzero(ended & ~waiting).tolist(), "ended the episode too early")
             restarting = (ended & waiting) | (self._age == left - 1)

@@ -119,7 +119,7 @@ class Normalise:
         self._clip, self._epsilon = clip, epsilon
         self.task, self.rows, self.device, self.always_valid = env.task, env.rows, env.device, env.always_valid
         self.action_space: gymnasium.Space[Any] = env.action_space
-        self._shape = (env.observation_space.shape or ()) if observations else ()
+        self._shape = env.observation_space.shape or ()
         dtype = np.float64 if env.observation_space.dtype == np.float64 else np.float32
         self.observation_space: gymnasium.Space[Any] = (
             spaces.Box(-clip, clip, self._shape, dtype) if observations else env.observation_space
