@@ -36,6 +36,11 @@ def results() -> dict[str, Any]:
     return json.loads(file.read_text()) if file.exists() else {}
 
 
+def said(finals: np.ndarray) -> str:
+    """Return the final scores in words."""
+    return f"final: mean {finals.mean():.1f}, least {finals.min():.1f}"
+
+
 def picture(blocks: dict[str, Any]) -> None:
     """Draw the learning curves of all seeds of every run, and the final scores."""
     names = [name for name in RUNS if name in blocks]
@@ -55,11 +60,9 @@ def picture(blocks: dict[str, Any]) -> None:
         axis.plot([budget * 1.06] * len(finals), finals, "o", color=GREY, markersize=3.5, clip_on=False)
         if bar is not None:
             axis.axhline(bar, color=ORANGE, linestyle="--", linewidth=1, label=f"to reach: {bar:g}")
-            axis.legend(frameon=False, loc="lower right")
-        axis.set(
-            xlabel=f"environment steps of each seed; final: mean {finals.mean():.1f}, least {finals.min():.1f}",
-            title=f"{algorithm}, {task}",
-        )
+            axis.legend(frameon=False, loc="lower right", fontsize=8)
+        axis.set(xlabel="environment steps of each seed", title=f"{algorithm}, {task}\n{said(finals)}")
+        axis.xaxis.set_major_locator(plt.MaxNLocator(4))
         axis.spines[["top", "right"]].set_visible(False)
     for row in axes:
         row[0].set_ylabel("greedy return, 20 episodes; dots: final, 100")
