@@ -1,12 +1,19 @@
-"""Collecting and improving in turn, as off-policy methods do: `alternate`."""
+"""Collecting and improving in turn, as off-policy actor-critics do: `Alternating`, which they are, and its parts."""
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from operant.control.experience import DROPPED, Act, Experience
+from operant.nets import Activation, StackedAdam
+from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
+from operant.runtime.replay import Transitions
+from operant.state import State, clone, copy_into, generator_state, set_generator_state
 
 RETURN, LENGTH, EPISODES = "rollout/episode_return", "rollout/episode_length", "rollout/episodes"
 
@@ -58,3 +65,144 @@ def merge(reports: Sequence[Metrics]) -> dict[str, Tensor]:
         return (every(name) * counts).masked_fill(counts == 0, 0.0).sum(0) / total
 
     return {RETURN: mean(RETURN), LENGTH: mean(LENGTH), EPISODES: total, DROPPED: every(DROPPED).sum(0)}
+
+
+@dataclass(frozen=True)
+class AlternatingConfig:
+    """Hyperparameters that learners of this kind share."""
+
+    environments: int = 1
+    """Environments a seed, N. More collect faster, with fewer updates a step unless `updates` rises too."""
+    warmup: int = 1000
+    """Steps of a seed with random actions, before the first update. More begin with a broader memory."""
+    steps: int = 1
+    """Steps of every environment between updates. More are faster, and learn less from each step."""
+    updates: int = 1
+    """Gradient steps after them. More use the data better until the critics overfit to it."""
+    rounds: int = 50
+    """How often steps and updates alternate in one iteration. It changes how often metrics are reported, no more."""
+    batch: int = 256
+    """Transitions in one gradient step. More give less noisy and slower steps."""
+    capacity: int = 1_000_000
+    """Transitions of a seed that are kept. Less forgets sooner."""
+    learning_rate: float = 3e-4
+    """Step size of Adam, for all that is learned."""
+    gamma: float = 0.99
+    """Discount a step. Higher looks further ahead and makes values harder to learn."""
+    tau: float = 0.005
+    """Share of the way that the targets go when they follow. Higher follows faster and less stably."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers, of policy and critics alike."""
+    activation: Activation = "relu"
+    """Nonlinearity of the hidden layers."""
+    max_grad_norm: float | None = None
+    """Largest gradient norm of one seed; None: no clipping."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        require(
+            self,
+            environments="[1, inf)",
+            warmup="[0, inf)",
+            steps="[1, inf)",
+            updates="[1, inf)",
+            rounds="[1, inf)",
+            batch="[1, inf)",
+            capacity="[1, inf)",
+            learning_rate="(0, inf)",
+            gamma="[0, 1]",
+            tau="(0, 1]",
+            max_grad_norm="(0, inf) or None",
+        )
+        if self.capacity < self.environments:
+            raise ValueError(
+                f"capacity must hold one step of all {self.environments} environments of a seed, got {self.capacity}"
+            )
+
+
+C = TypeVar("C", bound=AlternatingConfig)
+
+
+class Alternating(ABC, Generic[C]):
+    """A learner that collects and improves in turn; its file says how, and what is learned.
+
+    Attributes:
+        consumed: environment steps a seed so far.
+        experience: the environments, and the memory of what happened in them.
+        parameters: by name, `[S, P]` each.
+        optimizers: of those that are learned by gradient steps.
+    """
+
+    STREAMS: ClassVar[tuple[str, ...]] = ("action_streams", "update_streams")
+    """Attributes that hold random streams, one a seed."""
+
+    config: C
+    consumed: int
+    experience: Experience
+    parameters: Mapping[str, Tensor]
+    optimizers: Mapping[str, StackedAdam]
+
+    @abstractmethod
+    def collecting(self) -> Act:
+        """Return what chooses the actions of a round."""
+
+    @abstractmethod
+    def improve(self, batch: Transitions) -> Metrics:
+        """Take one gradient step of all that is due."""
+
+    def iterate(self) -> Metrics:
+        """Collect and improve in turn; the first time, after random actions."""
+        config = self.config
+        skipped = self.skipped
+        beginning: list[Metrics] = []
+        if not self.consumed and config.warmup:
+            steps = -(-config.warmup // config.environments)
+            beginning = [self.experience.explore(steps)]
+            self.consumed += steps * config.environments
+        metrics = alternate(
+            self.experience,
+            rounds=config.rounds,
+            steps=config.steps,
+            updates=config.updates,
+            act=self.collecting,
+            improve=lambda: self.improve(self.experience.sample(config.batch, gamma=config.gamma)),
+        )
+        self.consumed += config.rounds * config.steps * config.environments
+        return {**metrics, **merge([*beginning, metrics]), "health/skipped_updates": self.skipped - skipped}
+
+    @property
+    def skipped(self) -> Tensor:
+        """How many updates of each seed `[S]` were not made because their gradient was not finite."""
+        return torch.stack([optimizer.skipped for optimizer in self.optimizers.values()]).sum(0)
+
+    def step(self, name: str, gradient: Tensor) -> None:
+        """Step the parameters of a name by their gradient `[S, P]`."""
+        self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.experience.close()
+
+    def state_dict(self) -> State:
+        """Return networks, optimizers, memory, random streams, environments and counters."""
+        state = {
+            "consumed": self.consumed,
+            "parameters": self.parameters,
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "experience": self.experience.state_dict(),
+        }
+        return clone(
+            state | {name: [generator_state(stream) for stream in getattr(self, name)] for name in self.STREAMS}
+        )
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken."""
+        for name, parameters in self.parameters.items():
+            copy_into(parameters, state["parameters"][name], f"parameters.{name}")
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.experience.load_state_dict(state["experience"])
+        for name in self.STREAMS:
+            for stream, saved in zip(getattr(self, name), state[name], strict=True):
+                set_generator_state(stream, saved)
+        self.consumed = state["consumed"]

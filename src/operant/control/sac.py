@@ -20,73 +20,28 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.alternation import alternate, merge
+from operant.control.alternation import Alternating, AlternatingConfig
 from operant.control.experience import Act, Experience, require_budget, require_spaces
 from operant.envs import BatchEnv, Tree
-from operant.nets import Activation, Bounded, Ensemble, EnsemblePass, StackedAdam
+from operant.nets import Bounded, Ensemble, EnsemblePass, StackedAdam
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Transitions
-from operant.state import State, clone, copy_into, generator_state, set_generator_state
 
 
 @dataclass(frozen=True)
-class SACConfig:
+class SACConfig(AlternatingConfig):
     """Hyperparameters of SAC. Defaults are those of the paper (appendix D, table 1)."""
 
-    environments: int = 1
-    """Environments a seed, N. More collect faster, with fewer updates a step unless `updates` rises too."""
-    warmup: int = 1000
-    """Steps of a seed with random actions, before the first update. More begin with a broader memory."""
-    steps: int = 1
-    """Steps of every environment between updates. More are faster, and learn less from each step."""
-    updates: int = 1
-    """Gradient steps after them. More use the data better until the critics overfit to it."""
-    rounds: int = 50
-    """How often steps and updates alternate in one iteration. It changes how often metrics are reported, no more."""
-    batch: int = 256
-    """Transitions in one gradient step. More give less noisy and slower steps."""
-    capacity: int = 1_000_000
-    """Transitions of a seed that are kept. Less forgets sooner."""
-    learning_rate: float = 3e-4
-    """Step size of Adam, for critics, policy and temperature."""
-    gamma: float = 0.99
-    """Discount a step. Higher looks further ahead and makes values harder to learn."""
-    tau: float = 0.005
-    """Share of the way that the target critics go in one update. Higher follows faster and less stably."""
     target_entropy: float | None = None
     """Entropy that the temperature is learned for, nats; None: minus the number of action dimensions."""
     alpha: float | None = None
     """Fixed temperature, reward a nat; None: it is learned. Higher explores more."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers, of policy and critics alike."""
-    activation: Activation = "relu"
-    """Nonlinearity of the hidden layers."""
-    max_grad_norm: float | None = None
-    """Largest gradient norm of one seed; None: no clipping."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
-        require(
-            self,
-            environments="[1, inf)",
-            warmup="[0, inf)",
-            steps="[1, inf)",
-            updates="[1, inf)",
-            rounds="[1, inf)",
-            batch="[1, inf)",
-            capacity="[1, inf)",
-            learning_rate="(0, inf)",
-            gamma="[0, 1]",
-            tau="(0, 1]",
-            target_entropy="(-inf, inf) or None",
-            alpha="[0, inf) or None",
-            max_grad_norm="(0, inf) or None",
-        )
-        if self.capacity < self.environments:
-            raise ValueError(
-                f"capacity must hold one step of all {self.environments} environments of a seed, got {self.capacity}"
-            )
+        super().__post_init__()
+        require(self, target_entropy="(-inf, inf) or None", alpha="[0, inf) or None")
 
 
 CRITICS = 2
@@ -103,7 +58,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Configuration by task, which selects its own, or by name; what is not named keeps its default."""
 
 
-class SAC:
+class SAC(Alternating[SACConfig]):
     """The learner: `S` seeds trained as one program.
 
     Args:
@@ -134,7 +89,6 @@ class SAC:
             to_env=self.bounds.to_env,
             random=self.bounds.uniform,
         )
-        self.close = self.experience.close
         self.action_streams, self.update_streams = (
             [streams.torch_generator(seed, purpose, device=env.device) for seed in seeds]
             for purpose in ("policy", "updates")
@@ -163,31 +117,6 @@ class SAC:
             name: StackedAdam(parameters[name], max_grad_norm=config.max_grad_norm)
             for name in ("actor", "critics", "log_alpha")
         }
-
-    def iterate(self) -> Metrics:
-        """Collect and improve in turn; the first time, after random actions."""
-        config = self.config
-        skipped = self.skipped
-        beginning: list[Metrics] = []
-        if not self.consumed and config.warmup:
-            steps = -(-config.warmup // config.environments)
-            beginning = [self.experience.explore(steps)]
-            self.consumed += steps * config.environments
-        metrics = alternate(
-            self.experience,
-            rounds=config.rounds,
-            steps=config.steps,
-            updates=config.updates,
-            act=self.collecting,
-            improve=lambda: self.improve(self.experience.sample(config.batch, gamma=config.gamma)),
-        )
-        self.consumed += config.rounds * config.steps * config.environments
-        return {**metrics, **merge([*beginning, metrics]), "health/skipped_updates": self.skipped - skipped}
-
-    @property
-    def skipped(self) -> Tensor:
-        """How many updates of each seed `[S]` were not made because their gradient was not finite."""
-        return torch.stack([optimizer.skipped for optimizer in self.optimizers.values()]).sum(0)
 
     def policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and logarithm of the standard deviation `[S, M, A]` before the squashing, for `[S, M, D]`."""
@@ -253,10 +182,6 @@ class SAC:
             "policy/alpha": alpha.squeeze(1),
         }
 
-    def step(self, name: str, gradient: Tensor) -> None:
-        """Step the parameters of a name by their gradient `[S, P]`."""
-        self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
-
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
@@ -268,28 +193,3 @@ class SAC:
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Draw the noise for one action of each of `rows` rows of every seed."""
         return self.bounds.normal((len(self.seeds), rows), generator)
-
-    def state_dict(self) -> State:
-        """Return networks, optimizers, memory, random streams, environments and counters."""
-        return clone(
-            {
-                "consumed": self.consumed,
-                "parameters": self.parameters,
-                "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-                "experience": self.experience.state_dict(),
-                "action_streams": [generator_state(stream) for stream in self.action_streams],
-                "update_streams": [generator_state(stream) for stream in self.update_streams],
-            }
-        )
-
-    def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken."""
-        for name, parameters in self.parameters.items():
-            copy_into(parameters, state["parameters"][name], f"parameters.{name}")
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
-        self.experience.load_state_dict(state["experience"])
-        for name in ("action_streams", "update_streams"):
-            for stream, saved in zip(getattr(self, name), state[name], strict=True):
-                set_generator_state(stream, saved)
-        self.consumed = state["consumed"]

@@ -19,78 +19,31 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.alternation import alternate, merge
+from operant.control.alternation import Alternating, AlternatingConfig
 from operant.control.experience import Act, Experience, require_budget, require_spaces
+from operant.control.sac import CRITICS, LEAST_ALPHA
 from operant.envs import BatchEnv, Tree
-from operant.nets import Activation, CategoricalHead, Ensemble, EnsemblePass, StackedAdam
+from operant.nets import CategoricalHead, Ensemble, EnsemblePass, StackedAdam
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Transitions
-from operant.state import State, clone, copy_into, generator_state, set_generator_state
 
 
 @dataclass(frozen=True)
-class DiscreteSACConfig:
+class DiscreteSACConfig(AlternatingConfig):
     """Hyperparameters of discrete SAC. Defaults are those of SAC, with the target entropy of the paper."""
 
-    environments: int = 1
-    """Environments a seed, N. More collect faster, with fewer updates a step unless `updates` rises too."""
-    warmup: int = 1000
-    """Steps of a seed with random actions, before the first update. More begin with a broader memory."""
-    steps: int = 1
-    """Steps of every environment between updates. More are faster, and learn less from each step."""
-    updates: int = 1
-    """Gradient steps after them. More use the data better until the critics overfit to it."""
-    rounds: int = 50
-    """How often steps and updates alternate in one iteration. It changes how often metrics are reported, no more."""
-    batch: int = 256
-    """Transitions in one gradient step. More give less noisy and slower steps."""
-    capacity: int = 1_000_000
-    """Transitions of a seed that are kept. Less forgets sooner."""
-    learning_rate: float = 3e-4
-    """Step size of Adam, for critics, policy and temperature."""
-    gamma: float = 0.99
-    """Discount a step. Higher looks further ahead and makes values harder to learn."""
-    tau: float = 0.005
-    """Share of the way that the target critics go in one update. Higher follows faster and less stably."""
     target_entropy: float = 0.98
     """Entropy that the temperature is learned for, as a share of log A, that of uniform actions. Higher explores."""
     alpha: float | None = None
     """Fixed temperature, reward a nat; None: it is learned. Higher explores more."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers, of policy and critics alike."""
-    activation: Activation = "relu"
-    """Nonlinearity of the hidden layers."""
-    max_grad_norm: float | None = None
-    """Largest gradient norm of one seed; None: no clipping."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
-        require(
-            self,
-            environments="[1, inf)",
-            warmup="[0, inf)",
-            steps="[1, inf)",
-            updates="[1, inf)",
-            rounds="[1, inf)",
-            batch="[1, inf)",
-            capacity="[1, inf)",
-            learning_rate="(0, inf)",
-            gamma="[0, 1]",
-            tau="(0, 1]",
-            target_entropy="[0, 1]",
-            alpha="[0, inf) or None",
-            max_grad_norm="(0, inf) or None",
-        )
-        if self.capacity < self.environments:
-            raise ValueError(
-                f"capacity must hold one step of all {self.environments} environments of a seed, got {self.capacity}"
-            )
+        super().__post_init__()
+        require(self, target_entropy="[0, 1]", alpha="[0, inf) or None")
 
 
-CRITICS = 2
-LEAST_ALPHA = 1e-37
-"""A temperature of 0 is held as this: its logarithm would be infinite, which checkpoints take for a fault."""
 ACTOR_GAIN = 0.01
 """Gain of the policy's last layer, which makes it begin close to uniform."""
 
@@ -108,7 +61,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Configuration by task, which selects its own, or by name; what is not named keeps its default."""
 
 
-class DiscreteSAC:
+class DiscreteSAC(Alternating[DiscreteSACConfig]):
     """The learner: `S` seeds trained as one program.
 
     Args:
@@ -126,6 +79,8 @@ class DiscreteSAC:
         ValueError: the environment's spaces do not suit, or its rows do not fit.
     """
 
+    STREAMS = ("action_streams",)
+
     def __init__(self, config: DiscreteSACConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
         require_budget(budget, warmup=config.warmup)
         require_spaces(env, algorithm="sac-discrete", actions=(gymnasium.spaces.Discrete,))
@@ -142,7 +97,6 @@ class DiscreteSAC:
             to_env=self.head.to_env,
             random=self.uniform,
         )
-        self.close = self.experience.close
         self.action_streams = [streams.torch_generator(seed, "policy", device=env.device) for seed in seeds]
         self.target_entropy = config.target_entropy * log(self.choices)
         self._make_networks(self.experience.collector.obs.shape[-1])
@@ -169,31 +123,6 @@ class DiscreteSAC:
             name: StackedAdam(parameters[name], max_grad_norm=config.max_grad_norm)
             for name in ("actor", "critics", "log_alpha")
         }
-
-    def iterate(self) -> Metrics:
-        """Collect and improve in turn; the first time, after random actions."""
-        config = self.config
-        skipped = self.skipped
-        beginning: list[Metrics] = []
-        if not self.consumed and config.warmup:
-            steps = -(-config.warmup // config.environments)
-            beginning = [self.experience.explore(steps)]
-            self.consumed += steps * config.environments
-        metrics = alternate(
-            self.experience,
-            rounds=config.rounds,
-            steps=config.steps,
-            updates=config.updates,
-            act=self.collecting,
-            improve=lambda: self.improve(self.experience.sample(config.batch, gamma=config.gamma)),
-        )
-        self.consumed += config.rounds * config.steps * config.environments
-        return {**metrics, **merge([*beginning, metrics]), "health/skipped_updates": self.skipped - skipped}
-
-    @property
-    def skipped(self) -> Tensor:
-        """How many updates of each seed `[S]` were not made because their gradient was not finite."""
-        return torch.stack([optimizer.skipped for optimizer in self.optimizers.values()]).sum(0)
 
     def uniform(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw actions `[*shape]`, all equally likely."""
@@ -258,10 +187,6 @@ class DiscreteSAC:
             "policy/alpha": alpha.squeeze(1),
         }
 
-    def step(self, name: str, gradient: Tensor) -> None:
-        """Step the parameters of a name by their gradient `[S, P]`."""
-        self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
-
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
@@ -272,26 +197,3 @@ class DiscreteSAC:
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Draw the noise for one action of each of `rows` rows of every seed."""
         return self.head.noise((len(self.seeds), rows), generator)
-
-    def state_dict(self) -> State:
-        """Return networks, optimizers, memory, random streams, environments and counters."""
-        return clone(
-            {
-                "consumed": self.consumed,
-                "parameters": self.parameters,
-                "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-                "experience": self.experience.state_dict(),
-                "action_streams": [generator_state(stream) for stream in self.action_streams],
-            }
-        )
-
-    def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken."""
-        for name, parameters in self.parameters.items():
-            copy_into(parameters, state["parameters"][name], f"parameters.{name}")
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
-        self.experience.load_state_dict(state["experience"])
-        for stream, saved in zip(self.action_streams, state["action_streams"], strict=True):
-            set_generator_state(stream, saved)
-        self.consumed = state["consumed"]
