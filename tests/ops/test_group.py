@@ -1,5 +1,6 @@
 """Group advantages: values worked by hand, loops over Python floats as twins, and exact zeros."""
 
+import itertools
 import math
 
 import numpy as np
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
-from operant.ops.group import group_advantages, has_signal, leave_one_out, overlong_penalty, process_advantages
+from operant.ops.group import (
+    group_advantages,
+    has_signal,
+    leave_one_out,
+    overlong_penalty,
+    pass_at_k,
+    process_advantages,
+)
 
 REWARDS = hnp.arrays(
     np.float64,
@@ -315,3 +323,87 @@ def test_overlong_penalty_is_the_published_formula(max_length: int, data: st.Dat
 def test_overlong_penalty_refuses_bad_arguments(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         overlong_penalty(torch.tensor([3]), **arguments)
+
+
+def test_leave_one_out_without_some_rewards_by_hand() -> None:
+    rewards = torch.tensor([[1.0, math.nan, 4.0, 7.0], [5.0, 2.0, 0.0, 0.0], [3.0, 1.0, 1.0, 1.0]])
+    valid = torch.tensor([[True, False, True, True], [False, True, False, False], [False] * 4])
+    found = leave_one_out(rewards, valid=valid)
+    assert found.tolist() == [[-4.5, 0, 0, 4.5], [0, 0, 0, 0], [0, 0, 0, 0]]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.floats(-10, 10, width=32), st.booleans()), min_size=2, max_size=8))
+def test_leave_one_out_is_that_of_the_rewards_there_are(group: list[tuple[float, bool]]) -> None:
+    rewards = torch.tensor([[reward for reward, _ in group]])
+    valid = torch.tensor([[there for _, there in group]])
+    found = leave_one_out(rewards, valid=valid)
+    assert (found[~valid] == 0).all()
+    kept = rewards[valid]
+    if len(kept) >= 2:
+        torch.testing.assert_close(found[valid], leave_one_out(kept.unsqueeze(0))[0], atol=1e-5, rtol=1e-5)
+    else:
+        assert (found == 0).all()
+    torch.testing.assert_close(leave_one_out(rewards), leave_one_out(rewards, valid=torch.ones_like(valid)))
+
+
+def test_leave_one_out_refuses_a_valid_reward_that_is_not_finite() -> None:
+    with pytest.raises(ValueError, match="nan"):
+        leave_one_out(torch.tensor([[1.0, math.nan]]), valid=torch.tensor([[True, True]]))
+
+
+@pytest.mark.parametrize(
+    ("right", "total", "k", "expected"),
+    [(1, 4, 1, 0.25), (1, 4, 2, 0.5), (2, 4, 2, 5 / 6), (3, 4, 2, 1.0), (0, 8, 8, 0.0), (1, 8, 8, 1.0), (5, 5, 1, 1.0)],
+)
+def test_pass_at_k_by_hand(right: int, total: int, k: int, expected: float) -> None:
+    assert pass_at_k(torch.tensor(right), total=total, k=k).item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("total", [1, 2, 5, 7])
+def test_pass_at_k_is_the_share_of_all_choices(total: int) -> None:
+    for right, k in itertools.product(range(total + 1), range(1, total + 1)):
+        answers = [i < right for i in range(total)]
+        choices = [any(choice) for choice in itertools.combinations(answers, k)]
+        found = pass_at_k(torch.tensor(right), total=total, k=k).item()
+        assert found == pytest.approx(sum(choices) / len(choices), abs=1e-6)
+
+
+def test_pass_at_k_is_without_bias() -> None:
+    probability, total, k = 0.3, 6, 3
+    mean = sum(
+        math.comb(total, right)
+        * probability**right
+        * (1 - probability) ** (total - right)
+        * pass_at_k(torch.tensor(right), total=total, k=k).item()
+        for right in range(total + 1)
+    )
+    assert mean == pytest.approx(1 - (1 - probability) ** k, abs=1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 200), st.data())
+def test_pass_at_k_grows_with_both_numbers(total: int, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, total))
+    right = torch.arange(total + 1)
+    found = pass_at_k(right, total=total, k=k)
+    assert found[0] == 0
+    assert found[-1] == 1
+    assert (found.diff() >= -1e-6).all()
+    torch.testing.assert_close(pass_at_k(right, total=total, k=1), right / total, atol=1e-6, rtol=1e-5)
+    if k < total:
+        assert (pass_at_k(right, total=total, k=k + 1) >= found - 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    ("right", "k", "message"),
+    [
+        (1, 0, r"k must be in \[1, total=4\], got 0"),
+        (1, 5, "got 5"),
+        (5, 1, r"right must be in \[0, total=4\], got 5"),
+        (-1, 1, "got -1"),
+    ],
+)
+def test_pass_at_k_refuses_bad_numbers(right: int, k: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pass_at_k(torch.tensor([right]), total=4, k=k)

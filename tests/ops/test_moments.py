@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operant.ops import explained_variance, standardise, weighted_mean
+from operant.ops import explained_variance, standardise, weighted_mean, whiten
 
 SIZES = st.tuples(st.sampled_from([(), (1,), (3,), (2, 3)]), st.integers(1, 12), st.integers(0, 2**31 - 1))
 
@@ -102,6 +102,56 @@ def test_standardise_adds_eps_to_the_deviation():
     assert standardise(torch.tensor([-1.0, 1.0]), eps=1.0).tolist() == [-0.5, 0.5]
 
 
+def test_whiten_by_hand():
+    values = torch.tensor([1.0, 3.0, 5.0], dtype=torch.float64)  # mean 3, sum of squares 8
+    expected = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(whiten(values, eps=0.0), expected)
+    torch.testing.assert_close(whiten(values, eps=0.0, shift_mean=False), expected + 3)
+    torch.testing.assert_close(whiten(values, eps=0.0, correction=0), expected * math.sqrt(1.5))
+    torch.testing.assert_close(whiten(values, eps=12.0), expected / 2)
+    masked = whiten(torch.tensor([1.0, 99.0, 3.0]), torch.tensor([1.0, 0.0, 1.0]), correction=0)
+    torch.testing.assert_close(masked[[0, 2]], torch.tensor([-1.0, 1.0]))
+
+
+@settings(deadline=None, max_examples=50)
+@given(SIZES)
+def test_whiten_matches_a_loop(size):
+    values, weights = batch(size)
+    for correction in (0, 1):
+        results = rows(whiten(values, weights, correction=correction), weights)
+        kept = rows(whiten(values, weights, correction=correction, shift_mean=False), weights)
+        for row, with_mean, live in zip(results, kept, rows(values, weights), strict=True):
+            centre, freedom = mean(live), len(live) - correction
+            spread = math.sqrt(math.fsum((x - centre) ** 2 for x in live) / freedom + 1e-8) if freedom > 0 else 1.0
+            assert row == pytest.approx([(x - centre) / spread for x in live], abs=1e-6)
+            assert with_mean == pytest.approx([(x - centre) / spread + centre for x in live], abs=1e-6)
+
+
+def test_whitening_keeps_the_mean_and_ignores_shift_scale_and_dead_samples():
+    values, weights = batch(((4,), 30, 2))
+    kept = whiten(values, weights, shift_mean=False)
+    torch.testing.assert_close(weighted_mean(kept, weights), weighted_mean(values, weights))
+    shifted = whiten(values, weights)
+    torch.testing.assert_close(whiten(3 * values - 7, weights), shifted, rtol=1e-6, atol=1e-6)
+    junk = torch.where(weights == 0, 1e6, values)
+    torch.testing.assert_close(whiten(junk, weights) * weights, shifted * weights, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(whiten(values, torch.ones_like(values)), whiten(values))
+    torch.testing.assert_close(whiten(values, correction=0), standardise(values), rtol=1e-6, atol=1e-6)
+
+
+def test_whitening_one_sample_or_equal_samples_divides_by_nothing():
+    for correction in (0, 1):
+        assert whiten(torch.tensor([5.0]), correction=correction).tolist() == [0.0]
+        assert whiten(torch.tensor([5.0]), correction=correction, shift_mean=False).tolist() == [5.0]
+        equal = torch.full((2048,), -7.3)
+        assert whiten(equal, correction=correction).count_nonzero() == 0
+        assert torch.equal(whiten(equal, correction=correction, shift_mean=False), equal)
+        masked = whiten(torch.tensor([2.0, 9.0]), torch.tensor([1.0, 0.0]), correction=correction)
+        assert masked[0] == 0
+        assert masked.isfinite().all()
+        assert whiten(torch.tensor([2.0, 9.0]), torch.zeros(2), correction=correction).isfinite().all()
+
+
 def test_explained_variance_by_hand():
     targets = torch.tensor([0.0, 2.0, 4.0])  # variance 8/3
     assert explained_variance(targets, targets) == 1
@@ -129,3 +179,5 @@ def test_moments_are_differentiable():
     values.requires_grad_()
     assert torch.autograd.gradcheck(lambda x: weighted_mean(x, weights), values)
     assert torch.autograd.gradcheck(lambda x: standardise(x, weights), values)
+    assert torch.autograd.gradcheck(lambda x: whiten(x, weights), values)
+    assert torch.autograd.gradcheck(lambda x: whiten(x, weights, shift_mean=False, correction=0), values)

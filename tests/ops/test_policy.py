@@ -10,10 +10,13 @@ from torch import Tensor
 from operant.ops.kl import categorical_kl
 from operant.ops.policy import (
     approximate_kl,
+    cispo,
     clip_fraction,
     clipped_surrogate,
+    mismatch_mask,
     penalised_surrogate,
     policy_gradient,
+    sequence_log_ratio,
     surrogate,
     truncated_weights,
 )
@@ -170,6 +173,96 @@ def test_truncated_weights_cap_the_ratio_and_carry_no_gradient():
     assert far.tolist() == [2.0]
 
 
+def test_sequence_log_ratio_worked_by_hand():
+    log_probs = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
+    old = torch.tensor([-2.0, -5.0, -3.5])
+    log_ratio = sequence_log_ratio(log_probs, old, torch.tensor([0, 0, 2]), 3)
+    assert log_ratio.tolist() == [2.0, 2.0, 0.5]
+    (log_ratio * torch.tensor([1.0, 10.0, 100.0])).sum().backward()
+    assert log_probs.grad is not None
+    assert log_probs.grad.tolist() == [1.0, 10.0, 100.0]
+
+
+@FAST
+@given(SEEDS)
+def test_sequence_log_ratio_has_the_gradient_of_the_sequence_ratio(seed: int):
+    new, old, _ = batch(seed, 10)
+    new.requires_grad_()
+    generator = torch.Generator().manual_seed(seed)
+    segments = torch.randint(4, (10,), generator=generator)
+    of_sequence = torch.randn(4, generator=generator, dtype=torch.float64)
+    weights, expected = torch.zeros(10, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for i in range(4):  # the objective of GSPO, equation 5: one ratio a sequence, with its gradient
+        here = segments == i
+        if here.any():
+            ratio = (new - old)[here].mean().exp()
+            advantage = of_sequence[i]
+            expected = expected - torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.3) * advantage)
+            weights[here] = 1.0 / here.sum()
+    log_ratio = sequence_log_ratio(new, old, segments, 4)
+    losses = clipped_surrogate(log_ratio, torch.zeros_like(old), of_sequence[segments], **CLIP)
+    actual = (weights * losses).sum()
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(gradient(actual, new), gradient(expected, new))
+
+
+@FAST
+@given(SEEDS)
+def test_sequence_log_ratio_does_not_depend_on_the_order_and_is_the_token_ratio_of_single_tokens(seed: int):
+    new, old, _ = batch(seed, 10)
+    generator = torch.Generator().manual_seed(seed)
+    segments, order = torch.randint(4, (10,), generator=generator), torch.randperm(10, generator=generator)
+    log_ratio = sequence_log_ratio(new, old, segments, 4)
+    torch.testing.assert_close(sequence_log_ratio(new[order], old[order], segments[order], 4), log_ratio[order])
+    torch.testing.assert_close(sequence_log_ratio(new, old, order, 10), new - old)
+    assert (sequence_log_ratio(new, new, segments, 4) == 0).all()
+    assert sequence_log_ratio(new[:0], old[:0], segments[:0], 2).shape == (0,)
+
+
+def test_cispo_worked_by_hand():
+    log_probs = torch.tensor([0.5, 0.2, 0.9], dtype=torch.float64).log().requires_grad_()
+    old = torch.tensor([0.25, 0.4, 0.1], dtype=torch.float64).log()  # ratios 2, 1/2 and 9
+    losses = cispo(log_probs, old, torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64), cap=5.0)
+    expected = [-2.0 * math.log(0.5), 1.0 * math.log(0.2), -15.0 * math.log(0.9)]
+    torch.testing.assert_close(losses, torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(gradient(losses, log_probs), torch.tensor([-2.0, 1.0, -15.0], dtype=torch.float64))
+
+
+@FAST
+@given(SEEDS, st.floats(0.1, 5.0))
+def test_cispo_has_the_gradient_of_the_surrogate_up_to_the_cap_and_keeps_one_beyond(seed: int, cap: float):
+    new, old, advantages = batch(seed, 3, 7)
+    new.requires_grad_()
+    actual = gradient(cispo(new, old, advantages, cap=cap), new)
+    uncapped = gradient(surrogate(new, old, advantages), new)
+    rho = (new - old).exp()
+    torch.testing.assert_close(actual, torch.where(rho < cap, uncapped, -cap * advantages))
+    torch.testing.assert_close(cispo(new, old, advantages, cap=cap)[1], cispo(new[1], old[1], advantages[1], cap=cap))
+    on_policy = gradient(cispo(new, new, advantages, cap=1.0), new)
+    torch.testing.assert_close(on_policy, gradient(policy_gradient(new, advantages), new))
+
+
+def test_mismatch_mask_worked_by_hand():
+    log_probs = torch.tensor([0.4, 0.5, 1.0, 2.0, 2.1], dtype=torch.float64).log().requires_grad_()
+    mask = mismatch_mask(log_probs, torch.zeros(5, dtype=torch.float64), low=0.5, high=2.0)
+    assert mask.tolist() == [0.0, 1.0, 1.0, 1.0, 0.0]
+    assert not mask.requires_grad
+
+
+@FAST
+@given(SEEDS, st.floats(0.0, 1.0), st.floats(1.0, 4.0))
+def test_mismatch_mask_equals_the_scalar_rule_and_turns_round_with_the_policies(seed: int, low: float, high: float):
+    new, old, _ = batch(seed, 2, 8)
+    mask = mismatch_mask(new, old, low=low, high=high)
+    expected = [[float(low <= math.exp(x) <= high) for x in row] for row in (new - old).tolist()]
+    assert mask.tolist() == expected
+    assert (mismatch_mask(new, new, low=low, high=high) == 1).all()
+    wide = mismatch_mask(new, old, low=0.0, high=math.inf)
+    assert (wide == 1).all()
+    if low > 0:
+        assert torch.equal(mismatch_mask(old, new, low=1 / high, high=1 / low), mask)
+
+
 def test_clip_fraction_counts_ratios_outside_the_range():
     old = torch.zeros(2, 4)
     rho = torch.tensor([[1.0, 1.29, 1.31, 0.79], [0.81, 1.0, 1.1, 3.0]])
@@ -234,6 +327,10 @@ def test_bad_input_is_named():
     new, old, advantages = batch(0, 3)
     with pytest.raises(ValueError, match=r"cap is 0\.0, expected a positive number"):
         truncated_weights(new, old, cap=0.0)
-    for function, extra in ((surrogate, {}), (clipped_surrogate, CLIP)):
+    with pytest.raises(ValueError, match=r"low is 2\.0 and high is 0\.5, expected 0 <= low <= high"):
+        mismatch_mask(new, old, low=2.0, high=0.5)
+    with pytest.raises(ValueError, match=r"segments has shape \(2,\), expected \(3,\)"):
+        inspect.unwrap(sequence_log_ratio)(new, old, torch.zeros(2, dtype=torch.int64), 1)
+    for function, extra in ((surrogate, {}), (clipped_surrogate, CLIP), (cispo, {"cap": 2.0})):
         with pytest.raises(ValueError, match=r"advantages has shape \(3, 1\), expected \(3,\)"):
             inspect.unwrap(function)(new, old, advantages[:, None], **extra)

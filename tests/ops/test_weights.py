@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from operant.ops.weights import aggregate, token_weights
+from operant.ops.weights import aggregate, segment_sum, token_weights
 
 FAST = settings(max_examples=30, deadline=None)
 SEEDS = st.integers(0, 2**31)
@@ -152,6 +152,38 @@ def test_half_precision_is_summed_in_single():
     torch.testing.assert_close(double, torch.tensor(1.0, dtype=torch.float64), rtol=1e-14, atol=0.0)
 
 
+def test_segment_sum_worked_by_hand():
+    values = torch.tensor([1.0, 2.0, 4.0, 8.0])
+    assert segment_sum(values, torch.tensor([0, 2, 0, 2]), 4).tolist() == [5.0, 0.0, 10.0, 0.0]
+    assert segment_sum(values[:0], torch.zeros(0, dtype=torch.int64), 2).tolist() == [0.0, 0.0]
+
+
+@FAST
+@given(SEEDS)
+def test_segment_sum_equals_the_loop_in_any_order(seed: int):
+    per_token, mask = padded(seed)
+    lengths = mask.sum(-1)
+    segments = torch.arange(len(lengths)).repeat_interleave(lengths)
+    values = per_token[mask].requires_grad_()
+    sums = segment_sum(values, segments, len(lengths))
+    expected = [
+        sum(float(x) for x, m in zip(row, live, strict=True) if m) for row, live in zip(per_token, mask, strict=True)
+    ]
+    assert sums.tolist() == pytest.approx(expected)
+    torch.testing.assert_close(sums.sum(), values.sum())
+    order = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
+    torch.testing.assert_close(segment_sum(values[order], segments[order], len(lengths)), sums)
+    upstream = torch.arange(5.0, dtype=torch.float64)
+    assert torch.equal(torch.autograd.grad((upstream * sums).sum(), values)[0], upstream[segments])
+
+
+def test_segment_sum_of_half_precision_counts_beyond_256():
+    ones = torch.ones(1000, dtype=torch.bfloat16)
+    sums = segment_sum(ones, torch.zeros(1000, dtype=torch.int64), 1)
+    assert sums.dtype == torch.float32
+    assert sums.tolist() == [1000.0]
+
+
 def test_gradients():
     per_token, mask = padded(4)
     for how in ("token_mean", "sequence_mean", "constant"):
@@ -172,6 +204,10 @@ def test_bad_input_is_named():
         token_weights(lengths, how="token_mean", total=-1)
     with pytest.raises(ValueError, match="how is 'mean', expected 'token_mean'"):
         inspect.unwrap(token_weights)(lengths, how="mean")
+    with pytest.raises(ValueError, match=r"segments has shape \(2,\), expected \(3,\) as values"):
+        inspect.unwrap(segment_sum)(torch.zeros(3), torch.zeros(2, dtype=torch.int64), 1)
+    with pytest.raises(ValueError, match="count is -1, expected a number of sequences"):
+        segment_sum(torch.zeros(3), torch.zeros(3, dtype=torch.int64), -1)
     unchecked = inspect.unwrap(aggregate)
     with pytest.raises(ValueError, match=r"mask has shape \(2,\), expected \(2, 3\)"):
         unchecked(torch.zeros(2, 3), torch.ones(2, dtype=torch.bool), "token_mean")

@@ -24,6 +24,7 @@ from operant.ops.group import (
     has_signal,
     leave_one_out,
     overlong_penalty,
+    pass_at_k,
     process_advantages,
 )
 from operant.ops.kl import (
@@ -38,6 +39,7 @@ from operant.ops.moments import (
     explained_variance,
     standardise,
     weighted_mean,
+    whiten,
 )
 from operant.ops.off_policy import (
     perturbed_action,
@@ -46,10 +48,13 @@ from operant.ops.off_policy import (
 )
 from operant.ops.policy import (
     approximate_kl,
+    cispo,
     clip_fraction,
     clipped_surrogate,
+    mismatch_mask,
     penalised_surrogate,
     policy_gradient,
+    sequence_log_ratio,
     surrogate,
     truncated_weights,
 )
@@ -85,8 +90,10 @@ from operant.ops.value import (
     soft_q,
     value_loss,
 )
+from operant.ops.vocabulary import token_log_probs
 from operant.ops.weights import (
     aggregate,
+    segment_sum,
     token_weights,
 )
 
@@ -105,6 +112,7 @@ __all__ = [
     "categorical_log_prob_entropy",
     "categorical_mode",
     "categorical_sample",
+    "cispo",
     "clip_fraction",
     "clipped_double_q",
     "clipped_surrogate",
@@ -132,15 +140,19 @@ __all__ = [
     "kl_estimate",
     "lambda_returns",
     "leave_one_out",
+    "mismatch_mask",
     "n_step_returns",
     "natural_step",
     "overlong_penalty",
+    "pass_at_k",
     "penalised_surrogate",
     "perturbed_action",
     "plackett_luce",
     "policy_gradient",
     "process_advantages",
     "q_target",
+    "segment_sum",
+    "sequence_log_ratio",
     "soft_q",
     "soft_value",
     "standardise",
@@ -150,8 +162,10 @@ __all__ = [
     "tanh_gaussian_sample",
     "tanh_gaussian_sample_log_prob",
     "temperature_loss",
+    "token_log_probs",
     "token_weights",
     "truncated_weights",
     "value_loss",
     "weighted_mean",
+    "whiten",
 ]

@@ -69,7 +69,7 @@ def group_advantages(
     return advantages.to(_float_dtype(rewards))
 
 
-def leave_one_out(rewards: Real[Tensor, "P G"]) -> Float[Tensor, "P G"]:
+def leave_one_out(rewards: Real[Tensor, "P G"], *, valid: Bool[Tensor, "P G"] | None = None) -> Float[Tensor, "P G"]:
     """Each reward less the mean of the others: A_i = r_i - Σ_{j≠i} r_j/(G-1) = G/(G-1) (r_i - mean(r)).
 
     RLOO (Kool et al. 2019; Ahmadian et al. 2024, arXiv 2402.14740). The baseline of an answer does not depend on that
@@ -77,18 +77,48 @@ def leave_one_out(rewards: Real[Tensor, "P G"]) -> Float[Tensor, "P G"]:
 
     Args:
         rewards: Rewards of G answers to each of P prompts, G >= 2; integers are accepted.
+        valid: False where an answer has no reward; it is none of the others and gets 0. None: all count.
 
     Returns:
-        Advantages, in the dtype of the rewards (torch's default dtype for integers); exactly 0 for a group of equals.
+        Advantages, in the dtype of the rewards (torch's default dtype for integers); exactly 0 for a group of equals,
+        and for the only answer of a group that has a reward.
 
     Raises:
-        ValueError: If G is 1 or a reward is not finite.
+        ValueError: If G is 1 or a valid reward is not finite.
     """
     size = rewards.shape[-1]
     if size < 2:
         raise ValueError(f"leave_one_out needs at least 2 answers to a prompt, got {size}; sample a larger group")
-    deviations = _deviations(rewards, _checked_valid(rewards, None))
-    return (deviations * (size / (size - 1))).to(_float_dtype(rewards))
+    valid = _checked_valid(rewards, valid)
+    counts = valid.sum(-1, keepdim=True).double()
+    return (_deviations(rewards, valid) * (counts / (counts - 1).clamp(min=1))).to(_float_dtype(rewards))
+
+
+def pass_at_k(right: Int[Tensor, "*B"], *, total: int, k: int) -> Float[Tensor, "*B"]:
+    """Probability that at least one of k answers is right, estimated without bias from `total` answers.
+
+    1 - C(n-c, k)/C(n, k) with c right answers among n (Chen et al. 2021, arXiv 2107.03374, equation 1), computed as
+    the product of (n-c-i)/(n-i) for i < k. The estimate from the first k answers alone has more variance, and
+    1 - (1 - c/n)^k is too low.
+
+    Args:
+        right: How many answers to each prompt are right.
+        total: Answers to each prompt, n.
+        k: Answers that one may try, at most n.
+
+    Returns:
+        Probabilities, in torch's default dtype.
+
+    Raises:
+        ValueError: If k is not in [1, total], or more answers are right than there are.
+    """
+    if not 1 <= k <= total:
+        raise ValueError(f"k must be in [1, total={total}], got {k}")
+    if ((right < 0) | (right > total)).any():
+        raise ValueError(f"right must be in [0, total={total}], got {right.min()} to {right.max()}")
+    tries = torch.arange(k, device=right.device)
+    failed = (total - right.unsqueeze(-1) - tries).clamp(min=0) / (total - tries)
+    return 1 - failed.prod(-1)
 
 
 def has_signal(rewards: Real[Tensor, "P G"], valid: Bool[Tensor, "P G"] | None = None) -> Bool[Tensor, " P"]:

@@ -4,6 +4,7 @@ A weight is 1 for a sample that counts and 0 for one that does not; fractions ar
 are independent problems. The values at weight 0 must be finite.
 """
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -34,6 +35,40 @@ def standardise(
     """
     centred = _centred(values, weights)
     return centred / (weighted_mean(centred.square(), weights).sqrt().unsqueeze(-1) + eps)
+
+
+def whiten(
+    values: Float[Tensor, "*B M"],
+    weights: Float[Tensor, "*B M"] | None = None,
+    *,
+    shift_mean: bool = True,
+    correction: int = 1,
+    eps: float = 1e-8,
+) -> Float[Tensor, "*B M"]:
+    """Scale to variance 1, and shift to mean 0 or keep the mean: `(values - mean) / sqrt(variance + eps)`.
+
+    As RLHF with PPO does with advantages, shifted, and with rewards, whose mean is kept because their sign has a
+    meaning (Huang et al. 2024, arXiv 2403.17031). `standardise` divides by the population's standard deviation plus
+    eps instead, as PPO on other tasks does.
+
+    Where there is nothing to divide by, with `correction` samples of weight or fewer in a row, nothing is scaled: a
+    single sample gives 0 or, with the mean kept, itself. Equal values give exactly 0 or themselves.
+
+    Args:
+        values: `[..., M]`.
+        weights: `[..., M]`; None weighs all samples equally. Samples of weight 0 are shifted and scaled too.
+        shift_mean: False adds the mean again, unscaled.
+        correction: subtracted from the sum of the weights in the variance: 1 for the unbiased one, 0 for the
+            population's.
+        eps: added to the variance.
+    """
+    centred = _centred(values, weights)
+    total = torch.full_like(values[..., 0], values.shape[-1]) if weights is None else weights.sum(-1)
+    squares = (centred.square() if weights is None else weights * centred.square()).sum(-1)
+    freedom = total - correction
+    variance = squares / freedom.clamp(min=1e-8)
+    scale = torch.where(freedom > 0.0, (variance + eps).rsqrt(), 1.0).unsqueeze(-1)
+    return centred * scale if shift_mean else values - centred + centred * scale
 
 
 def explained_variance(

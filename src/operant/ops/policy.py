@@ -10,11 +10,12 @@ constants, so `surrogate(log_probs, log_probs, advantages)` is the on-policy los
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from operant.ops.kl import kl_estimate
 from operant.ops.moments import weighted_mean
+from operant.ops.weights import segment_sum
 
 
 def policy_gradient(log_probs: Float[Tensor, "*B"], psi: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
@@ -136,6 +137,65 @@ def penalised_surrogate(
     return surrogate(log_probs, old_log_probs, advantages) + beta * kl
 
 
+def sequence_log_ratio(
+    log_probs: Float[Tensor, " m"], old_log_probs: Float[Tensor, " m"], segments: Int[Tensor, " m"], count: int
+) -> Float[Tensor, " m"]:
+    r"""The log-ratio of GSPO at each token: the mean of its sequence's, with the gradient of the token's own.
+
+    `sg[log s_i] + log π_t - sg[log π_t]` with `log s_i = 1/|y_i| Σ_t (log π_t - log π_old,t)` and sg a stopped
+    gradient (Zheng et al. 2025, arXiv 2507.18071, equations 7 and 14). It stands for the difference of
+    log-probabilities in the other losses: `clipped_surrogate(log_ratio, zeros, advantages, ...)`, with ranges of the
+    order of 3e-4, since a mean moves less than its terms. With one advantage for all tokens of a sequence and weights
+    1/|y_i| the gradient is that of the ratio `s_i` itself; with an advantage for each token it is still right.
+
+    Args:
+        log_probs: `[m]` log-probabilities of the tokens under the policy being improved.
+        old_log_probs: `[m]` those under the policy that drew them.
+        segments: `[m]` the sequence of each token, in 0 to `count - 1`; a sequence must be here whole.
+        count: number of sequences.
+
+    Returns:
+        `[m]` log-ratios.
+
+    Raises:
+        ValueError: if shapes differ or `count` is negative.
+    """
+    _check_shapes(log_probs, old_log_probs=old_log_probs, segments=segments)
+    differences = log_probs.detach() - old_log_probs.detach()
+    lengths = segment_sum(torch.ones_like(differences), segments, count).clamp(min=1.0)
+    means = (segment_sum(differences, segments, count) / lengths).to(log_probs.dtype)
+    return means[segments] + (log_probs - log_probs.detach())
+
+
+def cispo(
+    log_probs: Float[Tensor, "*B"],
+    old_log_probs: Float[Tensor, "*B"],
+    advantages: Float[Tensor, "*B"],
+    *,
+    cap: float,
+) -> Float[Tensor, "*B"]:
+    r"""The policy gradient with clipped importance weights, `-sg[min(rho, cap)] A log π(a|s)`, sg stopping gradients.
+
+    CISPO (MiniMax 2025, arXiv 2506.13585, §3.1). Where `clipped_surrogate` takes a token's gradient away, this bounds
+    its weight: every token keeps a gradient. There is no lower bound, as in the paper's runs. `cap` is the largest
+    weight itself, such as 5; where a setting is a distance from 1, the cap is `1 + epsilon_high`.
+
+    Args:
+        log_probs: log-probabilities of the actions under the policy being improved.
+        old_log_probs: those under the policy that drew them.
+        advantages: advantages under the old policy.
+        cap: largest weight, positive.
+
+    Returns:
+        Losses. Their gradient has a meaning; their value, unlike that of a surrogate, has none.
+
+    Raises:
+        ValueError: if shapes differ or `cap` is not positive.
+    """
+    _check_shapes(log_probs, old_log_probs=old_log_probs, advantages=advantages)
+    return policy_gradient(log_probs, truncated_weights(log_probs, old_log_probs, cap=cap) * advantages.detach())
+
+
 def truncated_weights(
     log_probs: Float[Tensor, "*B"], behaviour_log_probs: Float[Tensor, "*B"], *, cap: float
 ) -> Float[Tensor, "*B"]:
@@ -160,6 +220,35 @@ def truncated_weights(
     if not cap > 0.0:
         raise ValueError(f"cap is {cap}, expected a positive number")
     return _ratio(log_probs.detach(), behaviour_log_probs).clamp(max=cap)
+
+
+def mismatch_mask(
+    log_probs: Float[Tensor, "*B"], behaviour_log_probs: Float[Tensor, "*B"], *, low: float, high: float
+) -> Float[Tensor, "*B"]:
+    r"""Mask of the actions on which two policies agree, `1[low <= π(a|s) / μ(a|s) <= high]`, detached.
+
+    μ is a sampling engine whose probabilities differ from the trainer's. A ratio far from 1, on either side, is more
+    likely a numerical accident than information, and the token gets no gradient. Times `truncated_weights` it is the
+    two-sided mask of IcePop (Ling Team 2025, arXiv 2510.18855, with 0.5 and 5). What it masks stays in the
+    denominator of the loss.
+
+    Args:
+        log_probs: log-probabilities under the policy to correct to.
+        behaviour_log_probs: those under the policy that drew the actions.
+        low: smallest ratio kept, not negative.
+        high: largest ratio kept, at least `low`.
+
+    Returns:
+        1 where the ratio is in the range, 0 elsewhere.
+
+    Raises:
+        ValueError: if shapes differ or the range is out of bounds.
+    """
+    _check_shapes(log_probs, behaviour_log_probs=behaviour_log_probs)
+    if not 0.0 <= low <= high:
+        raise ValueError(f"low is {low} and high is {high}, expected 0 <= low <= high: they bound the ratio itself")
+    rho = _ratio(log_probs.detach(), behaviour_log_probs)
+    return ((rho >= low) & (rho <= high)).to(log_probs.dtype)
 
 
 def clip_fraction(

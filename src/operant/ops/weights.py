@@ -89,6 +89,30 @@ def aggregate(
     return (weights * sums).sum()
 
 
+def segment_sum(values: Float[Tensor, " m"], segments: Int[Tensor, " m"], count: int) -> Float[Tensor, " count"]:
+    r"""The sum over each sequence of flat values, one per live token, such as the log-probability of an answer.
+
+    Differentiable. Half precision is summed in float32: in bfloat16 a sum of ones stops at 256.
+
+    Args:
+        values: `[m]`, one per live token.
+        segments: `[m]` the sequence of each token, in 0 to `count - 1`, in any order.
+        count: number of sequences.
+
+    Returns:
+        `[count]` sums, float32 or wider; 0 for a sequence without tokens.
+
+    Raises:
+        ValueError: if shapes differ or `count` is negative.
+    """
+    if segments.shape != values.shape:
+        raise ValueError(f"segments has shape {tuple(segments.shape)}, expected {tuple(values.shape)} as values")
+    if count < 0:
+        raise ValueError(f"count is {count}, expected a number of sequences")
+    dtype = torch.promote_types(values.dtype, torch.float32)
+    return values.new_zeros(count, dtype=dtype).index_add(0, segments, values.to(dtype))
+
+
 def _weights(lengths: Tensor, dtype: torch.dtype, how: str, total: int | Tensor | None, constant: int | None) -> Tensor:
     share = _share(lengths, how, constant)
     live = lengths > 0
