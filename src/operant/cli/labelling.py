@@ -1,0 +1,289 @@
+"""`operant label`."""
+
+import getpass
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from operant.cli.arguments import Answering, parse
+from operant.cli.output import location, print_json, say, table
+
+if TYPE_CHECKING:
+    from operant.language.preferences import Agreement, Estimate, Outcome, PreferenceStore, Presentation, Text
+
+LETTERS = "ABCDEFGHI"
+"""What the completions of an item are called on the screen, in the order shown."""
+
+
+@dataclass(frozen=True)
+class LabelOptions(Answering):
+    """Compare what a run has sampled, in the terminal: which completion of a prompt is better?
+
+    Prompts and completions come from RUN/eval/samples.jsonl, answers go to RUN/preferences.sqlite. Whatever is shown as
+    saved is on the disk. Without a terminal, answers are read line by line from standard input.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+
+    annotator: str | None = None
+    """Who answers, or has answered what is imported. Exported files hold a pseudonym. Default: your login name, and
+    "imported" for imports."""
+
+    completions: int = 2
+    """How many completions of a prompt are put side by side, when samples are seen for the first time; 2 to 9."""
+
+    overlap: int = 1
+    """How many annotators are to judge each item."""
+
+    seed: int = 0
+    """Of the order in which completions are put together and shown."""
+
+    repeat: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Ask again what you have judged before, to measure how steady your answers are."""
+
+    import_: Annotated[Path | None, tyro.conf.arg(name="import")] = None
+    """Add the labels of a JSONL file: {prompt, chosen, rejected}, {context, completions: [{rank, completion}]}, or a
+    log that --format events has written. Nothing is asked."""
+
+    export: Path | None = None
+    """Write the labels to this JSONL file, and a manifest beside it. Nothing is asked."""
+
+    format: Literal["pairs", "rankings", "events"] = "pairs"
+    """Of the exported file: TRL's pairs (ties are left out), NeMo-RL's rankings, or the log of all events."""
+
+    names: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Export the annotators' names instead of pseudonyms."""
+
+    agreement: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print how far the annotators agree. Nothing is asked."""
+
+    rebuild: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Make a damaged or lost database anew from preferences.events.jsonl. Nothing is asked."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.completions <= len(LETTERS):
+            raise ValueError(f"completions must be from 2 to {len(LETTERS)}, got {self.completions}")
+        if self.overlap < 1 or self.seed < 0:
+            raise ValueError(f"overlap must be at least 1 and seed at least 0, got {self.overlap} and {self.seed}")
+        if self.annotator == "":
+            raise ValueError("annotator must be a name, got an empty one")
+
+
+def label(arguments: list[str]) -> int:
+    """Label, or do one of the chores."""
+    options = parse(LabelOptions, arguments, "label")
+    if not options.run.is_dir():
+        raise ValueError(f"{options.run} is not the folder of a run")
+    from operant.language.preferences import PreferenceStore, rebuild
+
+    database, samples = options.run / "preferences.sqlite", options.run / "eval" / "samples.jsonl"
+    if options.rebuild:
+        count = rebuild(database)
+        say(f"made anew: {location(database)} with {count} items and events")
+        return 0
+    if not (database.exists() or database.with_suffix(".events.jsonl").exists() or samples.exists() or options.import_):
+        raise ValueError(f"there is nothing to label: {samples} does not exist, and nothing was imported with --import")
+    with PreferenceStore(database, seed=options.seed) as store:
+        if options.import_ or options.export or options.agreement:
+            _chores(store, options)
+            return 0
+        if samples.exists():
+            _add(store, options, samples)
+        if not store.items():
+            raise ValueError(f"there is nothing to label: no prompt in {samples} has two different completions")
+        return Session(store, options).run()
+
+
+def _chores(store: "PreferenceStore", options: LabelOptions) -> None:
+    from operant.language.preferences import agreement, export, import_file
+
+    answer: dict[str, Any] = {}
+    if options.import_ is not None:
+        imported = import_file(store, options.import_, annotator=options.annotator or "imported")
+        say(f"imported: {imported.rows} lines, {imported.items} new items, {imported.events} new labels")
+        answer["imported"] = vars(imported)
+    if options.export is not None:
+        exported = export(store, options.export, form=options.format, names=options.names)
+        left = ", ".join(f"{count} {outcome}" for outcome, count in exported.left_out.items())
+        say(f"exported: {exported.rows} lines to {location(exported.path)}" + (f"; left out: {left}" if left else ""))
+        answer["exported"] = {"path": str(exported.path), "rows": exported.rows, "left_out": exported.left_out}
+    if options.agreement:
+        report = agreement(store.items(), store.labels(), seed=options.seed)
+        answer["agreement"] = _fields(report)
+        if not options.json:
+            print(_report(report))
+    if options.json:
+        print_json(answer)
+
+
+def _add(store: "PreferenceStore", options: LabelOptions, samples: Path) -> None:
+    from operant.language.preferences import add_samples
+
+    name = options.run.resolve().name
+    new, prompts = add_samples(store, samples, run=name, completions=options.completions, seed=options.seed)
+    if new:
+        say(f"{new} new items from the samples of {prompts} prompts")
+
+
+class Session:
+    """One annotator at work."""
+
+    def __init__(self, store: "PreferenceStore", options: LabelOptions):
+        """Prepare for `run`; nothing is stored yet."""
+        self._store = store
+        self._options = options
+        self._annotator = options.annotator or _login()
+        self._answered = 0
+
+    def run(self) -> int:
+        """Show items and store answers until nothing is left, input ends, or the annotator quits."""
+        presentation = self._next()
+        print(f"{self._annotator}: {self._count()} labels so far. Every answer is saved at once.", flush=True)
+        while presentation is not None:
+            print(show(presentation), flush=True)
+            presentation = self._ask(presentation)
+            if presentation == "quit":
+                return self._end("go on with the same command")
+            presentation = presentation or self._next()
+        return self._end("nothing is left to label")
+
+    def _next(self) -> "Presentation | None":
+        options = self._options
+        return self._store.next_item(self._annotator, overlap=options.overlap, repeat=options.repeat)
+
+    def _ask(self, presentation: "Presentation") -> "Presentation | Literal['quit'] | None":
+        """Take one answer; return what is to be shown next if it is not simply the next item."""
+        from operant.language.preferences import new_event_id
+
+        shown_at, begin, event_id = time.time(), time.monotonic(), new_event_id()
+        while True:
+            print(f"{keys(len(presentation.shown))}: ", end="", flush=True)
+            line = sys.stdin.readline()
+            if not line or line.strip().lower() in ("q", "quit"):
+                print()
+                return "quit"
+            if line.strip().lower() in ("u", "undo"):
+                undone = self._undo()
+                if undone is not None:
+                    return undone
+                continue
+            try:
+                outcome, ranks = read_answer(line, len(presentation.shown))
+            except ValueError as error:
+                print(error, flush=True)
+                continue
+            answered_at = shown_at + time.monotonic() - begin
+            self._store.record(
+                presentation, outcome, event_id=event_id, ranks=ranks, shown_at=shown_at, answered_at=answered_at
+            )
+            self._answered += 1
+            print(f"saved: {line.strip() if ranks else outcome}\n", flush=True)
+            return None
+
+    def _undo(self) -> "Presentation | None":
+        from operant.language.preferences import new_event_id
+
+        event = self._store.undo(self._annotator, event_id=new_event_id())
+        if event is None:
+            print("there is nothing to undo", flush=True)
+            return None
+        print("undone: asked again\n", flush=True)
+        return self._store.present(event.item_id, event.annotator, round=event.round)
+
+    def _count(self) -> int:
+        return sum(event.annotator == self._annotator for event in self._store.labels())
+
+    def _end(self, what: str) -> int:
+        print(f"{self._answered} answers saved, {self._count()} labels by {self._annotator} in all; {what}.")
+        return 0
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return "me"
+
+
+def keys(count: int) -> str:
+    """Return what can be answered to `count` completions."""
+    choice = "a, b: the better one" if count == 2 else "best first, such as bac, or b a=c for equals"
+    return f"[{choice} | t: tie | n: neither is good | s: skip | u: undo | q: quit]"
+
+
+def read_answer(line: str, count: int) -> "tuple[Outcome, tuple[int, ...] | None]":
+    """Return the outcome, and the ranks if it is a ranking.
+
+    Args:
+        line: what was typed.
+        count: how many completions were shown.
+
+    Raises:
+        ValueError: it is no answer; the message says what is one.
+    """
+    words: dict[str, Outcome] = {"t": "tie", "n": "both-bad", "s": "skip"}
+    words |= {"tie": "tie", "neither": "both-bad", "skip": "skip"}
+    if count == 2:
+        words |= {"a": "A", "b": "B"}
+    typed = line.strip().lower()
+    if typed in words:
+        return words[typed], None
+    letters = LETTERS[:count].lower()
+    tight = "".join(typed.split())
+    if count > 2 and sorted(tight.replace("=", "")) == list(letters):
+        ranks, rank = [0] * count, 1
+        for before, letter in zip(" " + tight, tight, strict=False):
+            if letter != "=":
+                rank += before not in " ="
+                ranks[letters.index(letter)] = rank
+        if not tight.startswith("=") and not tight.endswith("=") and "==" not in tight:
+            return ("ranking", tuple(ranks)) if rank > 1 else ("tie", None)
+    raise ValueError(f"{line.strip()!r} is no answer; these are: {keys(count)}")
+
+
+def show(presentation: "Presentation") -> str:
+    """Return an item as text; what could steer the terminal is shown as its code instead."""
+    parts = ["-" * 72, "PROMPT", _indented(presentation.prompt)]
+    for letter, text in zip(LETTERS, presentation.completions, strict=False):
+        parts += [letter, _indented(text)]
+    return "\n".join(parts) + "\n"
+
+
+def _indented(text: "Text") -> str:
+    if not isinstance(text, str):
+        text = "\n".join(f"{message.get('role')}: {message.get('content')}" for message in text)
+    visible = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "\n".join(f"    {line}" for line in (visible or "(empty)").split("\n"))
+
+
+def _report(report: "Agreement") -> str:
+    names: dict[str, Estimate] = {
+        "percent agreement": report.percent,
+        "Krippendorff's alpha": report.alpha,
+        **{f"Cohen's kappa, {a} and {b}": kappa for (a, b), kappa in report.kappas.items()},
+        "preferred what was shown earlier": report.first_shown,
+        **{f"same answer when asked again, {name}": estimate for name, estimate in report.repeats.items()},
+        **{f"known answer given, {name}": estimate for name, estimate in report.gold.items()},
+    }
+    rows = [["statistic", "value", "95 % interval", "comparisons"]]
+    rows += [
+        [name, _number(e.value), f"[{_number(e.low)}, {_number(e.high)}]", str(e.count)] for name, e in names.items()
+    ]
+    labels = ", ".join(f"{count} {outcome}" for outcome, count in report.labels.items()) or "none"
+    return f"labels: {labels}\n\n{table(rows, '<>>>')}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if value == value else "undefined"  # noqa: PLR0124  nan differs from itself
+
+
+def _fields(report: "Agreement") -> dict[str, Any]:
+    plain = {name: vars(value) if hasattr(value, "low") else value for name, value in vars(report).items()}
+    kappas = [{"annotators": list(pair), **vars(kappa)} for pair, kappa in report.kappas.items()]
+    by_name = {part: {n: vars(e) for n, e in getattr(report, part).items()} for part in ("repeats", "gold")}
+    return plain | {"kappas": kappas} | by_name

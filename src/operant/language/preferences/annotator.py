@@ -1,0 +1,142 @@
+"""An annotator that is simulated from a known reward, so that everything that learns from people runs without them.
+
+Its noise is that of the models which reward learning assumes: of two answers with rewards r, Bradley and Terry (1952)
+choose the first with probability σ((r_1 - r_2) / T); a ranking of K follows Plackett (1975) and Luce (1959). Both are
+the order of r / T plus independent Gumbel noise.
+"""
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from operant.language.preferences.items import Event, Item, Outcome, Presentation, Text, dense_ranks, encode
+from operant.language.preferences.store import PreferenceStore
+from operant.streams import seed_sequence
+
+
+class Reward(Protocol):
+    """A reward function: one reward a completion, None where it does not apply."""
+
+    def __call__(
+        self, prompts: list[Any], completions: list[Any], completion_ids: list[list[int]], **columns: Any
+    ) -> Sequence[float | None]:
+        """Return the rewards; `columns` are the item's provenance, `completion_ids` are empty: a store holds texts."""
+        ...
+
+
+@dataclass(frozen=True)
+class SimulatedAnnotator:
+    """Answers by a known reward.
+
+    An answer depends on (seed, name, item, round) alone, so neither order nor interruption changes it.
+
+    Attributes:
+        reward: a reward function.
+        name: of the annotator.
+        seed: of its stream.
+        temperature: T, in units of the reward. Raising it makes answers more random; 0 is always right.
+        tie_threshold: two rewards that differ by less are a tie. Raising it gives fewer, clearer comparisons.
+        error_rate: how often the answer is drawn evenly from all that are possible, whatever the rewards, in [0, 1].
+            Christiano et al. 2017 (arXiv 1706.03741, §2.2.3) assume 0.1 of people.
+        position_bias: is added to the reward of what is shown first.
+        both_bad_below: if no reward reaches this, none is good; None is never.
+    """
+
+    reward: Reward
+    name: str = "simulated"
+    seed: int = 0
+    temperature: float = 1.0
+    tie_threshold: float = 0.0
+    error_rate: float = 0.0
+    position_bias: float = 0.0
+    both_bad_below: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.temperature >= 0 and self.tie_threshold >= 0 and 0 <= self.error_rate <= 1):
+            raise ValueError(
+                "need temperature >= 0, tie_threshold >= 0 and error_rate in [0, 1], got "
+                f"{self.temperature}, {self.tie_threshold} and {self.error_rate}"
+            )
+
+    def answer(
+        self, presentation: Presentation, columns: dict[str, Any] | None = None
+    ) -> tuple[Outcome, tuple[int, ...] | None]:
+        """Answer as a person would, who sees only what is shown.
+
+        Args:
+            presentation: what is shown.
+            columns: of the prompt, for the reward function.
+
+        Returns:
+            The outcome and, for a ranking, the ranks in the order shown.
+        """
+        rewards = self._rewards(presentation.prompt, presentation.completions, columns or {})
+        if rewards is None:
+            return "skip", None
+        generator = self._stream(presentation)
+        count = len(rewards)
+        mistaken, noise = generator.random() < self.error_rate, generator.gumbel(size=count)
+        if mistaken:
+            return _ordered(noise)
+        if self.both_bad_below is not None and max(rewards) < self.both_bad_below:
+            return "both-bad", None
+        seen = np.array(rewards) + self.position_bias * (np.arange(count) == 0)
+        if np.ptp(rewards) < self.tie_threshold:
+            return "tie", None
+        return _ordered(seen / self.temperature + noise if self.temperature else seen)
+
+    def label(self, store: PreferenceStore, *, repeat: bool = False, now: float | None = None) -> list[Event]:
+        """Label every item of a store that this annotator has not labelled, in one transaction.
+
+        Args:
+            store: with the items.
+            repeat: label again what was judged once.
+            now: when, seconds since 1970. Default: the clock.
+
+        Returns:
+            The new events.
+        """
+        now, round_ = time.time() if now is None else now, int(repeat)
+        with store.transaction():
+            mine = [event for event in store.labels() if event.annotator == self.name]
+            labelled = {event.item_id for event in mine if event.round == round_}
+            judged = {event.item_id for event in mine if event.round == 0 and event.outcome != "skip"}
+            items = [item for item in store.items() if item.item_id not in labelled]
+            return [self._label(store, item, round_, now) for item in items if not repeat or item.item_id in judged]
+
+    def _label(self, store: PreferenceStore, item: Item, round_: int, now: float) -> Event:
+        presentation = store.present(item.item_id, self.name, round=round_, now=now)
+        outcome, ranks = self.answer(presentation, dict(item.provenance))
+        identity = encode([self.name, self.seed, item.item_id, round_, now])
+        event_id = f"simulated-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
+        return store.record(presentation, outcome, event_id=event_id, shown_at=now, answered_at=now, ranks=ranks)
+
+    def _rewards(self, prompt: Text, completions: Sequence[Text], columns: dict[str, Any]) -> list[float] | None:
+        count = len(completions)
+        repeated = {name: [value] * count for name, value in columns.items()}
+        given = {"prompts": [prompt] * count, "completions": list(completions), "completion_ids": [[]] * count}
+        rewards = list(self.reward(**(repeated | given)))
+        if len(rewards) != count:
+            raise ValueError(f"the reward function gave {len(rewards)} rewards for {count} completions")
+        known = [float(reward) for reward in rewards if reward is not None]
+        if not np.isfinite(known).all():
+            raise ValueError(f"rewards must be finite, got {rewards} for the prompt {prompt!r}")
+        return known if len(known) == count else None
+
+    def _stream(self, presentation: Presentation) -> np.random.Generator:
+        purpose = f"annotator {self.name} {presentation.item_id}"
+        return np.random.Generator(np.random.PCG64(seed_sequence(self.seed, purpose, presentation.round)))
+
+
+def _ordered(utility: np.ndarray) -> tuple[Outcome, tuple[int, ...] | None]:
+    """Return the answer that prefers higher utility; equals are equal."""
+    ranks = dense_ranks((-utility).tolist())
+    if len(set(ranks)) == 1:
+        return "tie", None
+    if len(ranks) == 2:
+        return ("A" if ranks[0] == 1 else "B"), None
+    return "ranking", ranks

@@ -1,0 +1,141 @@
+"""Labels as files: pairs in TRL's format, rankings in NeMo-RL's, or the whole log.
+
+Every file comes with `<name>.manifest.json`, which holds its SHA-256 and counts. Equal stores give equal bytes. Names
+of annotators are replaced by pseudonyms that are the same in all files of one store and cannot be guessed from outside.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from operant.language.preferences.items import Completion, Event, Item, Text, encode
+from operant.language.preferences.store import PreferenceStore
+from operant.runtime.files import replace_durably
+
+Form = Literal["pairs", "rankings", "events"]
+"""`pairs`: `{prompt, chosen, rejected}`; `rankings`: `{context, completions: [{rank, completion}]}`; `events`: all
+items and events, undone ones included."""
+
+MANIFEST = 1
+"""Version of the manifest."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        path: of the file.
+        rows: how many lines it has.
+        left_out: how many labels are not in it, by outcome.
+    """
+
+    path: Path
+    rows: int
+    left_out: dict[str, int]
+
+
+def export(store: PreferenceStore, path: Path, *, form: Form = "pairs", names: bool = False) -> Exported:
+    """Write the labels that hold to a JSON Lines file, and its manifest beside it.
+
+    Of `pairs`, a ranking gives every pair of completions that it tells apart, and its ties none. Ties, both-bad and
+    skips are in the events alone; so is what was asked a second time.
+
+    Args:
+        store: with the labels.
+        path: of the file; one that exists is replaced.
+        form: see `Form`.
+        names: write the annotators' names instead of pseudonyms.
+
+    Raises:
+        OSError: the file cannot be written; what was there before is still there.
+    """
+    key = store.pseudonym_key()
+    alias: Callable[[str], str] = (lambda name: name) if names else (lambda name: pseudonym(key, name))
+    rows, left_out = _events(store, alias) if form == "events" else _labels(store, form, alias)
+    data = b"".join(encode(row).encode() + b"\n" for row in rows)
+    manifest = {
+        "schema_version": MANIFEST,
+        "file": path.name,
+        "form": form,
+        "rows": len(rows),
+        "left_out": left_out,
+        "pseudonyms": not names,
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    replace_durably(path, data)
+    replace_durably(manifest_path(path), encode(manifest).encode() + b"\n")
+    return Exported(path, len(rows), left_out)
+
+
+def manifest_path(path: Path) -> Path:
+    """Return where the manifest of a file lies."""
+    return path.with_name(f"{path.name}.manifest.json")
+
+
+def pseudonym(key: str, annotator: str) -> str:
+    """Return the name under which an annotator appears in files: a keyed hash (HMAC-SHA-256)."""
+    return f"annotator-{hmac.new(key.encode(), annotator.encode(), hashlib.sha256).hexdigest()[:12]}"
+
+
+def _labels(
+    store: PreferenceStore, form: Form, alias: Callable[[str], str]
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Return the rows in the order of items, then of annotators, and what has none."""
+    items = store.items()
+    labels: dict[str, list[Event]] = {item.item_id: [] for item in items}
+    for event in store.labels():
+        if event.round == 0:
+            labels[event.item_id].append(event)
+    columns = sorted({name for item in items for c in item.completions for name in c.provenance})
+    rows: list[dict[str, Any]] = []
+    left_out: dict[str, int] = {}
+    for item in items:
+        for event in sorted(labels[item.item_id], key=lambda event: alias(event.annotator)):
+            who = {"annotator": alias(event.annotator), "item": item.item_id, "event": event.event_id}
+            found = _pairs(item, event, columns) if form == "pairs" else _ranking(item, event)
+            rows += [row | who for row in found]
+            if not found:
+                left_out[str(event.outcome)] = left_out.get(str(event.outcome), 0) + 1
+    return rows, dict(sorted(left_out.items()))
+
+
+def _pairs(item: Item, event: Event, columns: Sequence[str]) -> list[dict[str, Any]]:
+    ranks = event.ranks_of_item() or ()
+    best_first = sorted(range(len(ranks)), key=ranks.__getitem__)
+    return [
+        {"prompt": item.prompt, "chosen": item.completions[i].text, "rejected": item.completions[j].text}
+        | _provenance("chosen", item.completions[i], columns)
+        | _provenance("rejected", item.completions[j], columns)
+        for i in best_first
+        for j in best_first
+        if ranks[i] < ranks[j]
+    ]
+
+
+def _provenance(side: str, completion: Completion, columns: Sequence[str]) -> dict[str, Any]:
+    return {f"{side}_{name}": completion.provenance.get(name) for name in columns}
+
+
+def _ranking(item: Item, event: Event) -> list[dict[str, Any]]:
+    """Return the label as a ranking from 0, lower is better; what tells no completions apart has no row."""
+    ranks = event.ranks_of_item() or ()
+    if len(set(ranks)) < 2:
+        return []
+    order = sorted(range(len(ranks)), key=ranks.__getitem__)
+    completions = [
+        {"rank": ranks[i] - 1, "completion": _messages(item.completions[i].text, "assistant")} for i in order
+    ]
+    return [{"context": _messages(item.prompt, "user"), "completions": completions}]
+
+
+def _messages(text: Text, role: str) -> list[dict[str, Any]]:
+    return [{"role": role, "content": text}] if isinstance(text, str) else text
+
+
+def _events(store: PreferenceStore, alias: Callable[[str], str]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    rows = store.log()
+    return [row | {"annotator": alias(row["annotator"])} if "annotator" in row else row for row in rows], {}

@@ -1,0 +1,142 @@
+"""Labels from files: TRL's pairs, NeMo-RL's rankings, or the log of another store."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from operant.language.preferences.exporting import manifest_path
+from operant.language.preferences.items import Event, Item, Outcome, Text, dense_ranks, encode
+from operant.language.preferences.journal import event_of, item_of
+from operant.language.preferences.recovery import read_lines
+from operant.language.preferences.store import ConflictError, PreferenceStore
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was added.
+
+    Attributes:
+        items: how many items were new.
+        events: how many events were new.
+        rows: how many lines the file has.
+    """
+
+    items: int
+    events: int
+    rows: int
+
+
+def import_file(store: PreferenceStore, path: Path, *, annotator: str = "imported") -> Imported:
+    """Add the labels of a JSON Lines file to a store, all or none.
+
+    The same file again adds nothing, and neither does a pair or ranking that its annotator has in the store already.
+
+    Rows may be `{prompt, chosen, rejected}` (without `prompt`, what both texts begin with is taken for it),
+    `{context, completions: [{rank, completion}]}` with lower ranks better, or a log that `export` has written.
+
+    Args:
+        store: where to.
+        path: of the file. If its manifest lies beside it, the two must fit.
+        annotator: who has labelled rows that have no column `annotator`.
+
+    Raises:
+        ValueError: the manifest does not fit, or a line is none of these; the message names it.
+        ConflictError: a label contradicts another one of the same annotator.
+        OSError: the file cannot be read, or the labels could not be stored.
+    """
+    _check_manifest(path)
+    items = rows = 0
+    with store.transaction():
+        before = len(store.events())
+        held = {(e.item_id, e.annotator, e.ranks_of_item()) for e in store.labels() if e.round == 0}
+        for number, row in read_lines(path):
+            try:
+                item, event = _read(row, annotator)
+                items += item is not None and store.add_item(item)
+                if event and (row.get("type") or (event.item_id, event.annotator, event.ranks_of_item()) not in held):
+                    store.append(event)
+            except ConflictError as error:
+                hint = "rows of several annotators need a column `annotator`"
+                raise ConflictError(f"{path}, line {number}: {error}; {hint}") from error
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{path}, line {number}: {error}") from error
+            rows += 1
+        return Imported(items, len(store.events()) - before, rows)
+
+
+def _check_manifest(path: Path) -> None:
+    manifest = manifest_path(path)
+    if not manifest.exists():
+        return
+    try:
+        expected = json.loads(manifest.read_bytes())["sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{manifest} is damaged: {error}") from error
+    if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+        raise ValueError(
+            f"{path} was changed since it was exported: {manifest.name} has another SHA-256; remove it if so"
+        )
+
+
+def _read(row: Mapping[str, Any], annotator: str) -> tuple[Item | None, Event | None]:
+    """Return what a row adds."""
+    kind = row.get("type")
+    if kind == "header":
+        return None, None
+    if kind == "item":
+        return item_of(row), None
+    if kind == "event":
+        return None, event_of(row)
+    who = row.get("annotator", annotator)
+    if not isinstance(who, str) or not who:
+        raise ValueError(f"annotator must be a name, got {who!r}")
+    if {"chosen", "rejected"} <= row.keys():
+        prompt, chosen, rejected = _pair(row)
+        return _label(prompt, [chosen, rejected], [0, 1], who)
+    if {"context", "completions"} <= row.keys():
+        completions = row["completions"]
+        return _label(row["context"], [c["completion"] for c in completions], [c["rank"] for c in completions], who)
+    raise ValueError(
+        "a row must have chosen and rejected (and prompt), or context and completions with ranks, or come from a log; "
+        f"this one has {sorted(row)}"
+    )
+
+
+def _pair(row: Mapping[str, Any]) -> tuple[Text, Text, Text]:
+    chosen, rejected = row["chosen"], row["rejected"]
+    if "prompt" in row:
+        return row["prompt"], chosen, rejected
+    length = next((i for i, (a, b) in enumerate(zip(chosen, rejected, strict=False)) if a != b), None)
+    length = min(len(chosen), len(rejected)) if length is None else length
+    if length and chosen[length - 1] == " ":
+        length -= 1  # the space belongs to what follows
+    return chosen[:length], chosen[length:], rejected[length:]
+
+
+def _label(prompt: Text, texts: list[Text], ranks: list[int], annotator: str) -> tuple[Item, Event]:
+    """Return the item, and the label as if the completions had been shown in canonical order."""
+    item = Item.of(prompt, texts, gold=ranks)
+    order = item.gold or ()
+    item = replace(item, gold=None)
+    outcome: Outcome = "ranking"
+    if len(set(order)) == 1:
+        outcome = "tie"
+    elif len(order) == 2:
+        outcome = "A" if order[0] == 1 else "B"
+    identity = encode([annotator, item.item_id, list(order)])
+    event = Event(
+        event_id=f"imported-{hashlib.sha256(identity.encode()).hexdigest()[:32]}",
+        kind="label",
+        item_id=item.item_id,
+        annotator=annotator,
+        round=0,
+        outcome=outcome,
+        ranks=dense_ranks(order) if outcome == "ranking" else None,
+        shown=tuple(range(len(order))),
+        shown_at=0.0,
+        answered_at=0.0,
+    )
+    return item, event

@@ -1,0 +1,217 @@
+"""What is asked and what was answered: items, presentations, events.
+
+An item is a prompt with K completions in one canonical order. An annotator sees the completions in an order of their
+own; answers are stored as they were given, in terms of what was shown ("A" is what stood first), with that order.
+`Event.ranks_of_item` translates an answer into the canonical order.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from operant.streams import seed_sequence
+
+Text = str | list[dict[str, Any]]
+"""A string, or a conversation as a list of messages `{"role": ..., "content": ...}`."""
+
+Outcome = Literal["A", "B", "tie", "both-bad", "skip", "ranking"]
+"""Of two completions: the first or the second one shown is better. Of any number: equally good, none is good, no
+judgement. Of three or more: a ranking."""
+
+OUTCOMES: tuple[Outcome, ...] = ("A", "B", "tie", "both-bad", "skip", "ranking")
+"""All outcomes."""
+
+
+def encode(value: Any) -> str:
+    """Return JSON in its one canonical form: sorted keys, no spaces, characters as they are.
+
+    Raises:
+        ValueError: there is no JSON for it (not a number, infinite), or no UTF-8 (half a surrogate pair).
+    """
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    text.encode()
+    return text
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer to a prompt.
+
+    Attributes:
+        text: of the answer.
+        provenance: where it comes from (run, consumed, seed, reward, ...), anything that JSON can hold. It is never
+            shown to annotators.
+    """
+
+    text: Text
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A prompt and K different completions, in canonical order; made by `Item.of`.
+
+    Attributes:
+        item_id: 32 hexadecimal digits that prompt and completions determine: the same question is the same item,
+            whoever adds it and in whatever order its completions come.
+        prompt: what was asked.
+        completions: sorted by their text.
+        gold: the rank of each completion as it is known to be, 1 is best and equals are equally good; None if it is
+            not known. Items with a known answer are shown to every annotator.
+        provenance: of the prompt, for instance the columns of its data set.
+    """
+
+    item_id: str
+    prompt: Text
+    completions: tuple[Completion, ...]
+    gold: tuple[int, ...] | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        prompt: Text,
+        completions: Sequence[Completion | Text],
+        *,
+        gold: Sequence[int] | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> "Item":
+        """Make an item.
+
+        Args:
+            prompt: a string or a list of messages.
+            completions: two or more, all different.
+            gold: the known rank of each, in the order of `completions`.
+            provenance: of the prompt.
+
+        Raises:
+            ValueError: there are fewer than two completions, two are the same, `gold` has another length, or
+                something cannot be written as JSON.
+        """
+        given = [c if isinstance(c, Completion) else Completion(c) for c in completions]
+        texts = [encode(c.text) for c in given]
+        if len(given) < 2 or len(set(texts)) < len(texts):
+            raise ValueError(f"an item needs two or more different completions, got {[c.text for c in given]}")
+        if gold is not None and len(gold) != len(given):
+            raise ValueError(f"gold must rank all {len(given)} completions, got {list(gold)}")
+        order = sorted(range(len(given)), key=texts.__getitem__)
+        identity = encode({"prompt": prompt, "completions": [given[i].text for i in order]})
+        encode([given[i].provenance for i in order] + [provenance or {}])
+        return cls(
+            item_id=hashlib.sha256(identity.encode()).hexdigest()[:32],
+            prompt=prompt,
+            completions=tuple(given[i] for i in order),
+            gold=None if gold is None else dense_ranks([gold[i] for i in order]),
+            provenance=provenance or {},
+        )
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """An item as one annotator sees it: no provenance, in an order of their own.
+
+    Attributes:
+        item_id: of the item.
+        annotator: who sees it.
+        round: 0 when it is asked for the first time, 1 when it is asked again to see how steady the annotator is.
+        prompt: what was asked.
+        completions: the texts in the order in which they are shown.
+        shown: for each place, which of the item's completions stands there.
+    """
+
+    item_id: str
+    annotator: str
+    round: int
+    prompt: Text
+    completions: tuple[Text, ...]
+    shown: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the log: an answer, or that an answer was undone. Events are never changed and never removed.
+
+    Attributes:
+        event_id: given by the client; the same id again is the same event, so that a retry is harmless.
+        kind: "label" or "undo".
+        item_id: of the item.
+        annotator: who.
+        round: as in `Presentation`.
+        outcome: the answer, None for an undo.
+        ranks: for a ranking, the rank of each completion in the order shown, 1 is best, equals are equally good.
+        shown: the order shown, as in `Presentation`.
+        shown_at: when it appeared, seconds since 1970; 0 if neither that nor the true order is known (imported labels).
+        answered_at: when it was answered, or undone; not before.
+        supersedes: the event that this one replaces or undoes.
+        sequence: its place in the log, given by the store; 0 before.
+    """
+
+    event_id: str
+    kind: Literal["label", "undo"]
+    item_id: str
+    annotator: str
+    round: int
+    outcome: Outcome | None
+    ranks: tuple[int, ...] | None
+    shown: tuple[int, ...]
+    shown_at: float
+    answered_at: float
+    supersedes: str | None = None
+    sequence: int = 0
+
+    def shown_ranks(self) -> tuple[int, ...] | None:
+        """Return the rank of each completion in the order shown, None if nothing was judged (skip, undo)."""
+        if self.outcome == "A":
+            return (1, 2)
+        if self.outcome == "B":
+            return (2, 1)
+        if self.outcome in ("tie", "both-bad"):
+            return (1,) * len(self.shown)
+        return self.ranks
+
+    def ranks_of_item(self) -> tuple[int, ...] | None:
+        """Return the rank of each completion in canonical order, 1 is best; None if nothing was judged."""
+        ranks = self.shown_ranks()
+        if ranks is None:
+            return None
+        places = sorted(range(len(self.shown)), key=self.shown.__getitem__)
+        return tuple(ranks[place] for place in places)
+
+
+def dense_ranks(values: Sequence[float]) -> tuple[int, ...]:
+    """Return ranks 1, 2, ... without gaps in the order of `values`, the lowest first; equal values share a rank."""
+    levels = sorted(set(values))
+    return tuple(levels.index(value) + 1 for value in values)
+
+
+def presentation_order(seed: int, item_id: str, annotator: str, round_: int, count: int) -> tuple[int, ...]:
+    """Return which completion stands in each place, drawn from the stream of (seed, item, annotator, round)."""
+    entropy = seed_sequence(seed, f"presentation {item_id} {annotator}", round_)
+    return tuple(np.random.Generator(np.random.PCG64(entropy)).permutation(count).tolist())
+
+
+def check_answer(outcome: str, ranks: Sequence[int] | None, count: int) -> tuple[int, ...] | None:
+    """Check an answer to `count` completions and return its ranks without gaps (None unless it is a ranking).
+
+    Raises:
+        ValueError: the outcome does not exist or does not fit the number of completions, or the ranks are wrong.
+    """
+    if outcome not in OUTCOMES:
+        raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}")
+    if outcome in ("A", "B") and count != 2:
+        raise ValueError(f"outcome {outcome!r} chooses between two completions, this item has {count}: rank them")
+    if outcome != "ranking":
+        if ranks is not None:
+            raise ValueError(f"ranks belong to the outcome 'ranking', got {list(ranks)} with {outcome!r}")
+        return None
+    if count == 2:
+        raise ValueError("two completions are not ranked: the outcome is 'A', 'B' or 'tie'")
+    if ranks is None or len(ranks) != count or not all(type(rank) is int and rank >= 1 for rank in ranks):
+        raise ValueError(f"a ranking needs a rank of at least 1 for each of {count} completions, got {ranks}")
+    if len(set(ranks)) == 1:
+        raise ValueError(f"ranks {list(ranks)} are all equal: the outcome is 'tie' or 'both-bad'")
+    return dense_ranks(ranks)

@@ -1,0 +1,83 @@
+"""From the completions that a run has sampled to items that can be labelled."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from operant.language.preferences.items import Completion, Item, Text, encode
+from operant.language.preferences.store import PreferenceStore
+from operant.streams import seed_sequence
+
+
+def read_samples(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of `eval/samples.jsonl`: `{"consumed", "seed", "prompt", "completion", "reward", ...}`.
+
+    Lines that are no such record, like one torn by a crash, are left out.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(record, dict) and {"prompt", "completion"} <= record.keys():
+                yield record
+
+
+def add_samples(
+    store: PreferenceStore, path: Path, *, run: str, completions: int = 2, seed: int = 0
+) -> tuple[int, int]:
+    """Add what a run has sampled to a store.
+
+    The different completions of a prompt are put in a random order and cut into groups of `completions`; a last group
+    of one is left out. Those that the store asks about already are left out first, so that the same samples add
+    nothing twice, and samples of a run that has gone on add what is new.
+
+    Args:
+        store: where to.
+        path: the file of samples.
+        run: its name, for the provenance.
+        completions: how many are shown side by side.
+        seed: of the order.
+
+    Returns:
+        How many items were new, and how many prompts were in the file.
+
+    Raises:
+        ValueError: `completions` is below 2.
+        OSError: the file cannot be read.
+        StoreError: the items could not be stored.
+    """
+    if completions < 2:
+        raise ValueError(f"completions must be at least 2, got {completions}")
+    asked: dict[str, set[str]] = {}
+    with store.transaction():
+        for item in store.items():
+            asked.setdefault(encode(item.prompt), set()).update(encode(c.text) for c in item.completions)
+        prompts: dict[str, dict[str, Completion]] = {}
+        for record in read_samples(path):
+            found = prompts.setdefault(encode(record["prompt"]), {})
+            found.setdefault(encode(record["completion"]), _completion(record, run))
+        new = 0
+        for prompt, found in prompts.items():
+            fresh = [c for text, c in found.items() if text not in asked.get(prompt, ())]
+            new += store.add_items(_groups(json.loads(prompt), fresh, completions, seed))
+    return new, len(prompts)
+
+
+def _completion(record: dict[str, Any], run: str) -> Completion:
+    columns = {name: value for name, value in record.items() if name not in ("prompt", "completion")}
+    return Completion(record["completion"], {"run": run, **columns})
+
+
+def _groups(prompt: Text, completions: Sequence[Completion], size: int, seed: int) -> list[Item]:
+    generator = np.random.Generator(np.random.PCG64(seed_sequence(seed, f"groups {encode(prompt)}")))
+    mixed = [completions[i] for i in generator.permutation(len(completions))]
+    groups = [mixed[i : i + size] for i in range(0, len(mixed), size)]
+    return [Item.of(prompt, group) for group in groups if len(group) > 1]

@@ -1,0 +1,393 @@
+"""The preference store: items to be compared, who is shown what, and an append-only log of answers.
+
+What it guarantees:
+
+- An answer that `record` has returned is on the disk; one whose `record` has raised `StoreError` was not stored.
+- The same event id again is the same event: a client that has had no answer just sends it once more.
+- An annotator has at most one label of an item (and round). Undoing and correcting are events that supersede another;
+  nothing is changed or removed. What holds now is the view `labels`.
+- Every change is one `BEGIN IMMEDIATE` transaction, so that threads and processes act one after another.
+- A copy of the log that a person can read lies beside the database (`operant.language.preferences.journal`).
+
+Each process opens a store of its own; the threads of one process may share it.
+"""
+
+import json
+import logging
+import math
+import os
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from operant.language.preferences.items import (
+    Event,
+    Item,
+    Outcome,
+    Presentation,
+    check_answer,
+    encode,
+    presentation_order,
+)
+from operant.language.preferences.journal import Journal, log_records, stored_event, stored_item, stored_items
+from operant.language.preferences.schema import FRESH, LAST, OPEN, REPEATED, StoreError, connect
+
+logger = logging.getLogger(__name__)
+
+LEASE_SECONDS = 3600.0
+"""How long an item that an annotator was shown counts as being labelled, for others."""
+
+
+class ConflictError(ValueError):
+    """An answer contradicts what is stored already; the message says what. Nothing was stored."""
+
+
+class PreferenceStore:
+    """A preference store on disk. Use it as a context manager, or close it.
+
+    Attributes:
+        path: the SQLite file.
+        seed: of the order in which completions are shown; orders that were shown before stay.
+    """
+
+    def __init__(self, path: str | Path, *, seed: int = 0):
+        """Open the store at `path`, and make it if there is none.
+
+        Raises:
+            StoreError: it cannot be opened, is damaged, or has lost something that its copy still has.
+        """
+        self.path = Path(path).absolute()
+        self.seed = seed
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._process = os.getpid()
+        self._connection = connect(self.path)
+        try:
+            self._inode = self.path.stat().st_ino
+            self._journal = Journal(self.path)
+            with self._reading() as connection:
+                self._journal.catch_up(connection)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> "PreferenceStore":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the store. Calling it twice does no harm."""
+        with self._lock:
+            self._connection.close()
+            self._journal.close()
+
+    @contextmanager
+    def transaction(self) -> Generator[sqlite3.Connection]:
+        """Make several changes one: all are stored at the end, or none if anything is raised. May be nested.
+
+        Raises:
+            StoreError: the disk is full, the file is locked, gone or cannot be written; nothing was stored.
+        """
+        with self._reading("; nothing was stored") as connection:
+            if self._depth:
+                yield connection
+                return
+            connection.execute("BEGIN IMMEDIATE")
+            self._depth = 1
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                self._depth = 0
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            try:
+                self._journal.catch_up(connection)
+            except (StoreError, sqlite3.Error) as error:
+                logger.warning("stored, but not in the copy: %s", error)
+
+    def add_item(self, item: Item) -> bool:
+        """Add an item; one that is there already is left as it is.
+
+        Returns:
+            Whether it is new.
+        """
+        with self.transaction() as connection:
+            if connection.execute("SELECT 1 FROM items WHERE item_id = ?", (item.item_id,)).fetchone():
+                return False
+            gold = None if item.gold is None else encode(item.gold)
+            row = (_next(connection), item.item_id, encode(item.prompt), gold, encode(dict(item.provenance)))
+            connection.execute("INSERT INTO items VALUES (?, ?, ?, ?, ?)", row)
+            connection.executemany(
+                "INSERT INTO completions VALUES (?, ?, ?, ?)",
+                [
+                    (item.item_id, place, encode(c.text), encode(dict(c.provenance)))
+                    for place, c in enumerate(item.completions)
+                ],
+            )
+        return True
+
+    def add_items(self, items: Iterable[Item]) -> int:
+        """Add items in one transaction and return how many were new."""
+        with self.transaction():
+            return sum([self.add_item(item) for item in items])
+
+    def items(self) -> list[Item]:
+        """Return all items in the order in which they were added."""
+        with self._reading() as connection:
+            return [item for _, item in stored_items(connection)]
+
+    def item(self, item_id: str) -> Item:
+        """Return one item.
+
+        Raises:
+            KeyError: there is none of that id.
+        """
+        with self._reading() as connection:
+            row = connection.execute("SELECT * FROM items WHERE item_id = ?", (item_id,)).fetchone()
+            if row is None:
+                raise KeyError(f"there is no item {item_id!r}")
+            return stored_item(connection, row)
+
+    def next_item(
+        self, annotator: str, *, overlap: int = 1, repeat: bool = False, now: float | None = None
+    ) -> Presentation | None:
+        """Return what an annotator is to label next, and reserve it.
+
+        First comes what this annotator was shown and has not answered, so that work goes on where it was left; then
+        the first item that fewer than `overlap` others have judged or are looking at. Nobody is shown an item twice
+        unless it is asked for by `repeat`. Items with a known answer are shown to everybody.
+
+        Args:
+            annotator: who asks.
+            overlap: how many annotators are to judge each item; a skip is no judgement.
+            repeat: ask again what this annotator has judged, in another order, to see how steady the answers are.
+            now: seconds since 1970. Default: the clock. An item that another annotator was shown `LEASE_SECONDS`
+                ago without answering is free again.
+
+        Returns:
+            None if nothing is left.
+
+        Raises:
+            ValueError: `overlap` is below 1 or the annotator has no name.
+        """
+        if overlap < 1 or not annotator:
+            raise ValueError(f"need overlap >= 1 and a name of the annotator, got {overlap} and {annotator!r}")
+        now = time.time() if now is None else now
+        names = {"annotator": annotator, "round": int(repeat), "overlap": overlap, "since": now - LEASE_SECONDS}
+        with self.transaction() as connection:
+            row = connection.execute(OPEN, names).fetchone()
+            row = row or connection.execute(REPEATED if repeat else FRESH, names).fetchone()
+            return None if row is None else self.present(row[0], annotator, round=int(repeat), now=now)
+
+    def present(self, item_id: str, annotator: str, *, round: int = 0, now: float | None = None) -> Presentation:  # noqa: A002
+        """Return an item as an annotator sees it, the same each time, and reserve it.
+
+        Args:
+            item_id: of the item.
+            annotator: who sees it.
+            round: as in `Presentation`.
+            now: seconds since 1970. Default: the clock.
+
+        Raises:
+            KeyError: there is no such item.
+        """
+        with self.transaction() as connection:
+            item = self.item(item_id)
+            shown = presentation_order(self.seed, item_id, annotator, round, len(item.completions))
+            row = (item_id, annotator, round, encode(shown), time.time() if now is None else now)
+            (kept,) = connection.execute(
+                "INSERT INTO assignments (item_id, annotator, round, shown, assigned_at) VALUES (?, ?, ?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET assigned_at = excluded.assigned_at RETURNING shown",
+                row,
+            ).fetchone()
+        shown = tuple(json.loads(kept))
+        texts = tuple(item.completions[place].text for place in shown)
+        return Presentation(item_id, annotator, round, item.prompt, texts, shown)
+
+    def record(
+        self,
+        presentation: Presentation,
+        outcome: Outcome,
+        *,
+        event_id: str,
+        shown_at: float,
+        answered_at: float,
+        ranks: Sequence[int] | None = None,
+        supersedes: str | None = None,
+    ) -> Event:
+        """Store an answer durably.
+
+        Args:
+            presentation: what was shown.
+            outcome: the answer, in terms of what was shown.
+            event_id: of the client's choice, unique; see `new_event_id`.
+            shown_at: when it appeared, seconds since 1970.
+            answered_at: when it was answered, not before.
+            ranks: for a ranking, the rank of each completion in the order shown, 1 is best.
+            supersedes: the label that this one corrects.
+
+        Returns:
+            The event as it is stored.
+
+        Raises:
+            ValueError: the answer does not fit what was shown.
+            ConflictError: this annotator has labelled the item already and that label is not superseded; or the
+                superseded one does not hold any more; or the id belongs to another event.
+            StoreError: it could not be stored.
+        """
+        at = presentation
+        answer = check_answer(outcome, ranks, len(at.shown))
+        return self.append(
+            Event(
+                event_id=event_id,
+                kind="label",
+                item_id=at.item_id,
+                annotator=at.annotator,
+                round=at.round,
+                outcome=outcome,
+                ranks=answer,
+                shown=at.shown,
+                shown_at=shown_at,
+                answered_at=answered_at,
+                supersedes=supersedes,
+            )
+        )
+
+    def undo(
+        self, annotator: str, *, event_id: str, label: str | None = None, now: float | None = None
+    ) -> Event | None:
+        """Undo a label durably; its item is open for this annotator again.
+
+        Args:
+            annotator: whose label.
+            event_id: of the undo, of the client's choice.
+            label: the event id of the label. Default: the latest of this annotator that holds.
+            now: seconds since 1970. Default: the clock.
+
+        Returns:
+            The event, whose `supersedes` says what was undone; None if there is nothing to undo.
+
+        Raises:
+            ConflictError: the label does not hold any more or is somebody else's, or the id belongs to another event.
+            StoreError: it could not be stored.
+        """
+        with self.transaction() as connection:
+            before = self._event(event_id)
+            if before is not None:
+                if (before.kind, before.annotator, label or before.supersedes) != (
+                    "undo",
+                    annotator,
+                    before.supersedes,
+                ):
+                    raise ConflictError(f"event {event_id} is another one already")
+                return before
+            query = "SELECT * FROM labels WHERE annotator = ? AND ? IN ('', event_id) ORDER BY sequence DESC LIMIT 1"
+            row = connection.execute(query, (annotator, label or "")).fetchone()
+            if row is None:
+                if label is None:
+                    return None
+                raise ConflictError(f"{label} is no label of {annotator} that holds: it was undone or corrected before")
+            held, when = stored_event(row), time.time() if now is None else now
+            undone = replace(held, event_id=event_id, kind="undo", outcome=None, ranks=None, supersedes=held.event_id)
+            return self.append(replace(undone, answered_at=max(when, held.shown_at)))
+
+    def append(self, event: Event) -> Event:
+        """Store an event as it is (its `sequence` excepted); `record` and `undo` are what clients call.
+
+        Raises:
+            ValueError: the event makes no sense.
+            ConflictError: it contradicts the log.
+            StoreError: it could not be stored.
+        """
+        with self.transaction() as connection:
+            before = self._event(event.event_id)
+            if before is not None:
+                if replace(event, sequence=before.sequence) != before:
+                    raise ConflictError(f"event {event.event_id} is another one already: {before}")
+                return before
+            self._check(event)
+            event = replace(event, sequence=_next(connection))
+            ranks = None if event.ranks is None else encode(event.ranks)
+            fields = vars(event) | {"ranks": ranks, "shown": encode(event.shown)}
+            connection.execute(
+                f"INSERT INTO events ({', '.join(fields)}) VALUES ({', '.join(':' + name for name in fields)})",  # noqa: S608  the names are those of Event
+                fields,
+            )
+            return event
+
+    def labels(self) -> list[Event]:
+        """Return the labels that hold, in the order of the log."""
+        with self._reading() as connection:
+            return [stored_event(row) for row in connection.execute("SELECT * FROM labels ORDER BY sequence")]
+
+    def events(self) -> list[Event]:
+        """Return the whole log of events."""
+        with self._reading() as connection:
+            return [stored_event(row) for row in connection.execute("SELECT * FROM events ORDER BY sequence")]
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return items and events as plain records, in the order in which they were added."""
+        with self._reading() as connection:
+            return log_records(connection)
+
+    def pseudonym_key(self) -> str:
+        """Return the secret from which the pseudonyms of annotators are made."""
+        with self._reading() as connection:
+            return connection.execute("SELECT value FROM settings WHERE name = 'pseudonyms'").fetchone()[0]
+
+    def _check(self, event: Event) -> None:
+        """Refuse an event that does not fit the item or the log."""
+        count = len(self.item(event.item_id).completions)
+        if sorted(event.shown) != list(range(count)):
+            raise ValueError(f"shown must hold every place 0 .. {count - 1} of the item once, got {event.shown}")
+        if not (math.isfinite(event.shown_at) and event.shown_at <= event.answered_at < math.inf):
+            raise ValueError(f"answered_at must be no earlier than shown_at: {event.answered_at}, {event.shown_at}")
+        if event.kind == "label":
+            check_answer(str(event.outcome), event.ranks, count)
+        with self._reading() as connection:
+            key = (event.item_id, event.annotator, event.round)
+            where = "item_id = ? AND annotator = ? AND round = ?"
+            row = connection.execute(f"SELECT shown FROM assignments WHERE {where}", key).fetchone()  # noqa: S608
+            if row is not None and tuple(json.loads(row["shown"])) != event.shown:
+                raise ConflictError(f"{event.annotator} was shown the completions as {row['shown']}, not {event.shown}")
+            row = connection.execute(f"SELECT event_id FROM labels WHERE {where}", key).fetchone()  # noqa: S608
+        held = None if row is None else row["event_id"]
+        if held != event.supersedes:
+            holds = "there is no label that holds" if held is None else f"the label that holds is {held}"
+            raise ConflictError(f"{event.annotator}, item {event.item_id}: {holds}, not {event.supersedes}")
+
+    def _event(self, event_id: str) -> Event | None:
+        with self._reading() as connection:
+            row = connection.execute("SELECT * FROM events WHERE event_id = ?", (event_id,)).fetchone()
+            return None if row is None else stored_event(row)
+
+    @contextmanager
+    def _reading(self, consequence: str = "") -> Generator[sqlite3.Connection]:
+        if os.getpid() != self._process:
+            raise StoreError(f"{self.path} was opened by another process: open a store in each of them")
+        with self._lock:
+            if not (self._depth or (self.path.exists() and self.path.stat().st_ino == self._inode)):
+                raise StoreError(f"{self.path} was removed or replaced while it was open: open it again")
+            try:
+                yield self._connection
+            except sqlite3.Error as error:
+                raise StoreError(f"{self.path}: {error}{consequence}") from error
+
+
+def new_event_id() -> str:
+    """Return an id that no other event has."""
+    return str(uuid.uuid4())
+
+
+def _next(connection: sqlite3.Connection) -> int:
+    """Return the next place in the log, which items and events share."""
+    return connection.execute(LAST).fetchone()[0] + 1

@@ -1,0 +1,126 @@
+import hashlib
+import json
+
+import pytest
+
+from operant.language.preferences import Completion, Item, PreferenceStore, export, new_event_id
+from operant.language.preferences.exporting import manifest_path, pseudonym
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Give a store with one label of each kind, by two annotators."""
+    with PreferenceStore(tmp_path / "preferences.sqlite") as store:
+        for n in range(5):
+            completions = [Completion("bad", {"reward": n, "seed": 1}), Completion("good", {"reward": n + 0.5})]
+            store.add_item(Item.of(f"p{n} é\u2028", completions))
+        store.add_item(Item.of("three", ["x", "y", "z"]))
+        put(store, 1, "bob", "better", "good")
+        put(store, 0, "bob", "better", "bad")
+        put(store, 0, "ann", "better", "good")
+        for n, outcome in ((2, "tie"), (3, "both-bad"), (4, "skip")):
+            put(store, n, "ann", outcome)
+        put(store, 5, "ann", "ranking", {"x": 2, "y": 1, "z": 2})
+        yield store
+
+
+def put(store, n, annotator, outcome, value=None, **more):
+    at = store.present(store.items()[n].item_id, annotator, **more)
+    ranks = [value[text] for text in at.completions] if outcome == "ranking" else None
+    outcome = "AB"[at.completions.index(value)] if outcome == "better" else outcome
+    return store.record(at, outcome, event_id=new_event_id(), shown_at=1.0, answered_at=2.0, ranks=ranks)
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def pairs(path):
+    return sorted((row["prompt"][:2], row["chosen"], row["rejected"]) for row in rows(path))
+
+
+def test_pairs_are_what_somebody_prefers(store, tmp_path):
+    result = export(store, tmp_path / "pairs.jsonl")
+    assert (result.rows, result.left_out) == (5, {"both-bad": 1, "skip": 1, "tie": 1})
+    assert pairs(result.path) == [
+        ("p0", "bad", "good"),
+        ("p0", "good", "bad"),
+        ("p1", "good", "bad"),
+        ("th", "y", "x"),
+        ("th", "y", "z"),
+    ]
+
+
+def test_where_completions_come_from_is_beside_them(store, tmp_path):
+    export(store, tmp_path / "pairs.jsonl", names=True)
+    row = next(row for row in rows(tmp_path / "pairs.jsonl") if row["prompt"].startswith("p1"))
+    columns = {name: row[name] for name in row if name.startswith(("chosen_", "rejected_"))}
+    assert columns == {"chosen_reward": 1.5, "chosen_seed": None, "rejected_reward": 1, "rejected_seed": 1}
+    assert row["annotator"] == "bob"
+    assert row["item"] == store.items()[1].item_id
+    assert row["event"] == store.labels()[0].event_id
+
+
+def test_rankings_are_those_of_nemo(store, tmp_path):
+    result = export(store, tmp_path / "rankings.jsonl", form="rankings")
+    assert (result.rows, result.left_out) == (4, {"both-bad": 1, "skip": 1, "tie": 1})
+    last = rows(result.path)[-1]
+    assert last["context"] == [{"role": "user", "content": "three"}]
+    ranked = [(c["rank"], c["completion"][0]["role"], c["completion"][0]["content"]) for c in last["completions"]]
+    assert ranked == [(0, "assistant", "y"), (1, "assistant", "x"), (1, "assistant", "z")]
+
+
+def test_the_log_has_everything(store, tmp_path):
+    undone = store.undo("ann", event_id="u")
+    result = export(store, tmp_path / "events.jsonl", form="events")
+    found = rows(result.path)
+    assert (result.rows, result.left_out) == (14, {})
+    assert [row["sequence"] for row in found] == list(range(1, 15))
+    assert found[-1]["supersedes"] == undone.supersedes
+
+
+def test_names_are_replaced_by_pseudonyms_that_stay(store, tmp_path):
+    for form in ("pairs", "rankings", "events"):
+        path = tmp_path / form
+        export(store, path, form=form)
+        assert b'ann"' not in path.read_bytes()
+        assert b"bob" not in path.read_bytes()
+        names = {row["annotator"] for row in rows(path) if "annotator" in row}
+        assert names == {pseudonym(store.pseudonym_key(), name) for name in ("ann", "bob")}
+        export(store, path, form=form, names=True)
+        assert {row["annotator"] for row in rows(path) if "annotator" in row} == {"ann", "bob"}
+    assert pseudonym("one key", "ann") != pseudonym("another", "ann")
+
+
+def test_equal_stores_give_equal_files_with_a_manifest(store, tmp_path):
+    first, second = (export(store, tmp_path / name).path for name in ("x.jsonl", "y.jsonl"))
+    assert first.read_bytes() == second.read_bytes()
+    manifest = json.loads(manifest_path(first).read_bytes())
+    assert manifest == {
+        "schema_version": 1,
+        "file": "x.jsonl",
+        "form": "pairs",
+        "rows": 5,
+        "left_out": {"both-bad": 1, "skip": 1, "tie": 1},
+        "pseudonyms": True,
+        "sha256": hashlib.sha256(first.read_bytes()).hexdigest(),
+    }
+
+
+def test_what_is_asked_again_is_not_counted_twice(store, tmp_path):
+    put(store, 1, "bob", "better", "bad", round=1)
+    assert export(store, tmp_path / "pairs.jsonl").rows == 5
+
+
+def test_datasets_reads_the_files(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    for form in ("pairs", "rankings"):
+        path = export(store, tmp_path / f"{form}.jsonl", form=form).path
+        loaded = datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
+        assert loaded.to_list() == rows(path)
+
+
+def test_a_file_that_cannot_be_written(store, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        export(store, tmp_path / "missing" / "pairs.jsonl")
