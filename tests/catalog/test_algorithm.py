@@ -59,7 +59,7 @@ def test_a_far_miss_lists_what_there_is():
 
 def test_algorithms_are_found_by_the_actions_they_choose():
     for kind in ("discrete", "continuous"):
-        found = [catalog.supporting(kind, observations) for observations in ("none", "finite", "continuous")]
+        found = [catalog.supporting(kind, observations) for observations in ("none", "finite", "continuous", "text")]
         expected = [algorithm.name for algorithm in catalog.ALGORITHMS if kind in algorithm.actions]
         assert sorted(name for names in found for name in names) == sorted(expected)
         assert "ppo" in catalog.supporting(kind, "continuous")
@@ -69,7 +69,14 @@ def test_tables_are_for_finite_observations_and_bandits_for_none():
     assert {"q-learning", "random", "td-lambda"} <= set(catalog.supporting("discrete", "finite"))
     assert {"ucb1", "thompson"} <= set(catalog.supporting("discrete", "none"))
     for algorithm in catalog.ALGORITHMS:
-        assert (algorithm.observations == "continuous") == (algorithm.chapter != "tabular")
+        assert (algorithm.observations == "continuous") == (algorithm.chapter == "control")
+
+
+def test_language_models_read_text():
+    found = set(catalog.supporting("discrete", "text"))
+    assert found == {algorithm.name for algorithm in catalog.ALGORITHMS if algorithm.chapter == "language"}
+    assert {"sft", "grpo"} <= found
+    assert catalog.supporting("continuous", "text") == []
 
 
 def test_the_catalog_loads_nothing_heavy():

@@ -6,11 +6,13 @@ and the web app read it.
 
 from operant.catalog.algorithm import ActionKind, Algorithm, ObservationKind
 from operant.catalog.control import CONTROL
+from operant.catalog.language import LANGUAGE
 from operant.catalog.tabular import TABULAR
 
 __all__ = [
     "ALGORITHMS",
     "CONTROL",
+    "LANGUAGE",
     "TABULAR",
     "ActionKind",
     "Algorithm",
@@ -19,7 +21,7 @@ __all__ = [
     "supporting",
 ]
 
-ALGORITHMS: tuple[Algorithm, ...] = TABULAR + CONTROL
+ALGORITHMS: tuple[Algorithm, ...] = TABULAR + CONTROL + LANGUAGE
 """In the order of the chapters."""
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 ActionKind = Literal["discrete", "continuous"]
 """The kinds of action."""
-ObservationKind = Literal["none", "finite", "continuous"]
+ObservationKind = Literal["none", "finite", "continuous", "text"]
 """The kinds of observation."""
 
 
@@ -27,6 +27,8 @@ class Algorithm:
         config: the name of its configuration in that module.
         learner: the name of its learner in that module.
         unit: what a budget counts.
+        budget: how much is trained, unless another budget is asked for.
+        seeds: how many are trained, unless others are asked for.
         presets: named configurations, beside those that a task selects by itself.
         values: fields of the configuration and what they are in this variant of what the module implements; they win
             over a preset, and what a user names wins over them.
@@ -45,12 +47,16 @@ class Algorithm:
     config: str
     learner: str
     unit: str = "environment steps"
+    budget: int = 100_000
+    seeds: int = 8
     presets: tuple[str, ...] = ("paper",)
     values: tuple[tuple[str, Any], ...] = ()
 
     @property
     def observations(self) -> ObservationKind:
-        """What it can tell apart: nothing (a bandit has one state), finitely many states, or vectors and pictures."""
+        """What it can tell apart: nothing (a bandit has one state), finitely many states, vectors or pictures, text."""
+        if self.chapter == "language":
+            return "text"
         if self.family == "bandit":
             return "none"
         return "finite" if self.chapter == "tabular" else "continuous"

@@ -154,6 +154,7 @@ CONTROL: tuple[Algorithm, ...] = (
         module="operant.control.a3c",
         config="A3CConfig",
         learner="A3C",
+        seeds=1,
     ),
     Algorithm(
         name="ppo",

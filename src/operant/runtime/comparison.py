@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from operant import catalog
 from operant.envs import resolve_backend
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import read_records
 from operant.runtime.run import Run, RunError
-from operant.runtime.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -130,20 +130,22 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
 
 
-def _protocol(settings: Settings) -> dict[str, Any]:
+def _protocol(run: Run) -> dict[str, Any]:
     """Return what the scores of a run depend on, beside what is compared, by the name of its option."""
-    return {
-        "task": settings.task,
-        "--budget": settings.budget,
-        "--env-backend": resolve_backend(settings.task, settings.env_backend),
-        "--evaluate-every": settings.evaluation_interval,
-        "--evaluate-episodes": settings.evaluate_episodes,
-    }
+    settings = run.settings
+    common = {"task": settings.task, "--budget": settings.budget}
+    every = {"--evaluate-every": settings.evaluation_interval}
+    if catalog.find(settings.algorithm).chapter == "language":
+        found = evaluations(run)
+        return common | every | {"--held-out": found[-1][1].episodes if found else 0}
+    backend = {"--env-backend": resolve_backend(settings.task, settings.env_backend)}
+    return common | backend | every | {"--evaluate-episodes": settings.evaluate_episodes}
 
 
 def _require_same_protocol(first: Run, other: Run) -> None:
-    wanted, got = _protocol(first.settings), _protocol(other.settings)
-    differing = [f"{name} is {wanted[name]} and {got[name]}" for name in wanted if wanted[name] != got[name]]
+    wanted, got = _protocol(first), _protocol(other)
+    shared = [name for name in wanted if name in got]
+    differing = [f"{name} is {wanted[name]} and {got[name]}" for name in shared if wanted[name] != got[name]]
     if differing:
         raise RunError(
             f"{first.path} and {other.path} cannot be compared: {'; '.join(differing)}; "

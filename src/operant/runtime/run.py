@@ -5,7 +5,7 @@
       run.json        seeds, what operant decided by itself, and one entry a session: versions, command, host, commit
       metrics.jsonl   one record a line
       checkpoints/    see operant.runtime.checkpoints
-      eval/           evaluations.jsonl
+      eval/           evaluations.jsonl, and samples.jsonl where something answers
       media/          pictures and films
       lock            held by the process that trains
 
@@ -59,6 +59,7 @@ class Run:
         checkpoints: its checkpoints.
         metrics_path: the records of training.
         evaluations_path: the records of evaluation.
+        samples_path: what was answered in evaluations.
         media_path: where pictures and films belong.
     """
 
@@ -68,6 +69,7 @@ class Run:
         self.checkpoints = Checkpoints(path / "checkpoints")
         self.metrics_path = path / "metrics.jsonl"
         self.evaluations_path = path / "eval" / "evaluations.jsonl"
+        self.samples_path = path / "eval" / "samples.jsonl"
         self.media_path = path / "media"
         self._config = config
         self._holds = 0

@@ -19,7 +19,8 @@ class Settings:
     """Name of the algorithm, as `operant list` prints it."""
 
     task: str
-    """What to train on: a Gymnasium id such as CartPole-v1, or the name of a data set."""
+    """What to train on: a Gymnasium id such as CartPole-v1; for language models a built-in task such as arithmetic, or
+    a data set."""
 
     seeds: tuple[int, ...] = (0,)
     """Seeds of the run, trained side by side; different integers from 0. One seed is no result: take 5 or more."""
@@ -37,10 +38,12 @@ class Settings:
     """Seconds that a worker process may take for one answer before training ends with an error that names it."""
 
     device: str = "auto"
-    """Where to compute: cpu, cuda, cuda:1, mps, xpu, or auto, which chooses by the size of the networks."""
+    """Where to compute: cpu, cuda, cuda:1, mps, xpu, or auto: the CPU for small networks, a GPU, if there is one, for
+    pretrained language models."""
 
     threads: int = 0
-    """Threads for arithmetic on the CPU; 0 lets operant choose (1 for small networks, where more only cost time)."""
+    """Threads for arithmetic on the CPU; 0 lets operant choose: 1 for small networks, where more only cost time, all
+    cores for pretrained language models."""
 
     precision: Literal["highest", "high", "medium"] = "highest"
     """Of matrix products of 32-bit numbers: highest is exact to rounding; high (TF32) and medium (bfloat16 units) are

@@ -28,7 +28,8 @@ L = TypeVar("L", bound=Learner)
 RECORD_SECONDS = 0.5
 """Least time between two records of metrics."""
 
-EPISODE_RETURN = "rollout/episode_return"
+EPISODE_RETURNS = ("rollout/episode_return", "reward")
+"""Metrics that the progress line shows, the first that there is."""
 
 _SAVE_ATTEMPTS = 3
 
@@ -145,6 +146,8 @@ def resume_from(run: Run, learner: Learner) -> bool:
                 raise CheckpointError(f"{path} holds a state of {learner.consumed} consumed units, not {consumed}")
         for records in (run.metrics_path, run.evaluations_path):
             rewind(records, learner.consumed)
+        # Samples are written before their evaluation, so those later than the last evaluation will be written again.
+        rewind(run.samples_path, max((r.get("consumed", 0) for r in read_records(run.evaluations_path)), default=0))
     return found is not None
 
 
@@ -289,7 +292,7 @@ class _Session(Generic[L]):
         }
         self._recorded = (consumed, seconds)
         self.files.record(own | {name: value for name, value in metrics.items() if name not in own})
-        returns = np.atleast_1d(metrics.get(EPISODE_RETURN, math.nan))
+        returns = np.atleast_1d(next((metrics[name] for name in EPISODE_RETURNS if name in metrics), math.nan))
         returns = returns[np.isfinite(returns)]
         if returns.size:
             self._return = float(returns.mean()), float(returns.std())

@@ -1,0 +1,383 @@
+"""From names and numbers to a learner with its data: what every algorithm of this chapter shares."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from operant import catalog
+from operant.language import memory, tasks, tokenised, verifiers
+from operant.language.configs import LanguageConfig, SamplingConfig
+from operant.language.critic import starting_critic
+from operant.language.data import ACCEPTS, Kind, Row, kind, read_rows, split_rows
+from operant.language.engines.native import ROWS, NativeEngine
+from operant.language.engines.protocol import Engine
+from operant.language.evaluation import Sampled, greedy, sampled
+from operant.language.iterative import companions, reward_run
+from operant.language.models import LanguageModel, load
+from operant.language.packing import Sample
+from operant.language.process import StepJudge, step_judge
+from operant.language.rewards import combine
+from operant.language.rollouts import Judge
+from operant.language.scoring import RewardModelFunction, load_scorer, load_step_judge, starting_head
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.experiments import learner_kind
+from operant.runtime.in_turn import InTurn
+from operant.runtime.settings import Settings
+
+FILES = (".jsonl", ".json", ".parquet", ".csv")
+"""What a data set in a file is called; a task of such a name is a data set."""
+MAX_COMPLETION = 256
+"""Longest completion for a data set, unless another is asked for."""
+HELD_OUT_SHARE = 0.2
+"""Largest share of a data set that is held out."""
+
+Scored = tuple[list[float], list[dict[str, Any]]]
+"""A score for each held-out example, and some of them to be looked at."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """The data of one learner.
+
+    Attributes:
+        config: of the algorithm.
+        task: built-in; None where rows come from a data set.
+        train: rows to train on.
+        held_out: rows to be scored on.
+        max_tokens: longest completion.
+    """
+
+    config: LanguageConfig
+    task: tasks.Task | None
+    train: list[Row]
+    held_out: list[Row]
+    max_tokens: int
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """How long texts may be, as `operant.language.tokenised` takes it."""
+        return {"max_prompt": self.config.max_prompt, "max_completion": self.max_tokens}
+
+    def judge(self, extra: Sequence[Callable[..., Any]] = ()) -> Judge | None:
+        """Return what rewards answers: the functions that were asked for, or else those of the task; None if none are.
+
+        Args:
+            extra: reward functions that stand behind them.
+        """
+        names = getattr(self.config, "rewards", ())
+        functions = [verifiers.find(name, max_completion=self.max_tokens) for name in names]
+        weights = list(getattr(self.config, "reward_weights", ()))
+        if not functions and not extra and self.task:
+            functions, weights = list(self.task.rewards), weights or list(self.task.reward_weights)
+        functions += extra
+        return combine(functions, weights or None) if functions else None
+
+
+@dataclass(frozen=True)
+class Member:
+    """The learner of one seed.
+
+    Attributes:
+        learner: satisfies `operant.runtime.learner.Learner`; `learner.model` is what it trains.
+        score: scores it on at most so many held-out examples.
+        close: gives back what it holds.
+        sample: samples many answers to each held-out prompt; None where nothing is sampled.
+    """
+
+    learner: Any
+    score: Callable[[int], Scored]
+    close: Callable[[], None] = lambda: None
+    sample: Callable[[int, int], Sampled] | None = None
+
+
+@dataclass
+class Experiment:
+    """Learners of several seeds, and how good they are.
+
+    Attributes:
+        members: one for each seed.
+        settings: what they were made from.
+        held_out: examples of an evaluation.
+        learner: all of them as one.
+        samples: what some answers of the last evaluation were, `{"seed", "prompt", "completion", "reward", ...}` each.
+    """
+
+    members: list[Member]
+    settings: Settings
+    held_out: int
+    learner: InTurn[Any] = field(init=False)
+    samples: list[dict[str, Any]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Put the learners together."""
+        self.learner = InTurn([member.learner for member in self.members], budget=self.settings.budget)
+
+    def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
+        """Score every seed on held-out examples: greedy answers by their rewards, or pairs by their order.
+
+        Args:
+            episodes: most examples. Default: as many as are held out.
+            backend: means nothing here.
+        """
+        found = [member.score(self.held_out if episodes is None else episodes) for member in self.members]
+        self.samples = [
+            {"seed": seed, **sample}
+            for seed, (_, samples) in zip(self.settings.seeds, found, strict=True)
+            for sample in samples
+        ]
+        return Evaluation.of([scores for scores, _ in found])
+
+    def sample(self, count: int, episodes: int) -> list[Sampled]:
+        """Sample `count` answers to each of at most `episodes` held-out prompts, for every seed.
+
+        Raises:
+            ValueError: the algorithm trains nothing that answers.
+        """
+        if any(member.sample is None for member in self.members):
+            raise ValueError(f"{self.settings.algorithm} trains nothing that answers prompts; leave out --samples")
+        return [member.sample(count, episodes) for member in self.members if member.sample]
+
+    def close(self) -> None:
+        """Give back what the learners hold."""
+        for member in self.members:
+            member.close()
+
+
+def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:
+    """Make the learners of a run.
+
+    Args:
+        algorithm: from the catalog.
+        settings: the run's.
+        config: of the algorithm's own kind.
+        device: where the models live.
+
+    Raises:
+        ValueError: the task, the data or the model do not suit the algorithm.
+        TypeError: the configuration is of another kind.
+    """
+    learner = learner_kind(algorithm, config)
+    build = BUILDERS[learner.__name__]
+    members = [build(learner, settings, config, seed, device) for seed in settings.seeds]
+    _report_memory(members, settings, config)
+    return Experiment(members, settings, config.held_out)
+
+
+def _report_memory(members: Sequence[Member], settings: Settings, config: LanguageConfig) -> None:
+    """Say what the longest sequences of a run will need of memory."""
+    longest = config.max_prompt + (config.max_completion or MAX_COMPLETION)
+    if not config.dataset and not settings.task.endswith(FILES):
+        task = tasks.find(settings.task)
+        prompts = [len(str(row["prompt"])) + 1 for row in task.rows("held-out", 16, seed=0, distinct=False)]
+        longest = min(max(prompts), config.max_prompt) + (config.max_completion or task.max_completion)
+    sequences = getattr(config, "prompts", 0) * getattr(config, "group", 1) or 2 * getattr(config, "batch", 1)
+    rows = 0 if getattr(config, "engine", "native") != "native" else getattr(config, "engine_rows", ROWS)
+    memory.report(
+        [member.learner for member in members],
+        config,
+        tokens=min(config.micro_batch_tokens, sequences * longest),
+        cached=min(rows, max(sequences, config.held_out)) * longest,
+    )
+
+
+def material(settings: Settings, config: LanguageConfig, wanted: Sequence[Kind], *, seed: int) -> Material:
+    """Return the rows that a learner is trained and scored on.
+
+    Held-out rows are the same for every seed, those of a task to train on are not.
+
+    Args:
+        settings: name the task.
+        config: may name a data set instead.
+        wanted: kinds of rows that the algorithm can use; of a task the first.
+        seed: of the learner.
+
+    Raises:
+        ValueError: there is no such task, or the rows are of another kind.
+    """
+    source = config.dataset or (settings.task if settings.task.endswith(FILES) else "")
+    if source:
+        rows = read_rows(source)
+        kind(rows, accept=wanted)
+        held_out = min(config.held_out, max(1, round(HELD_OUT_SHARE * len(rows))))
+        train, rest = split_rows(rows, held_out, 0)
+        return Material(config, None, train, rest, config.max_completion or MAX_COMPLETION)
+    task = tasks.find(settings.task)
+    make = {"preference": task.pairs, "stepwise": task.stepwise_rows}.get(wanted[0], task.rows)
+    train = make("train", config.train_rows, seed=seed)
+    return Material(
+        config,
+        task,
+        train,
+        make("held-out", config.held_out, seed=0),
+        config.max_completion or task.max_completion,
+    )
+
+
+def answering(model: LanguageModel, data: Material, judge: Judge | None, *, seed: int) -> dict[str, Any]:
+    """Return how a policy is scored: `score` and `sample` of `Member`.
+
+    On a built-in task the task's own rewards score it, whatever it is trained on; on a data set `judge` does.
+    """
+    if data.task:
+        judge = combine(data.task.rewards, data.task.reward_weights)
+    if judge is None:
+        return {}
+    prompts = tokenised.prompts(model.tokenizer, data.held_out, max_prompt=data.config.max_prompt)
+    return {
+        "score": lambda count: greedy(model, prompts[:count], judge, max_tokens=data.max_tokens),
+        "sample": lambda count, most: sampled(
+            model, prompts[:most], judge, max_tokens=data.max_tokens, count=count, seed=seed
+        ),
+    }
+
+
+def engine_for(config: SamplingConfig, model: LanguageModel) -> Engine:
+    """Return the engine that a configuration names."""
+    if config.engine == "native":
+        return NativeEngine(model, rows=config.engine_rows)
+    from operant.language.engines.vllm import VLLMEngine
+
+    return VLLMEngine(config.engine, model)
+
+
+def _sft(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
+    data = material(settings, config, ("prompt-completion", *ACCEPTS["sft"]), seed=seed)
+    model = load(config, seed=seed, device=device)
+    train, held_out = (
+        tokenised.demonstrations(model.tokenizer, rows, eos_ids=model.stop, **data.limits)
+        for rows in (data.train, data.held_out)
+    )
+    learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
+
+    def likelihood(count: int) -> Scored:
+        rows = model.likelihoods([Sample(*row) for row in held_out[:count]], tokens=config.micro_batch_tokens)
+        return [float(row.mean()) for row in rows], []
+
+    scoring: dict[str, Any] = {"score": likelihood, **answering(model, data, data.judge(), seed=seed)}
+    return Member(learner, **scoring)
+
+
+def _grpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
+    data = material(settings, config, ACCEPTS["grpo"], seed=seed)
+    model = load(config, seed=seed, device=device)
+    steps = _steps(config, data, model, device) if config.supervision == "process" else None
+    checked = steps is not None and data.task is not None  # the reward model is for the steps, the task's for the whole
+    judge = data.judge(() if checked else _reward_model(config, model, device))
+    if judge is None:
+        raise ValueError(
+            "nothing rewards the answers: name --rewards or --reward-model (see `operant train grpo --help`)"
+        )
+    engine = engine_for(config, model)
+    learner = kind_(
+        config,
+        model,
+        engine,
+        tokenised.prompts(model.tokenizer, data.train, max_prompt=config.max_prompt),
+        judge,
+        max_tokens=data.max_tokens,
+        seed=seed,
+        budget=settings.budget,
+        steps=steps,
+    )
+    return Member(learner, close=engine.close, **answering(model, data, judge, seed=seed))
+
+
+def _iterative(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
+    data = material(settings, config, ACCEPTS["grpo"], seed=seed)
+    model = load(config, seed=seed, device=device)
+    run, own = reward_run(config.reward_model)
+    learnt = material(run.settings, own, ("preference",), seed=seed)
+    common = {"limits": learnt.limits, "seed": seed, "budget": settings.budget, "device": device}
+    others = companions(config, learnt.train, data.judge(), **common)
+    scorer = RewardModelFunction(others.reward.scorer, process=False, separator="\n", tokenizer=model.tokenizer)
+    engine = engine_for(config, model)
+    learner = kind_(
+        config,
+        model,
+        engine,
+        tokenised.prompts(model.tokenizer, data.train, max_prompt=config.max_prompt),
+        combine([scorer]),
+        max_tokens=data.max_tokens,
+        seed=seed,
+        budget=settings.budget,
+        others=others,
+    )
+    return Member(learner, close=engine.close, **answering(model, data, data.judge(), seed=seed))
+
+
+def _reward_learner(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
+    process = config.supervision == "process"
+    data = material(settings, config, ACCEPTS["reward-model of steps" if process else "reward-model"], seed=seed)
+    model = load(config, seed=seed, device=device)
+
+    def encoded(rows: list[Row]) -> Sequence[Any]:
+        common = {"eos_ids": model.stop, **data.limits}
+        if process:
+            end = {"separator": config.step_separator, "finished": config.steps_finished}
+            return tokenised.stepwise(model.tokenizer, rows, **common, **end)
+        make = tokenised.pairs if kind(rows) == "preference" else tokenised.rankings
+        return make(model.tokenizer, rows, **common)
+
+    held_out = encoded(data.held_out)
+    head = starting_head(config.init, model, seed=seed)
+    learner = kind_(config, model, encoded(data.train), seed=seed, budget=settings.budget, head=head)
+    return Member(learner, lambda count: (learner.accuracies(held_out[:count]), []))
+
+
+def _dpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
+    data = material(settings, config, ACCEPTS["dpo"], seed=seed)
+    model = load(config, seed=seed, device=device)
+    common = {"eos_ids": model.stop, **data.limits}
+    train, held_out = (tokenised.pairs(model.tokenizer, rows, **common) for rows in (data.train, data.held_out))
+    learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
+    score: dict[str, Any] = {"score": lambda count: (learner.accuracies(count), [])}
+    return Member(learner, **(score | answering(model, data, data.judge(), seed=seed)))
+
+
+def _rlhf(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
+    data = material(settings, config, ACCEPTS["rlhf"], seed=seed)
+    model = load(config, seed=seed, device=device)
+    scorers = _reward_model(config, model, device)
+    judge = data.judge(scorers)
+    if judge is None:
+        raise ValueError(
+            "nothing rewards the answers: name --rewards or --reward-model (see `operant train rlhf --help`)"
+        )
+    outcome = any(not scorer.process for scorer in scorers)
+    engine = engine_for(config, model)
+    learner = kind_(
+        config,
+        model,
+        engine,
+        tokenised.prompts(model.tokenizer, data.train, max_prompt=config.max_prompt),
+        judge,
+        critic=starting_critic(config, model, outcome=outcome, seed=seed, device=device),
+        max_tokens=data.max_tokens,
+        seed=seed,
+        budget=settings.budget,
+    )
+    return Member(learner, close=engine.close, **answering(model, data, judge, seed=seed))
+
+
+def _steps(config: SamplingConfig, data: Material, model: LanguageModel, device: str) -> StepJudge | None:
+    """Return what rewards the steps of answers: a process reward model, or the task."""
+    if config.reward_model:
+        return load_step_judge(config.reward_model, device=device, tokenizer=model.tokenizer)
+    return step_judge(data.task, model.tokenizer) if data.task else None
+
+
+def _reward_model(config: SamplingConfig, model: LanguageModel, device: str) -> list[RewardModelFunction]:
+    if not config.reward_model:
+        return []
+    return [load_scorer(config.reward_model, device=device, tokenizer=model.tokenizer)]
+
+
+BUILDERS: Mapping[str, Callable[..., Member]] = {
+    "SFT": _sft,
+    "RewardModel": _reward_learner,
+    "DPO": _dpo,
+    "RLHF": _rlhf,
+    "GRPO": _grpo,
+    "IterativeGRPO": _iterative,
+}
+"""Makes the member of a learner's kind for one seed."""

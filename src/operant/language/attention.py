@@ -1,0 +1,191 @@
+"""Attention for token sequences of different lengths without padding, for models of transformers.
+
+It serves every model that asks the attention interface of transformers.
+
+A model is always called with one row `[1, n]` of tokens, whatever they belong to; only attention knows who sees whom.
+It is told by a *layout*, which travels through the model as a keyword: `Segments` for whole sequences, which may share
+a prompt, and `operant.language.engines.cache.Slots` for one new token of each of many sequences.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+NAME = "operant"
+"""What transformers calls this attention."""
+
+
+class Layout(Protocol):
+    """Who sees whom among the tokens of a call."""
+
+    def attend(
+        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, *, scale: float, window: int | None
+    ) -> Tensor:
+        """Return what each token has gathered.
+
+        Args:
+            layer: which layer asks, counted from 0.
+            queries: `[n, H, D]`.
+            keys: `[n, K, D]`; H is a multiple of K, and consecutive query heads share a key head.
+            values: as `keys`.
+            scale: factor of the products.
+            window: tokens that a token sees at most, itself included; None: all before it.
+
+        Returns:
+            `[n, H, D]`.
+        """
+        ...
+
+
+class Segment(NamedTuple):
+    """Consecutive tokens of one row, which see themselves causally and all of their parent.
+
+    Attributes:
+        start: index of the first token.
+        length: number of tokens, at least 1.
+        parent: position of the segment that comes before it in its sequence; None if it begins one.
+    """
+
+    start: int
+    length: int
+    parent: int | None = None
+
+
+class Segments:
+    """The layout of whole sequences: trees of segments, such as one prompt with many completions.
+
+    Segments of like lengths are attended to together, padded to the longest of them; everything outside attention
+    works on the tokens as they are.
+
+    Args:
+        segments: cover all tokens; a parent comes before its children.
+        device: where the model lives.
+
+    Raises:
+        ValueError: a parent has a parent.
+    """
+
+    def __init__(self, segments: Sequence[Segment], device: torch.device | str = "cpu"):
+        buckets: dict[tuple[bool, int], list[Segment]] = {}
+        for segment in segments:
+            buckets.setdefault((segment.parent is not None, segment.length.bit_length()), []).append(segment)
+        self._blocks = [_Block.of(bucket, segments, device) for bucket in buckets.values()]
+        order = torch.cat([block.tokens for block in self._blocks])
+        self._order = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+        self._masks: dict[int | None, list[Tensor]] = {}
+
+    def attend(
+        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, *, scale: float, window: int | None
+    ) -> Tensor:
+        """See `Layout`."""
+        if window not in self._masks:
+            self._masks[window] = [block.mask(window) for block in self._blocks]
+        found = [
+            block.attend(queries, keys, values, mask, scale)
+            for block, mask in zip(self._blocks, self._masks[window], strict=True)
+        ]
+        return torch.cat(found).index_select(0, self._order)
+
+
+class _Block(NamedTuple):
+    """Segments of like lengths; `B` of them, `Q` and `L` are the most queries and keys of one."""
+
+    tokens: Tensor
+    """`[m]` the tokens that ask."""
+    slots: Tensor
+    """`[m]` their places among the `B * Q` padded queries."""
+    query_index: Tensor
+    """`[B, Q]` tokens, 0 where padded."""
+    key_index: Tensor
+    """`[B, L]` tokens, 0 where padded."""
+    query_positions: Tensor
+    """`[B, Q]`; padded queries see what the last one sees."""
+    key_positions: Tensor
+    """`[B, L]`; padded keys are later than every query."""
+
+    @classmethod
+    def of(cls, bucket: Sequence[Segment], segments: Sequence[Segment], device: torch.device | str) -> "_Block":
+        parents = [segments[s.parent] if s.parent is not None else Segment(0, 0) for s in bucket]
+        if any(parent.parent is not None for parent in parents):
+            raise ValueError("a segment's parent must begin its sequence, got one that has a parent itself")
+        starts, lengths = torch.tensor([(s.start, s.length) for s in bucket]).unsqueeze(-1).unbind(1)
+        parent_starts, prefixes = torch.tensor([(p.start, p.length) for p in parents]).unsqueeze(-1).unbind(1)
+        column = torch.arange(int(lengths.max()))
+        live = column < lengths
+        query_index = (starts + column).where(live, 0)
+        query_positions = prefixes + column.minimum(lengths - 1)
+        column = torch.arange(int((prefixes + lengths).max()))
+        own = starts + column - prefixes
+        key_index = torch.where(column < prefixes, parent_starts + column, own)
+        key_live = column < prefixes + lengths
+        key_positions = column.where(key_live, torch.iinfo(torch.int64).max)
+        fields = (query_index[live], live.flatten().nonzero().squeeze(1), query_index)
+        fields = (*fields, key_index.where(key_live, 0), query_positions, key_positions)
+        return cls(*(field.to(device) for field in fields))
+
+    def mask(self, window: int | None) -> Tensor:
+        """Return `[B, 1, Q, L]`: which key a query sees."""
+        distance = self.query_positions.unsqueeze(-1) - self.key_positions.unsqueeze(-2)
+        seen = distance >= 0
+        return (seen if window is None else seen & (distance < window)).unsqueeze(1)
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+        """Return `[m, H, D]` for the tokens that ask."""
+        padded = [
+            tokens.index_select(0, index.flatten()).view(*index.shape, *tokens.shape[1:]).transpose(1, 2)
+            for tokens, index in ((queries, self.query_index), (keys, self.key_index), (values, self.key_index))
+        ]
+        shared = queries.shape[1] != keys.shape[1]
+        found = scaled_dot_product_attention(*padded, attn_mask=mask, scale=scale, enable_gqa=shared)
+        return found.transpose(1, 2).flatten(0, 1).index_select(0, self.slots)
+
+
+def install(network: Any) -> None:
+    """Let a model of transformers attend by layouts; without one it attends as before.
+
+    Raises:
+        ValueError: the model has no attention interface.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    network.set_attn_implementation(NAME)
+    if network.config._attn_implementation != NAME:
+        raise ValueError(
+            f"{type(network).__name__} has its own way of attending, so its sequences cannot be packed; take a model "
+            "that uses the attention interface of transformers (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
+        )
+
+
+def _attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    layout: Layout | None = None,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attend as transformers' attention functions do: `[1, H, n, D]` to `[1, n, H, D]`."""
+    if layout is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        options |= {"scaling": scaling, "sliding_window": sliding_window}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    strange = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
+    if strange or options.get("dropout"):
+        raise ValueError(
+            f"{type(module).__name__} attends with {', '.join(strange) or 'dropout'}, which packed sequences do not "
+            "support; take a model without it, or set attention_dropout to 0 in its config.json"
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    rows = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
+    return layout.attend(module.layer_idx, *rows, scale=scale, window=sliding_window).unsqueeze(0), None

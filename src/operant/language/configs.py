@@ -1,0 +1,129 @@
+"""What algorithms of this chapter are told in common: `ModelOptions`, `LanguageConfig`, `SamplingConfig`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from operant.language.mismatch import Correction
+from operant.runtime.bounds import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Which model is trained, and which part of it."""
+
+    model: str = "tiny"
+    """A folder or hub name of a causal language model (safetensors), or one built here: tiny, tiny-qwen3, small."""
+    init: str = ""
+    """Folder of a run whose trained model to go on from, instead of --model; empty: none."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Numbers that the model computes in. Under bfloat16 the optimizer keeps 32-bit copies of what it trains, since
+    small steps would be rounded away."""
+    lora_rank: int = 0
+    """Rank of LoRA adapters, which are trained instead of the weights; 0 trains all weights."""
+    lora_alpha: int = 0
+    """Scale of the adapters: they count alpha / rank; 0 is twice the rank."""
+    lora_targets: tuple[str, ...] = ()
+    """Names of the layers that get adapters; none: every linear layer but the last."""
+    gradient_checkpointing: bool = False
+    """Whether activations are computed again in the backward pass: less memory for a third more time."""
+    remote_code: bool = False
+    """Whether Python code that comes with --model may run. It can do anything; only for authors you trust."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        require(self, dtype=("float32", "bfloat16"), lora_rank="[0, inf)", lora_alpha="[0, inf)")
+        if not self.model.strip():
+            raise ValueError("model must name a folder, a hub model or one built here, got ''")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig(ModelOptions):
+    """Data, optimizer and memory, which all algorithms share."""
+
+    dataset: str = ""
+    """Rows to train on, in TRL's formats: a .jsonl, .json, .parquet or .csv file, a folder saved by `datasets`, or a
+    hub name. Empty: the task makes them."""
+    train_rows: int = 4096
+    """Rows that a built-in task makes to train on."""
+    held_out: int = 200
+    """Rows kept for evaluation, at most a fifth of a data set."""
+    max_prompt: int = 512
+    """Tokens of a prompt that are kept, its last ones."""
+    max_completion: int = 0
+    """Most tokens of a completion, its end of sequence included; 0: what the task names, 256 for a data set."""
+    learning_rate: float = 1e-5
+    """Largest step size of AdamW."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the step size goes on after the warm-up: not at all, or to 0 in a line or half a cosine over the budget."""
+    warmup: float = 0.0
+    """Share of the budget over which the step size rises from 0."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of Adam's two moving averages a step."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay (Loshchilov and Hutter 2019) of matrices, a step, in units of the step size."""
+    max_grad_norm: float = 1.0
+    """Largest norm of the gradient; a longer one is scaled down."""
+    micro_batch_tokens: int = 16_384
+    """Most tokens that go through the model at once; less needs less memory and gives the same step."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        require(
+            self,
+            train_rows="[1, inf)",
+            held_out="[1, inf)",
+            max_prompt="[1, inf)",
+            max_completion="[0, inf)",
+            learning_rate="(0, inf)",
+            schedule=("constant", "linear", "cosine"),
+            warmup="[0, 1]",
+            weight_decay="[0, inf)",
+            max_grad_norm="(0, inf)",
+            micro_batch_tokens="[1, inf)",
+        )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must be in [0, 1), got {self.betas}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig(LanguageConfig):
+    """How a policy is asked, and who rewards its answers."""
+
+    temperature: float = 1.0
+    """Of the sampler, and of the probabilities that are learned from."""
+    rewards: tuple[str, ...] = ()
+    """Reward functions: names of `operant.language.verifiers`, such as exact, numeric, boxed or soft-overlong, or a
+    function of yours, path/to/file.py:function. None: what the task rewards."""
+    reward_weights: tuple[float, ...] = ()
+    """One for each reward function; none: 1 each."""
+    reward_model: str = ""
+    """Folder of a reward-model run, whose score is one more reward function; empty: none."""
+    engine: str = "native"
+    """What samples: the model in this process (native), or the address of a vLLM server, such as
+    http://127.0.0.1:8000."""
+    engine_rows: int = 256
+    """Sequences that the native engine completes at once. More are faster and need more memory."""
+    correction: Correction = "truncate"
+    """What is done where the engine's log-probabilities differ from the trainer's: nothing, importance weights, or
+    importance weights and no gradient where the ratio is outside [0.5, cap]."""
+    correction_cap: float = 2.0
+    """Largest such weight."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        require(
+            self,
+            temperature="(0, inf)",
+            engine_rows="[1, inf)",
+            correction=("none", "truncate", "mask"),
+            correction_cap="[1, inf)",
+        )
+        if self.reward_weights and len(self.reward_weights) != len(self.rewards) + bool(self.reward_model):
+            raise ValueError(
+                f"reward_weights has {len(self.reward_weights)} numbers for {len(self.rewards)} rewards"
+                f"{' and a reward model' if self.reward_model else ''}: give one for each, the model's last"
+            )
+        if self.engine != "native" and not self.engine.startswith(("http://", "https://")):
+            raise ValueError(f"engine must be native or an address such as http://127.0.0.1:8000, got {self.engine!r}")

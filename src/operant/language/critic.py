@@ -1,0 +1,206 @@
+"""The critic of reinforcement learning on tokens: the value of every state that a token was chosen in."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from operant.language.configs import ModelOptions, SamplingConfig
+from operant.language.models import LanguageModel, ScalarHead
+from operant.language.packing import Packed
+from operant.language.runs import load_trained, trained_state
+from operant.runtime.bounds import require
+from operant.state import State, copy_into
+
+TRUNK, HEAD = "trunk.", "head."
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticConfig(SamplingConfig):
+    """How states are valued, and tokens judged by the values."""
+
+    critic: Literal["auto", "copy", "reward-model", "shared"] = "auto"
+    """What the critic begins as: a copy of the policy with values of 0, the reward model with its scores, or a head on
+    the policy's own trunk. auto: the reward model if there is one, else a copy."""
+    critic_learning_rate: float | None = None
+    """Step size of AdamW for the critic (InstructGPT: 9e-6); None: that of the policy."""
+    critic_warmup: int = 0
+    """First batches that only the critic learns from, by regression on the returns (λ = 1)."""
+    gamma: float = 1.0
+    """Discount a token."""
+    lam: float = 0.95
+    """λ of the advantage estimates: 0 trusts the critic, 1 the score."""
+    bootstrap_truncated: bool = False
+    """Whether an answer that was cut off is worth, after its last token, what the critic says; else nothing, as if it
+    had ended there, which is what others do."""
+    value_coefficient: float = 0.1
+    """Weight of the value loss. It matters where policy and critic share a trunk, or its gradient is clipped."""
+    value_clip: float | None = 0.2
+    """How far a value may move in an update before moving it further gains nothing, in units of reward; None: any."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        require(
+            self,
+            critic=("auto", "copy", "reward-model", "shared"),
+            critic_learning_rate="(0, inf) or None",
+            critic_warmup="[0, inf)",
+            gamma="[0, 1]",
+            lam="[0, 1]",
+            value_coefficient="(0, inf)",
+            value_clip="(0, inf) or None",
+        )
+        if self.critic == "reward-model" and not self.reward_model:
+            raise ValueError("critic=reward-model needs a reward model (--reward-model RUN); or take --critic copy")
+
+
+class Values(NamedTuple):
+    """What the states of a batch of B samples with m trained tokens are worth.
+
+    Attributes:
+        before: `[m]` of the state in which each trained token was chosen.
+        after: `[B]` of the state after the last token of each sample. Of use only where a sample was cut off: after an
+            end of sequence there is no state.
+    """
+
+    before: Tensor
+    after: Tensor
+
+
+class Critic:
+    """A number for every state, read off hidden states.
+
+    Args:
+        head: from hidden states to numbers.
+        trunk: a model of its own; None: the hidden states are those of the policy.
+    """
+
+    def __init__(self, head: ScalarHead, trunk: LanguageModel | None = None):
+        self.head, self.trunk = head, trunk
+
+    @classmethod
+    def copy_of(cls, model: LanguageModel) -> "Critic":
+        """Return a critic that begins as a copy of a policy, with values of 0, and trains what the policy trains."""
+        trunk = model.frozen()
+        copied = dict(trunk.network.named_parameters())
+        for name in model.trained():
+            copied[name].requires_grad_(True)
+        return cls(ScalarHead(model.width, model.device), _without_output(trunk))
+
+    @classmethod
+    def sharing(cls, model: LanguageModel) -> "Critic":
+        """Return a head on a policy's hidden states, with values of 0."""
+        return cls(ScalarHead(model.width, model.device))
+
+    @classmethod
+    def from_reward_model(
+        cls, run: str, options: ModelOptions, *, tokenizer: Any, seed: int, device: torch.device | str = "cpu"
+    ) -> "Critic":
+        """Return a critic that begins as a reward model: its value of a state is the score that it would give.
+
+        Args:
+            run: folder of a run of `reward-model`.
+            options: what is trained, of the policy: all weights or adapters, and in which numbers.
+            tokenizer: of the policy.
+            seed: which seed of the run, and of adapters.
+            device: where it goes.
+
+        Raises:
+            RunError: there is no run.
+            ValueError: it is a run of another algorithm, or its model reads other tokens than the policy writes.
+        """
+        _, state = trained_state(run, "head", seed=seed)
+        wanted: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(ModelOptions)}
+        trunk = load_trained(ModelOptions(**{**wanted, "init": run}), seed=seed, device=device)
+        if trunk.tokenizer.get_vocab() != tokenizer.get_vocab():
+            raise ValueError(
+                f"the reward model of {run} has another vocabulary than the policy, so it cannot become its critic: "
+                "take --critic copy"
+            )
+        head = ScalarHead(trunk.width, device)
+        for name, value in head.named_parameters():
+            copy_into(value.data, state[name], name)
+        return cls(head, _without_output(trunk))
+
+    def __call__(self, batch: Packed, hidden: Tensor | None = None) -> Values:
+        """Return the values of a batch.
+
+        Args:
+            batch: what is valued.
+            hidden: `[n, H]` the policy's hidden states, for a critic without a trunk.
+        """
+        if self.trunk is not None:
+            hidden = self.trunk.read(batch)
+        if hidden is None:
+            raise ValueError("a critic without a trunk needs the hidden states of the policy")
+        rows = hidden.index_select(0, torch.cat([batch.before, batch.last]))
+        return Values(*self.head(rows).split([len(batch.before), len(batch.last)]))
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that are trained, by name."""
+        own = {HEAD + name: value for name, value in self.head.named_parameters()}
+        if self.trunk is not None:
+            own |= {TRUNK + name: value for name, value in self.trunk.trained().items()}
+        return own
+
+    def state_dict(self) -> State:
+        """Return the parameters that are trained."""
+        return {name: value.detach() for name, value in self.trained().items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take the parameters of a state.
+
+        Raises:
+            ValueError: it belongs to another critic.
+        """
+        trained = self.trained()
+        if trained.keys() != state.keys():
+            odd = sorted(trained.keys() ^ state.keys())[0]
+            raise ValueError(
+                f"the state and the critic differ in what is trained, first in {odd!r}: load it with the --critic and "
+                "--lora-rank of its own run"
+            )
+        for name, value in trained.items():
+            copy_into(value.data, state[name], name)
+
+
+def starting_critic(
+    config: CriticConfig, model: LanguageModel, *, outcome: bool, seed: int, device: torch.device | str = "cpu"
+) -> Critic:
+    """Return the critic that a configuration asks for.
+
+    Args:
+        config: says what it begins as.
+        model: the policy.
+        outcome: whether there is a reward model that scores whole answers. The scores of one that judges steps are no
+            values.
+        seed: of the learner.
+        device: where a reward model goes.
+
+    Raises:
+        RunError: there is no run of the reward model.
+        ValueError: the reward model cannot become a critic.
+    """
+    if config.critic == "reward-model" and not outcome:
+        raise ValueError(
+            f"critic=reward-model needs a model that scores whole answers, but {config.reward_model} judges steps: "
+            "take --critic copy"
+        )
+    if config.critic == "shared":
+        return Critic.sharing(model)
+    if config.critic == "copy" or not outcome:
+        return Critic.copy_of(model)
+    return Critic.from_reward_model(config.reward_model, config, tokenizer=model.tokenizer, seed=seed, device=device)
+
+
+def _without_output(trunk: LanguageModel) -> LanguageModel:
+    """Keep what no value is read from, the output embedding if it is one of its own, from being trained."""
+    network = trunk.network
+    causal = network.get_base_model() if hasattr(network, "get_base_model") else network
+    used = {id(parameter) for parameter in causal.base_model.parameters()}
+    for parameter in causal.parameters():
+        if id(parameter) not in used:
+            parameter.requires_grad_(False)
+    return trunk

@@ -1,0 +1,307 @@
+"""Rows of text: read from wherever they are, told apart by their columns, checked, split and shuffled.
+
+A row is a plain dict with the column names of TRL. What a dataset can serve for follows from its columns (`kind`); all
+other columns, such as `answer`, go to the reward functions as they are. A text is a string or a list of messages, each
+`{"role": ..., "content": ...}`.
+"""
+
+import json
+import math
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant import streams
+from operant.language.joining import shared_length
+from operant.language.sources import Row, Source, read
+from operant.language.templates import Message
+
+__all__ = ["ACCEPTS", "Comparison", "Kind", "Row", "compare", "kind", "order", "read_rows", "split_rows"]
+
+Kind = Literal[
+    "preference", "stepwise", "ranking", "unpaired", "prompt-completion", "language-modelling", "prompt-only"
+]
+# A row is of the first kind one of whose sets of columns it has.
+COLUMNS: dict[Kind, tuple[tuple[str, ...], ...]] = {
+    "preference": (("chosen", "rejected"),),
+    "stepwise": (("prompt", "completions", "labels"),),
+    "ranking": (("prompt", "completions"),),
+    "unpaired": (("prompt", "completion", "label"),),
+    "prompt-completion": (("prompt", "completion"),),
+    "language-modelling": (("messages",), ("text",)),
+    "prompt-only": (("prompt",),),
+}
+LISTS = ("completions", "labels", "label")  # columns that are no texts
+ONE_FORM: dict[str, type] = {"messages": list, "text": str}  # texts that cannot be of either form
+MESSAGES = "a list of messages with `role` and `content`"
+PROMPTED: tuple[Kind, ...] = ("prompt-only", "prompt-completion", "unpaired", "preference", "stepwise", "ranking")
+ACCEPTS: dict[str, tuple[Kind, ...]] = {
+    "sft": ("language-modelling", "prompt-completion"),
+    "reward-model": ("preference", "ranking"),
+    "reward-model of steps": ("stepwise", "unpaired"),
+    "dpo": ("preference",),
+    "rlhf": PROMPTED,
+    "grpo": PROMPTED,
+}
+"""What each algorithm learns from."""
+
+
+class Comparison(NamedTuple):
+    """A preference row whose prompt stands apart."""
+
+    prompt: str | Sequence[Message]
+    chosen: str | Sequence[Message]
+    rejected: str | Sequence[Message]
+
+
+def read_rows(source: Source, *, split: str = "train") -> list[Row]:
+    """Read rows and check them.
+
+    Args:
+        source: a file (`.jsonl`, `.json`, `.parquet` or `.csv`), a folder written by the `save_to_disk` of `datasets`,
+            the name of a dataset on the Hugging Face hub (`owner/name` or `owner/name:configuration`), or what is in
+            memory already: a `datasets.Dataset`, a `DatasetDict`, any iterable of dicts.
+        split: the part to take, where the source has parts; a single file or list is taken whole.
+
+    Returns:
+        The rows, in their order. Rankings in NeMo's form (`context`, `completions` of `{rank, completion}`) get the
+        columns `prompt`, `completions` and `ranks`.
+
+    Raises:
+        FileNotFoundError: if there is no such file, folder or dataset.
+        ValueError: if something cannot be read, or a row does not fit the columns of the first; names the place.
+    """
+    rows: list[Row] = []
+    first: Kind | None = None
+    for where, raw in read(source, split=split):
+        row = _standard(raw)
+        first = first or _kind(row)
+        if first:
+            _check(row, first, where)
+        rows.append(row)
+    if not rows:
+        raise ValueError(f"{source!r} has no rows, expected at least 1")
+    return rows
+
+
+def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
+    """Tell what rows can serve for, by their columns. All rows are checked.
+
+    | kind | columns (each a string or messages, unless said otherwise) |
+    |---|---|
+    | `preference` | `chosen`, `rejected`, and `prompt` unless both start with it; a number `margin` is allowed |
+    | `stepwise` | `prompt`, `completions` (the steps, strings), `labels` (a boolean or number a step) |
+    | `ranking` | `prompt`, `completions`, best first unless `ranks` has an integer for each, 1 the best |
+    | `unpaired` | `prompt`, `completion`, `label` (a boolean) |
+    | `prompt-completion` | `prompt`, `completion` |
+    | `language-modelling` | `messages`, or `text` (a string) |
+    | `prompt-only` | `prompt` |
+
+    Args:
+        rows: the rows; a column that holds None counts as absent.
+        accept: the kinds that the caller can use; empty: all.
+
+    Raises:
+        ValueError: if the columns belong to no kind or to one that is not accepted, or a row does not fit.
+    """
+    if not rows:
+        raise ValueError("there are no rows, expected at least 1")
+    found = _kind(rows[0])
+    if found is None or (accept and found not in accept):
+        what = "of no known kind" if found is None else f"of the kind {found}"
+        wanted = "; ".join(f"{name} takes {', '.join(kinds)}" for name, kinds in ACCEPTS.items())
+        forms = "; ".join(f"{name} has {_columns(name)}" for name in accept or COLUMNS)
+        raise ValueError(
+            f"the rows have the columns {sorted(map(str, _present(rows[0])))}, which are {what}. Expected: {forms}. "
+            f"Rename the columns, or take another algorithm ({wanted})"
+        )
+    for number, row in enumerate(rows, 1):
+        _check(row, found, f"row {number}")
+    return found
+
+
+def compare(row: Row) -> Comparison:
+    """Return prompt, chosen and rejected of a preference row, whose prompt may be implicit.
+
+    An implicit prompt is what both sides start with: of messages, the first ones in common; of strings, the longest
+    beginning in common that ends where a word ends, without the space after it. It may reach into the answers: the
+    losses of pairs do not change by that, since what both sides share cancels in them. A prompt that is a string beside
+    answers that are messages is the user's message, unless they hold it already.
+    """
+    prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
+    if prompt is not None and isinstance(prompt, str) == isinstance(chosen, str):
+        return Comparison(prompt, chosen, rejected)
+    if isinstance(chosen, str):
+        shared = _shared_words(chosen, rejected)
+    else:
+        shared = min(shared_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
+        if isinstance(prompt, str) and not shared:
+            return Comparison([{"role": "user", "content": prompt}], chosen, rejected)
+    return Comparison(chosen[:shared], chosen[shared:], rejected[shared:])
+
+
+def split_rows(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Row], list[Row]]:
+    """Split rows into those to train on and those held out. Rows with the same prompt stay together.
+
+    Args:
+        rows: the rows.
+        held_out: how many to hold out: a float below 1 is a share of them, an int a number; a few more if the last
+            prompt has several rows.
+        seed: of the choice; the same for the same rows.
+
+    Returns:
+        Rows to train on and rows held out, each in their order.
+
+    Raises:
+        ValueError: if `held_out` is out of range, or nothing is left to train on.
+    """
+    wanted = round(held_out * len(rows)) if isinstance(held_out, float) else held_out
+    if held_out < 0 or (isinstance(held_out, float) and held_out >= 1):
+        raise ValueError(f"held_out is {held_out}, expected a share in [0, 1) or a number of rows")
+    prompts: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        prompts.setdefault(_identity(row), []).append(i)
+    groups = list(prompts.values())
+    out: set[int] = set()
+    for group in np.random.default_rng(streams.seed_sequence(seed, "held-out")).permutation(len(groups)):
+        if len(out) >= wanted:
+            break
+        out.update(groups[group])
+    if len(out) == len(rows):
+        raise ValueError(
+            f"held_out is {held_out}, which leaves none of the {len(rows)} rows ({len(groups)} prompts) to train on: "
+            "hold out fewer"
+        )
+    return [row for i, row in enumerate(rows) if i not in out], [rows[i] for i in sorted(out)]
+
+
+def order(count: int, epoch: int, seed: int) -> NDArray[np.int64]:
+    """Return the order of `count` examples in one epoch, a permutation `[count]`.
+
+    It depends on nothing but the arguments, and epochs are independent of each other. So the number of examples seen is
+    all that an exact resume needs.
+    """
+    return np.random.default_rng(streams.seed_sequence(seed, "order", epoch)).permutation(count)
+
+
+def _standard(row: Row) -> Row:
+    """Return a row with TRL's columns, if it is a ranking with NeMo's."""
+    completions = row.get("completions")
+    if "context" not in row or "prompt" in row or not isinstance(completions, list):
+        return row
+    if not all(isinstance(item, Mapping) and {"rank", "completion"} <= item.keys() for item in completions):
+        return row
+    rest = {column: value for column, value in row.items() if column != "context"}
+    ranks = [item["rank"] for item in completions]
+    return {
+        **rest,
+        "prompt": row["context"],
+        "completions": [item["completion"] for item in completions],
+        "ranks": ranks,
+    }
+
+
+def _present(row: Row) -> set[str]:
+    """Return the columns of a row that hold something."""
+    return {column for column, value in row.items() if value is not None}
+
+
+def _kind(row: Row) -> Kind | None:
+    """Return the kind of one row, None if it has none."""
+    present = _present(row)
+    return next((name for name, forms in COLUMNS.items() if any(present.issuperset(form) for form in forms)), None)
+
+
+def _columns(name: Kind) -> str:
+    """Name the columns of a kind."""
+    return " or ".join(" + ".join(f"`{column}`" for column in form) for form in COLUMNS[name])
+
+
+def _identity(row: Row) -> str:
+    """Return what two rows on the same prompt have in common."""
+    found = _kind(row)
+    if found == "preference":
+        return json.dumps(compare(row).prompt, sort_keys=True, default=str)
+    column = next((column for column in ("prompt", "messages", "text") if row.get(column) is not None), None)
+    return json.dumps(row[column] if column else row, sort_keys=True, default=str)
+
+
+def _shared_words(left: str, right: str) -> int:
+    """Return the length of the longest beginning of two strings that ends where a word does and is neither of them."""
+    shared = shared_length(left, right)
+    if shared == min(len(left), len(right)):
+        shared = len(left[:shared].rstrip())
+        while shared and not left[shared - 1].isspace():
+            shared -= 1
+    elif left[shared].isalnum() or right[shared].isalnum():
+        while shared and left[shared - 1].isalnum():
+            shared -= 1
+    return shared - (left[:shared].endswith(" "))
+
+
+def _check(row: Row, name: Kind, where: str) -> None:
+    """Refuse a row that does not fit its kind."""
+    present = _present(row)
+    if not any(present.issuperset(form) for form in COLUMNS[name]):
+        raise ValueError(
+            f"{where}: columns {sorted(map(str, present))}, expected {_columns(name)} as in the first row: add what is "
+            "missing, or remove the row"
+        )
+    texts = {"prompt"} | {column for form in COLUMNS[name] for column in form if column not in LISTS}
+    for column in sorted(texts & present):
+        problem = _text_problem(row[column])
+        if problem or (column in ONE_FORM and not isinstance(row[column], ONE_FORM[column])):
+            expected = {"messages": MESSAGES, "text": "a string"}.get(column, f"a string or {MESSAGES}")
+            raise _error(where, column, problem or f"a {type(row[column]).__name__}", expected)
+    for one, other in (("prompt", "completion"), ("chosen", "rejected")):
+        if {one, other} <= present & texts and isinstance(row[one], str) != isinstance(row[other], str):
+            raise _error(where, other, f"another form than `{one}` has", "two strings or two lists of messages")
+    if name == "unpaired" and row["label"] not in (True, False):
+        raise _error(where, "label", repr(row["label"]), "true or false (rename the column if it means something else)")
+    if name == "preference" and row.get("margin") is not None and not _is_number(row["margin"]):
+        raise _error(where, "margin", repr(row["margin"]), "a finite number")
+    if name in ("stepwise", "ranking"):
+        _check_completions(row, name, where)
+
+
+def _check_completions(row: Row, name: Kind, where: str) -> None:
+    """Refuse wrong completions, and labels or ranks that do not fit them."""
+    least, numbers = (1, "labels") if name == "stepwise" else (2, "ranks")
+    completions, values = row["completions"], row.get(numbers)
+    if not isinstance(completions, list) or len(completions) < least:
+        raise _error(where, "completions", reprlib.repr(completions), f"a list of at least {least}")
+    for completion in completions:
+        problem = _text_problem(completion)
+        if problem or (name == "stepwise" and not isinstance(completion, str)):
+            raise _error(where, "completions", problem or "messages", "strings" + " or messages" * (least == 2))
+    if values is None:
+        return
+    if not isinstance(values, list) or len(values) != len(completions) or not all(map(_is_number, values)):
+        raise _error(
+            where, numbers, reprlib.repr(values), f"a list of {len(completions)} numbers, one for each completion"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether a value is a finite number; booleans are."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _text_problem(value: Any) -> str | None:
+    """Say what is wrong with a text, if anything is."""
+    if isinstance(value, str):
+        return None
+    if not isinstance(value, list) or not value:
+        return reprlib.repr(value)
+    for number, message in enumerate(value, 1):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
+            return f"{reprlib.repr(message)} as message {number}"
+    return None
+
+
+def _error(where: str, column: str, found: str, expected: str) -> ValueError:
+    """Return the error about one column of one row."""
+    return ValueError(f"{where}, column {column!r}: found {found}, expected {expected}")

@@ -1,0 +1,241 @@
+r"""Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290): a preferred answer, without a reward model.
+
+The policy that maximises E[r] - β KL(π‖ref) is π* = ref·exp(r/β)/Z. Solved for the reward, r = β log(π*/ref) + β log Z,
+it turns the loss of a reward model into one of the policy, since Z depends on the prompt alone and cancels in a
+comparison: -log σ(β[(log π_w - log ref_w) - (log π_l - log ref_l)]), equation 7. IPO (Azar et al. 2023,
+arXiv:2310.12036, equation 17) and the hinge of SLiC (Zhao et al. 2023, arXiv:2305.10425) are values of `loss_type`.
+
+What differs from the paper: the log-probabilities under the reference are computed once, at the start, and kept in the
+state (`precompute`); and the first loss is checked against what it must be as long as policy and reference are the
+same, log 2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from operant import ops
+from operant.language.configs import LanguageConfig
+from operant.language.models import LanguageModel, Reference
+from operant.language.packing import Packed, Sample, group_batches, pack
+from operant.language.rollouts import shuffled
+from operant.language.stepping import Stepper
+from operant.language.tokenised import Pair
+from operant.runtime.bounds import require
+from operant.runtime.learner import Metrics
+from operant.state import State, clone
+
+PRESETS: dict[str, dict[str, Any]] = {}
+"""What there is to choose, is chosen by `loss_type`."""
+
+EXACT = 1e-4
+"""Most that the first loss may be off in 32-bit numbers, relative to what it must be if that is above 1."""
+ROUNDED = 3e-2
+"""The same in 16-bit numbers, or with matrix products of less than full precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPOConfig(LanguageConfig):
+    """Hyperparameters; names and defaults are those of TRL."""
+
+    learning_rate: float = 1e-6
+    """Step size of AdamW. Models of a few million parameters want 1e-5 to 1e-4."""
+    batch: int = 32
+    """Pairs of a step."""
+    beta: float = 0.1
+    """Strength of the pull to the reference, above 0; more keeps the policy nearer."""
+    loss_type: Literal["sigmoid", "ipo", "hinge"] = "sigmoid"
+    """The loss of a pair (`operant.ops.dpo`). `ipo` takes the mean log-probability of a token, the others the sum."""
+    label_smoothing: float = 0.0
+    """Assumed share of pairs whose label is the wrong way round, in [0, 0.5); for `sigmoid` alone."""
+    precompute: bool = True
+    """Whether the reference's log-probabilities are computed once, at the start, instead of at every step: less work,
+    and no second model in memory."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        require(self, batch="[1, inf)", beta="(0, inf)", loss_type=("sigmoid", "ipo", "hinge"))
+        require(self, label_smoothing="[0, 0.5)" if self.loss_type == "sigmoid" else "[0, 0]")
+
+
+class DPO:
+    """The learner.
+
+    Args:
+        config: hyperparameters.
+        model: the policy; as it is now, it is the reference too.
+        pairs: the training set.
+        held_out: pairs that `accuracies` is asked about.
+        seed: of the order of the pairs.
+        budget: pairs, counted each time they are seen.
+
+    Attributes:
+        consumed: pairs seen so far.
+        model: as given.
+        reference: computes what is not precomputed; None if everything is.
+        precomputed: `[N + H, 2]` log-probabilities under the reference of the chosen and the rejected answer of each
+            pair, first of the training set and then held out; None before the first step, or if nothing is.
+    """
+
+    def __init__(
+        self,
+        config: DPOConfig,
+        model: LanguageModel,
+        pairs: Sequence[Pair],
+        held_out: Sequence[Pair] = (),
+        *,
+        seed: int,
+        budget: int,
+    ):
+        self.config, self.model, self.seed, self.budget = config, model, seed, budget
+        self.pairs, self.held_out = list(pairs), list(held_out)
+        self.stepper = Stepper(model.trained(), config)
+        self.reference = None if config.precompute else Reference(model)
+        self.precomputed: Tensor | None = None
+        self.consumed = 0
+
+    def iterate(self) -> Metrics:
+        """Take one step on the next pairs."""
+        count = min(self.config.batch, len(self.pairs))
+        metrics = self.improve(shuffled(len(self.pairs), self.consumed, count, seed=self.seed))
+        self.consumed += count
+        return metrics
+
+    def improve(self, batch: Sequence[int]) -> dict[str, Any]:
+        """Take one step on the pairs at some positions, micro-batch by micro-batch, with one denominator for all."""
+        total = len(batch)
+        losses, policies, rewards = [], [], []
+        for part in self._parts(batch):
+            packed = self._packed(part)
+            policy = self._sums(self.model.log_probs(packed)[0], packed)
+            ref = self._under_reference(part, packed)
+            loss = ops.dpo(
+                *policy.unbind(1),
+                *ref.unbind(1),
+                beta=self.config.beta,
+                label_smoothing=self.config.label_smoothing,
+                kind=self.config.loss_type,
+            )
+            (loss.sum() / total).backward()
+            losses.append(loss.detach())
+            policies.append(policy.detach())
+            rewards.append(self.config.beta * (policy.detach() - ref))
+        loss = torch.cat(losses).mean()
+        if not self.stepper.steps:
+            self.check_start(float(loss))
+        norm, skipped = self.stepper.step(self.consumed / self.budget)
+        chosen, rejected = torch.cat(rewards).unbind(1)
+        log_probs = torch.cat(policies).mean(0)
+        return {
+            "losses/dpo": loss,
+            "losses/gradient_norm": norm,
+            "rewards/chosen": chosen.mean(),
+            "rewards/rejected": rejected.mean(),
+            "rewards/accuracies": (chosen > rejected).float().mean(),
+            "rewards/margins": (chosen - rejected).mean(),
+            "logps/chosen": log_probs[0],
+            "logps/rejected": log_probs[1],
+            "num_tokens": float(sum(len(p.chosen) + len(p.rejected) for p in map(self._pair, batch))),
+            "health/skipped_updates": skipped,
+        }
+
+    def check_start(self, loss: float) -> None:
+        """Check the loss of the first step, before which the policy is its own reference.
+
+        Raises:
+            ValueError: it is not what it must be: log 2 for sigmoid, 1 for hinge, 1/(2β)² for IPO.
+        """
+        zero = torch.zeros(1)
+        expected = float(ops.dpo(zero, zero, zero, zero, beta=self.config.beta, kind=self.config.loss_type))
+        full = self.model.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+        if not abs(loss - expected) <= (EXACT if full else ROUNDED) * max(1.0, expected):
+            raise ValueError(
+                f"the first DPO loss is {loss:.6g}, but as long as the policy is its own reference it must be "
+                f"{expected:.6g} ({self.config.loss_type}): the log-probabilities of the two were not computed alike. "
+                "Look for dropout, noise or routing in the network, or weights that were changed after the start"
+            )
+
+    @torch.no_grad()
+    def accuracies(self, count: int | None = None) -> list[float]:
+        """Return for each held-out pair whether its chosen answer has the higher implicit reward β log(π/ref).
+
+        Equal rewards are half right, so a policy that is its reference has 0.5.
+
+        Args:
+            count: of the first so many pairs; None: of all.
+        """
+        wanted = [len(self.pairs) + i for i in range(len(self.held_out))][:count]
+        found: list[Tensor] = []
+        for part in self._parts(wanted):
+            packed = self._packed(part)
+            ref = self._under_reference(part, packed)
+            policy = self._sums(self.model.log_probs(packed)[0], packed) if self.stepper.steps else ref
+            chosen, rejected = (policy - ref).unbind(1)
+            found.append((1 + (chosen - rejected).sign()) / 2)
+        return torch.cat(found).tolist() if found else []
+
+    def _under_reference(self, part: Sequence[int], packed: Packed) -> Tensor:
+        """Return the log-probabilities under the reference of the pairs at some positions, `[n, 2]`."""
+        if self.reference is not None:
+            return self._sums(self.reference.log_probs(packed), packed)
+        if self.precomputed is None:
+            self.precomputed = self._precompute()
+        return self.precomputed[list(part)].to(self.model.device)
+
+    @torch.no_grad()
+    def _precompute(self) -> Tensor:
+        everything = range(len(self.pairs) + len(self.held_out))
+        packed = (self._packed(part) for part in self._parts(everything))
+        return torch.cat([self._sums(self.model.log_probs(batch)[0], batch).cpu() for batch in packed])
+
+    def _sums(self, log_probs: Tensor, batch: Packed) -> Tensor:
+        """Return what the loss takes of each pair, `[n, 2]`: log-probabilities of the answers, for IPO a token."""
+        sums = ops.segment_sum(log_probs, batch.owner, len(batch.lengths))
+        return (sums / batch.lengths if self.config.loss_type == "ipo" else sums).view(-1, 2)
+
+    def _pair(self, position: int) -> Pair:
+        size = len(self.pairs)
+        return self.pairs[position] if position < size else self.held_out[position - size]
+
+    def _samples(self, position: int) -> list[Sample]:
+        pair = self._pair(position)
+        return [Sample(pair.prompt, pair.chosen), Sample(pair.prompt, pair.rejected)]
+
+    def _packed(self, part: Sequence[int]) -> Packed:
+        return pack([sample for i in part for sample in self._samples(i)], device=self.model.device)
+
+    def _parts(self, batch: Sequence[int]) -> list[list[int]]:
+        parts = group_batches([self._samples(i) for i in batch], tokens=self.config.micro_batch_tokens)
+        return [[batch[i] for i in part] for part in parts]
+
+    def state_dict(self) -> State:
+        """Return everything that an exact resume needs, the reference among it."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.stepper.state_dict(),
+            "consumed": self.consumed,
+            "reference": self.reference.state_dict() if self.reference else None,
+            "precomputed": self.precomputed,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of `state_dict`, exactly.
+
+        Raises:
+            ValueError: it belongs to other pairs or another model.
+        """
+        kept, size = state["precomputed"], len(self.pairs) + len(self.held_out)
+        if kept is not None and len(kept) != size:
+            raise ValueError(
+                f"the state has the reference's log-probabilities of {len(kept)} pairs, but there are {size}: load it "
+                "with the data set and limits of its own run"
+            )
+        self.model.load_state_dict(state["model"])
+        self.stepper.load_state_dict(state["optimizer"])
+        self.consumed, self.precomputed = state["consumed"], clone(kept)
+        if self.reference:
+            self.reference.load_state_dict(state["reference"])

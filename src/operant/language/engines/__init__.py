@@ -1,0 +1,6 @@
+"""What samples completions: a small protocol, a model in this process, and a vLLM server."""
+
+from operant.language.engines.native import NativeEngine
+from operant.language.engines.protocol import Completion, Engine, Sampling
+
+__all__ = ["Completion", "Engine", "NativeEngine", "Sampling"]

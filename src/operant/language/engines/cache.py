@@ -1,0 +1,128 @@
+"""The keys and values of sequences that are being completed: `Slots`."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+STEP = 64
+"""Tokens by which the room of all sequences grows."""
+
+
+class Slots:
+    """A layout (`operant.language.attention.Layout`) in which each row is the next token of another sequence.
+
+    The sequences in use lie at the front, so that a step attends to a view of what is stored.
+
+    Args:
+        rows: most sequences at once.
+        longest: most tokens that a sequence can have, for which room is made at most; None: not known.
+    """
+
+    def __init__(self, rows: int, longest: int | None = None):
+        self.rows, self.longest = rows, longest
+        self.lengths = torch.zeros(rows, dtype=torch.int64)
+        self.used = 0
+        self._room = 0
+        self._stored: list[tuple[Tensor, Tensor]] = []
+        self._places: Tensor | None = None
+        self._mask: Tensor | None = None
+        self._reach = 0
+
+    def fill(self, stored: list[tuple[Tensor, Tensor]], starts: list[int], lengths: list[int]) -> None:
+        """Add a sequence for each start, with the keys and values of its prompt.
+
+        Args:
+            stored: for every layer keys and values of packed prompts, `[n, K, D]` each.
+            starts: where in them the prompt of each new sequence begins; equal ones share a prompt.
+            lengths: how long it is.
+        """
+        first, count = self.used, len(starts)
+        self._grow(max(lengths) + 1, stored)
+        index = torch.tensor(starts).unsqueeze(1) + torch.arange(max(lengths)).clamp(
+            max=torch.tensor(lengths).unsqueeze(1) - 1
+        )
+        index = index.to(stored[0][0].device)
+        for (keys, values), (new_keys, new_values) in zip(self._stored, stored, strict=True):
+            for target, source in ((keys, new_keys), (values, new_values)):
+                target[first : first + count, :, : max(lengths)] = source[index].transpose(1, 2)
+        self.lengths[first : first + count] = torch.tensor(lengths)
+        self.used += count
+
+    def begin(self) -> Tensor:
+        """Make room for one more token of every sequence; return the positions of these tokens, `[used]`."""
+        positions = self.lengths[: self.used].clone()
+        self._reach = int(positions.max()) + 1
+        self._grow(self._reach)
+        device = self._stored[0][0].device
+        self._places = positions.to(device)
+        uniform = bool((positions == positions[0]).all())
+        seen = None if uniform else torch.arange(self._reach) <= positions.unsqueeze(1)
+        self._mask = None if seen is None else seen[:, None, None].to(device)
+        self._rows_in_use = torch.arange(self.used, device=device)
+        self.lengths[: self.used] += 1
+        return self._places
+
+    def attend(
+        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, *, scale: float, window: int | None
+    ) -> Tensor:
+        """Store the new tokens' keys and values and attend to all of their sequences; see `Layout`."""
+        stored_keys, stored_values = self._stored[layer]
+        stored_keys[self._rows_in_use, :, self._places] = keys
+        stored_values[self._rows_in_use, :, self._places] = values
+        mask = self._mask if window is None or window >= self._reach else self._windowed(window)
+        grouped = queries.view(self.used, keys.shape[1], -1, queries.shape[-1])
+        seen_keys, seen_values = (stored[: self.used, :, : self._reach] for stored in (stored_keys, stored_values))
+        found = scaled_dot_product_attention(grouped, seen_keys, seen_values, attn_mask=mask, scale=scale)
+        return found.reshape(queries.shape)
+
+    def remove(self, positions: list[int]) -> list[int]:
+        """Free the sequences at some positions; the last ones move into the gaps.
+
+        Returns:
+            For each position of those now in use, the position that it had before.
+        """
+        gone = set(positions)
+        left = self.used - len(gone)
+        gaps = sorted(p for p in gone if p < left)
+        movers = [p for p in range(left, self.used) if p not in gone]
+        if gaps:
+            device = self._stored[0][0].device
+            target, source = torch.tensor(gaps, device=device), torch.tensor(movers, device=device)
+            reach = int(self.lengths[movers].max())
+            for pair in self._stored:
+                for stored in pair:
+                    stored[target, :, :reach] = stored[source, :, :reach]
+            self.lengths[gaps] = self.lengths[movers]
+        self.used = left
+        moved = dict(zip(gaps, movers, strict=True))
+        return [moved.get(p, p) for p in range(left)]
+
+    def _windowed(self, window: int) -> Tensor:
+        assert self._places is not None  # noqa: S101 - `begin` comes before
+        distance = self._places[:, None] - torch.arange(self._reach, device=self._places.device)
+        return ((distance >= 0) & (distance < window))[:, None, None]
+
+    def _grow(self, length: int, like: list[tuple[Tensor, Tensor]] | None = None) -> None:
+        """Make room for sequences of `length` tokens."""
+        if length <= self._room:
+            return
+        room = -(-length // STEP) * STEP
+        room = room if self.longest is None else min(room, max(length, self.longest))
+        old, self._room = self._room, room
+        if not self._stored:
+            assert like is not None  # noqa: S101 - the first call comes with keys and values
+            self._stored = [
+                (
+                    keys.new_zeros(self.rows, keys.shape[1], room, keys.shape[2]),
+                    values.new_zeros(self.rows, values.shape[1], room, values.shape[2]),
+                )
+                for keys, values in like
+            ]
+            return
+        for layer, (keys, values) in enumerate(self._stored):  # one after the other, to hold no two copies of all
+            self._stored[layer] = self._wider(keys, old, room), self._wider(values, old, room)
+
+    def _wider(self, stored: Tensor, old: int, room: int) -> Tensor:
+        wider = stored.new_zeros(*stored.shape[:2], room, stored.shape[3])
+        wider[: self.used, :, :old] = stored[: self.used]
+        return wider

@@ -1,0 +1,134 @@
+"""JSON over HTTP, with deadlines and second attempts: `Connection`."""
+
+import http.client
+import json
+import os
+import time
+import warnings
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+KEY = "VLLM_API_KEY"
+"""Environment variable with the key that a server may ask for, as vLLM itself calls it."""
+PAUSE = 0.5
+"""Seconds before the second attempt; twice as many before each further one."""
+
+_SHOWN = 500
+"""Characters of a server's answer that an error shows."""
+_AGAIN = {429, 500, 502, 503, 504}
+"""Answers after which the same request may succeed."""
+_OK = 200
+
+
+class ServerError(OSError):
+    """A server cannot be reached, takes too long, or refuses a request.
+
+    Attributes:
+        status: of the HTTP answer; 0 if there was none.
+    """
+
+    def __init__(self, message: str, status: int = 0):
+        super().__init__(message)
+        self.status = status
+
+
+class Connection:
+    """Where a server is, and how long to wait for it. It can be used by several threads at once.
+
+    Args:
+        address: such as `http://127.0.0.1:8000`.
+        seconds: that one attempt of a request may take.
+        attempts: at one request, if the server does not answer or is busy. All requests here can be repeated safely.
+
+    Raises:
+        ValueError: the address is none.
+    """
+
+    def __init__(self, address: str, *, seconds: float = 600.0, attempts: int = 3):
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"a server's address looks like http://127.0.0.1:8000, got {address!r}")
+        if not seconds > 0 or attempts < 1:
+            raise ValueError(f"seconds must be above 0 and attempts at least 1, got {seconds} and {attempts}")
+        self.address, self.seconds, self.attempts = address.rstrip("/"), seconds, attempts
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
+        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self._headers = {"Content-Type": "application/json"}
+        if key := os.environ.get(KEY):
+            self._headers["Authorization"] = f"Bearer {key}"
+        if not self._secure and not loopback(parts.hostname):
+            warnings.warn(
+                f"what is said to {address} can be read and changed on the way; use https, or a tunnel to 127.0.0.1",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def get(self, path: str) -> Any:
+        """Return what the server has at a path; see `post`."""
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, body: Any = None) -> Any:
+        """Send an object and return the answer, None if it is empty.
+
+        Raises:
+            ServerError: there is no answer, or the server refuses; the message holds its reason.
+        """
+        return self._ask("POST", path, body)
+
+    def _ask(self, method: str, path: str, body: Any) -> Any:
+        data = None if body is None else json.dumps(body, allow_nan=False).encode()
+        for attempt in range(self.attempts):
+            try:
+                return self._once(method, path, data)
+            except ServerError as error:
+                if attempt + 1 == self.attempts or (error.status and error.status not in _AGAIN):
+                    raise
+            time.sleep(PAUSE * 2**attempt)
+        raise AssertionError("unreachable")
+
+    def _once(self, method: str, path: str, data: bytes | None) -> Any:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=self.seconds)
+        try:
+            connection.request(method, self._path + path, data, self._headers)
+            answer = connection.getresponse()
+            status, text = answer.status, answer.read().decode("utf-8", errors="replace")
+        except TimeoutError as error:
+            raise ServerError(
+                f"{self.address}{path} did not answer within {self.seconds:g} seconds: ask for fewer tokens at once, "
+                "or allow more seconds"
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = "it hung up" if isinstance(error, http.client.HTTPException) else str(error)
+            raise ServerError(f"{self.address} cannot be reached ({reason}): is the server running?") from error
+        finally:
+            connection.close()
+        if status != _OK:
+            raise ServerError(f"{self.address}{path} answered {status}: {_reason(text)}", status)
+        try:
+            return json.loads(text) if text.strip() else None
+        except json.JSONDecodeError as error:
+            raise ServerError(
+                f"{self.address}{path} answered with what is no JSON: {text[:_SHOWN]!r}", status
+            ) from error
+
+
+def loopback(host: str) -> bool:
+    """Tell whether a host is this machine, by its name alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _reason(text: str) -> str:
+    """Return the message of an answer that refuses, in the forms that servers give it."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        found = text
+    for name in ("error", "message", "detail"):
+        if isinstance(found, dict) and found.get(name):
+            found = found[name]
+    return str(found)[:_SHOWN]

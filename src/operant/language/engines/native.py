@@ -1,0 +1,243 @@
+"""Sampling from a model in this process: `NativeEngine`.
+
+Each prompt goes through the model once, whatever the number of its completions. A sequence that has ended leaves the
+batch at once, and the next one in the queue takes its place. Chance is drawn for every sequence beforehand, so what a
+sequence becomes does not depend on which others are beside it (up to rounding).
+"""
+
+from collections.abc import Generator, Sequence
+
+import torch
+from torch import Tensor
+
+from operant.language.attention import Segment, Segments
+from operant.language.engines.cache import Slots
+from operant.language.engines.protocol import Completion, Sampling
+from operant.language.models import LanguageModel
+
+ROWS = 256
+"""Most sequences that are completed at once, unless another number is asked for."""
+PREFILL_TOKENS = 8192
+"""Most tokens of prompts that go through the model at once; a longer prompt goes alone."""
+
+
+class NativeEngine:
+    """Samples from a model of transformers.
+
+    Args:
+        model: shared with whoever trains it, so that its weights are always the latest.
+        rows: most sequences at once. More are faster and need more memory.
+
+    Attributes:
+        version: number of updates.
+    """
+
+    def __init__(self, model: LanguageModel, *, rows: int = ROWS):
+        if rows < 1:
+            raise ValueError(f"rows must be at least 1, got {rows}")
+        self.model, self.rows, self.version = model, rows, 0
+
+    @torch.no_grad()
+    def generate(
+        self, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling, *, generator: torch.Generator
+    ) -> list[list[Completion]]:
+        """Draw completions; see `Engine`.
+
+        Raises:
+            ValueError: a prompt has no token, or `count` is not positive.
+        """
+        if count < 1 or not all(prompts):
+            raise ValueError("every prompt needs at least one token and one completion")
+        if not prompts:
+            return []
+        batch = _Batch(self.model, prompts, count, sampling, generator=generator, rows=self.rows)
+        while batch.busy:
+            batch.step()
+        found = batch.completions()
+        return [found[i : i + count] for i in range(0, len(found), count)]
+
+    def stream(
+        self, prompt: Sequence[int], sampling: Sampling, *, generator: torch.Generator
+    ) -> Generator[list[int], None, None]:
+        """Draw the same completion of one prompt as `generate`, and yield its tokens as they come.
+
+        Raises:
+            ValueError: the prompt has no token.
+        """
+        if not prompt:
+            raise ValueError("the prompt needs at least one token")
+        batch = _Batch(self.model, [prompt], 1, sampling, generator=generator, rows=1)
+        seen = 0
+        while batch.busy:
+            with torch.no_grad():
+                batch.step()
+            yield batch.ids[0, seen : batch.lengths[0]].tolist()
+            seen = batch.lengths[0]
+
+    def update(self, model: LanguageModel) -> None:
+        """Count a version: the weights are shared."""
+        self.model = model
+        self.version += 1
+
+    def close(self) -> None:
+        """Hold nothing, give back nothing."""
+
+
+class _Batch:
+    """One call of `NativeEngine.generate`; sequences are numbered prompt by prompt."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        sampling: Sampling,
+        *,
+        generator: torch.Generator,
+        rows: int,
+    ):
+        self.model, self.prompts, self.count, self.sampling = model, prompts, count, sampling
+        total = len(prompts) * count
+        device = model.device
+        chance = torch.rand(total, sampling.max_tokens, generator=generator, dtype=torch.float64)
+        self.chance = chance.to(device) if sampling.temperature else None
+        self.ids = torch.zeros(total, sampling.max_tokens, dtype=torch.int64, device=device)
+        self.log_probs = torch.zeros(total, sampling.max_tokens, device=device)
+        self.lengths = [0] * total
+        self.truncated = [False] * total
+        self.stop = torch.tensor(sorted(model.stop), device=device)
+        self.slots = Slots(min(rows, total), max(map(len, prompts)) + sampling.max_tokens)
+        self.active: list[int] = []
+        self.waiting = total
+        self._tokens = torch.zeros(0, dtype=torch.int64, device=device)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.active or self.waiting)
+
+    def step(self) -> None:
+        """Take up waiting sequences if a quarter of the places is free, then add one token to each."""
+        free = self.slots.rows - len(self.active)
+        if self.waiting and (not self.active or free * 4 >= self.slots.rows):
+            self._take_up(free)
+        if not self.active:
+            return
+        positions = self.slots.begin()
+        hidden = self.model.hidden(self._tokens, positions, self.slots)
+        self._choose(self.model.logits(hidden), self.active)
+
+    def completions(self) -> list[Completion]:
+        """Return what has become of every sequence."""
+        ids, log_probs = self.ids.tolist(), self.log_probs.tolist()
+        return [
+            Completion(tokens[:n], logs[:n], cut)
+            for tokens, logs, n, cut in zip(ids, log_probs, self.lengths, self.truncated, strict=True)
+        ]
+
+    def _take_up(self, free: int) -> None:
+        first = len(self.lengths) - self.waiting
+        end = first + min(free, self.waiting)
+        tokens, wanted = 0, list[int]()
+        for prompt in range(first // self.count, -(-end // self.count)):
+            tokens += len(self.prompts[prompt])
+            if wanted and tokens > PREFILL_TOKENS:
+                end = prompt * self.count
+                break
+            wanted.append(prompt)
+        new = range(first, end)
+        self.waiting -= len(new)
+        prefill, starts = Prefill.of([self.prompts[p] for p in wanted], self.model.device)
+        hidden = self.model.hidden(prefill.ids, prefill.positions, prefill)
+        place = dict(zip(wanted, starts, strict=True))
+        begins = [place[index // self.count] for index in new]
+        sizes = [len(self.prompts[index // self.count]) for index in new]
+        last = torch.tensor([b + n - 1 for b, n in zip(begins, sizes, strict=True)], device=hidden.device)
+        self.slots.fill(prefill.stored, begins, sizes)
+        self.active += new
+        tokens = self._tokens
+        self._tokens = torch.zeros(0, dtype=torch.int64, device=hidden.device)
+        self._choose(self.model.logits(hidden.index_select(0, last)), list(new), before=tokens)
+
+    def _choose(self, logits: Tensor, sequences: list[int], before: Tensor | None = None) -> None:
+        """Draw the next token of some sequences, the last ones of those in use; those that end leave."""
+        at = torch.tensor(sequences, device=logits.device)
+        column = torch.tensor([self.lengths[i] for i in sequences], device=logits.device)
+        chance = None if self.chance is None else self.chance[at, column]
+        tokens, log_probs = draw(logits, self.sampling, chance)
+        self.ids[at, column], self.log_probs[at, column] = tokens, log_probs
+        ended = torch.isin(tokens, self.stop).tolist()
+        over: list[int] = []
+        offset = len(self.active) - len(sequences)
+        for row, (sequence, stopped) in enumerate(zip(sequences, ended, strict=True)):
+            self.lengths[sequence] += 1
+            full = self.lengths[sequence] >= self.sampling.max_tokens
+            if stopped or full:
+                over.append(offset + row)
+                self.truncated[sequence] = not stopped
+        self._tokens = tokens if before is None else torch.cat([before, tokens])
+        if over:
+            order = self.slots.remove(over)
+            self.active = [self.active[p] for p in order]
+            self._tokens = self._tokens[torch.tensor(order, dtype=torch.int64, device=logits.device)]
+
+
+class Prefill(Segments):
+    """Packed prompts, whose keys and values are kept."""
+
+    def __init__(self, segments: Sequence[Segment], ids: Tensor, positions: Tensor):
+        super().__init__(segments, ids.device)
+        self.ids, self.positions = ids, positions
+        self.stored: list[tuple[Tensor, Tensor]] = []
+
+    @classmethod
+    def of(cls, prompts: Sequence[Sequence[int]], device: torch.device) -> tuple["Prefill", list[int]]:
+        """Return the layout of some prompts, and where each of them begins."""
+        starts, ids, positions = [], [], []
+        for prompt in prompts:
+            starts.append(len(ids))
+            ids += prompt
+            positions += range(len(prompt))
+        segments = [Segment(start, len(prompt)) for start, prompt in zip(starts, prompts, strict=True)]
+        return cls(segments, torch.tensor(ids, device=device), torch.tensor(positions, device=device)), starts
+
+    def attend(
+        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, *, scale: float, window: int | None
+    ) -> Tensor:
+        """Keep keys and values; see `Layout`."""
+        self.stored.append((keys, values))
+        return super().attend(layer, queries, keys, values, scale=scale, window=window)
+
+
+def draw(logits: Tensor, sampling: Sampling, chance: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Choose a token from each row of logits.
+
+    Args:
+        logits: `[n, V]`.
+        sampling: how.
+        chance: `[n]` uniform numbers in [0, 1), one for each row; None chooses the likeliest token.
+
+    Returns:
+        Tokens and their log-probabilities, `[n]` each.
+    """
+    if sampling.temperature:
+        logits = logits / sampling.temperature
+    log_probs = logits.log_softmax(-1)
+    if chance is None:
+        tokens = log_probs.argmax(-1)
+    else:
+        mass = _cut(log_probs.exp(), sampling).double().cumsum(-1)
+        tokens = torch.searchsorted(mass, (chance * mass[:, -1]).unsqueeze(1), right=True).squeeze(1)
+    return tokens, log_probs.gather(1, tokens.unsqueeze(1)).squeeze(1)
+
+
+def _cut(probabilities: Tensor, sampling: Sampling) -> Tensor:
+    """Return the probabilities with those that `top_k` and `top_p` exclude set to 0."""
+    if sampling.top_k and sampling.top_k < probabilities.shape[-1]:
+        least = probabilities.topk(sampling.top_k).values[:, -1:]
+        probabilities = probabilities.masked_fill(probabilities < least, 0)
+    if sampling.top_p < 1:
+        ordered, order = probabilities.sort(-1, descending=True)
+        before = ordered.cumsum(-1) - ordered
+        enough = before >= sampling.top_p * ordered.sum(-1, keepdim=True)
+        probabilities = probabilities.masked_fill(enough.gather(1, order.argsort(-1)), 0)
+    return probabilities

@@ -1,0 +1,298 @@
+"""Sampling from a vLLM server (Kwon et al. 2023, arXiv:2309.06180) over HTTP: `VLLMEngine`.
+
+Token ids go out, token ids and log-probabilities come back. New weights are written to a folder that the server reads.
+Nothing is taken on trust: after every update the server has to give the trainer's log-probabilities to fixed sequences,
+and before the first sample it is found out what its log-probabilities mean.
+"""
+
+import math
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from operant.language.engines.connection import Connection, ServerError
+from operant.language.engines.handover import send
+from operant.language.engines.native import NativeEngine
+from operant.language.engines.protocol import Completion, Sampling
+from operant.language.models import LanguageModel
+from operant.language.packing import Sample, pack
+
+GAPS: Mapping[torch.dtype, float] = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
+"""Most that the server's log-probabilities of the probes may be off on average, in nats, by what the trainer computes
+in."""
+PROBES, PROBE_TOKENS = 4, 16
+"""Sequences that both sides judge, and the most tokens of one. The model itself draws them at the start."""
+CONNECTIONS = 64
+"""Most requests at once, unless another number is asked for; one request asks for all completions of a prompt."""
+
+START = "Start one with `VLLM_SERVER_DEV_MODE=1 vllm serve FOLDER --logprobs-mode processed_logprobs`."
+"""Said where no server is found."""
+
+_SEEDS = 1 << 62
+_CERTAIN = 1e-3
+_ALIKE = 0.5
+_HOLDERS: "weakref.WeakValueDictionary[str, VLLMEngine]" = weakref.WeakValueDictionary()
+"""Whose weights each server has: several learners of one process can share a server."""
+
+
+class VLLMEngine:
+    """Samples from a server that has the weights of a model.
+
+    Each prompt has a seed of its own, drawn from the generator, so what is drawn repeats as far as the server's
+    arithmetic does. An adapter is added to the weights that it belongs to before they are sent. The server is reached
+    when it is first needed, so that a run can be looked at without one.
+
+    Args:
+        address: of the server, such as `http://127.0.0.1:8000`. It was started with `VLLM_SERVER_DEV_MODE=1` and serves
+            a model of the same architecture; its weights do not matter.
+        model: what it is to sample from.
+        seconds: that one request may take.
+        connections: most requests at once.
+        folder: where weights are written; the server has to see it under the same path. Default: a temporary folder,
+            which suits a server on this machine.
+
+    Attributes:
+        version: number of updates.
+
+    Raises:
+        ValueError: the address is none, or `connections` is not positive.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        model: LanguageModel,
+        *,
+        seconds: float = 600.0,
+        connections: int = CONNECTIONS,
+        folder: str | Path | None = None,
+    ):
+        if connections < 1:
+            raise ValueError(f"connections must be at least 1, got {connections}")
+        self.model, self.connections, self.version = model, connections, 0
+        self._server = Connection(address, seconds=seconds)
+        self._parent = None if folder is None else Path(folder).resolve()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def connect(self) -> None:
+        """Give the server the weights, and find out what it can do; `generate` does so if nobody has.
+
+        Raises:
+            ValueError: the server has another precision or vocabulary than the model.
+            ServerError: it cannot be reached, or takes no weights.
+        """
+        self._name, self._limit = _served(self._server)
+        self._probes = _probes(self.model)
+        self._folder = tempfile.TemporaryDirectory(prefix="operant-weights-", dir=self._parent)
+        try:
+            self._hand_over(Path(self._folder.name))
+            self._processed = self._reports_what_it_draws_from()
+        except BaseException:
+            self.close()
+            raise
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling, *, generator: torch.Generator
+    ) -> list[list[Completion]]:
+        """Draw completions; see `Engine`.
+
+        Raises:
+            ValueError: a prompt has no token, `count` is not positive, or the server cannot do what is asked: it takes
+                no sequences of this length, its log-probabilities are others, or its weights are not the model's.
+            ServerError: it does not answer as it should.
+        """
+        if count < 1 or not all(prompts):
+            raise ValueError("every prompt needs at least one token and one completion")
+        if not prompts:
+            return []
+        if self._folder is None:
+            self.connect()
+        elif _HOLDERS.get(self._server.address) is not self:
+            self._hand_over(Path(self._folder.name))
+        else:
+            self._verify()
+        self._check(sampling, max(map(len, prompts)))
+        seeds = torch.randint(_SEEDS, (len(prompts),), generator=generator).tolist()
+        with ThreadPoolExecutor(min(self.connections, len(prompts))) as pool:
+            found = list(pool.map(lambda prompt, seed: self._complete(prompt, count, sampling, seed), prompts, seeds))
+        return [
+            [self._whole(prompt, completion, sampling) for completion in completions]
+            for prompt, completions in zip(prompts, found, strict=True)
+        ]
+
+    def update(self, model: LanguageModel) -> None:
+        """Give the server the weights that `model` has now.
+
+        Raises:
+            ValueError: it does not give the model's log-probabilities afterwards.
+            ServerError: it does not take them.
+        """
+        self.model = model
+        self.version += 1
+        if self._folder is not None:
+            self._hand_over(Path(self._folder.name))
+
+    def close(self) -> None:
+        """Remove the folder of weights. The server goes on with what it has."""
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _check(self, sampling: Sampling, longest: int) -> None:
+        """Refuse what the server would do in another way than `Engine` says."""
+        if self._limit is not None and longest + sampling.max_tokens > self._limit:
+            raise ValueError(
+                f"a prompt of {longest} tokens and a completion of {sampling.max_tokens} are more than the "
+                f"{self._limit} that the server takes: start it with a larger --max-model-len, or shorten max_prompt "
+                "or max_completion"
+            )
+        if not sampling.temperature:
+            return
+        if self._processed and (sampling.top_k or sampling.top_p < 1):
+            raise ValueError(
+                "the server gives log-probabilities after the cut by top_k and top_p, but those before it are wanted: "
+                "sample without a cut, or start it with --logprobs-mode raw_logprobs and sample at temperature 1"
+            )
+        if not self._processed and sampling.temperature != 1:
+            raise ValueError(
+                f"the server gives log-probabilities at temperature 1, but those at {sampling.temperature:g} are "
+                "wanted: start it with --logprobs-mode processed_logprobs"
+            )
+
+    def _complete(self, prompt: Sequence[int], count: int, sampling: Sampling, seed: int) -> list[Completion]:
+        cut = {"top_k": sampling.top_k, "top_p": sampling.top_p} if sampling.temperature else {}
+        choices = self._ask(
+            prompt=list(prompt),
+            n=count,
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            seed=seed,
+            **cut,
+        )
+        if len(choices) != count:
+            raise ServerError(f"{self._server.address} gave {len(choices)} completions, {count} were asked for")
+        return [self._read(choice) for choice in choices]
+
+    def _ask(self, **fields: Any) -> list[Any]:
+        """Return the completions of a request, in order. All that could fall back on the server's defaults is named."""
+        body = {
+            **{"model": self._name, "logprobs": 0, "return_token_ids": True},
+            **{"ignore_eos": True, "stop_token_ids": sorted(self.model.stop), "min_tokens": 0},
+            **{"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+            **{"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+        }
+        answer = self._server.post("/v1/completions", body | fields)
+        try:
+            return sorted(answer["choices"], key=lambda choice: choice["index"])
+        except (KeyError, TypeError) as error:
+            raise ServerError(f"{self._server.address} answered with no completions: {str(answer)[:200]}") from error
+
+    def _read(self, choice: Mapping[str, Any]) -> Completion:
+        """Return a completion; without the last log-probability if the server leaves the stop token out."""
+        ids, reason, stop = choice.get("token_ids"), choice.get("finish_reason"), choice.get("stop_reason")
+        log_probs = (choice.get("logprobs") or {}).get("token_logprobs")
+        if ids is None or log_probs is None:
+            raise ServerError(
+                f"{self._server.address} gives no token ids or no log-probabilities: it needs a newer vLLM (0.32 works)"
+            )
+        ids = list(ids)
+        if reason == "stop" and stop in self.model.stop and ids[-1:] != [stop]:
+            ids.append(stop)
+        ended = bool(ids) and ids[-1] in self.model.stop
+        if (reason, ended) not in (("stop", True), ("length", False)):
+            raise ServerError(
+                f"{self._server.address} ended a completion with {reason!r} at the token {ids[-1] if ids else None} "
+                f"({stop=}), although the tokens that end one are {sorted(self.model.stop)}: start it with "
+                "--generation-config vllm, which adds none of its own"
+            )
+        if len(ids) - len(log_probs) not in ((0, 1) if ended else (0,)):
+            raise ServerError(f"{self._server.address} gives {len(log_probs)} log-probabilities of {len(ids)} tokens")
+        size = self.model.network.get_output_embeddings().weight.shape[0]
+        if max(ids) >= size:
+            raise ValueError(
+                f"the server has drawn the token {max(ids)}, but the model has {size}: it has another model"
+            )
+        return Completion(ids, list(map(float, log_probs)), truncated=not ended)
+
+    def _whole(self, prompt: Sequence[int], completion: Completion, sampling: Sampling) -> Completion:
+        """Add the trainer's log-probability of a stop token whose own the server keeps to itself."""
+        ids, log_probs, truncated = completion
+        if len(log_probs) == len(ids):
+            return completion
+        packed = pack([Sample([*prompt, *ids[:-1]], ids[-1:])], device=self.model.device)
+        with torch.no_grad():
+            last, _ = self.model.log_probs(packed, temperature=sampling.temperature or 1.0)
+        return Completion(ids, [*log_probs, float(last)], truncated)
+
+    def _hand_over(self, folder: Path) -> None:
+        """Give the server the weights of now, and check that it samples from them."""
+        send(self._server, self.model, folder / f"version-{self.version}")
+        _HOLDERS[self._server.address] = self
+        likelihoods = self.model.likelihoods(self._probes, tokens=PROBES * (PROBE_TOKENS + 1))
+        self._expected = torch.cat(likelihoods).tolist()
+        self._verify()
+
+    def _verify(self) -> None:
+        """Compare the server's log-probabilities of the probes with the model's at the last update."""
+        choices = self._ask(prompt=[[*p.prompt, *p.completion] for p in self._probes], max_tokens=1, prompt_logprobs=0)
+        try:
+            found = [
+                choice["prompt_logprobs"][i + 1][str(token)]["logprob"]
+                for choice, probe in zip(choices, self._probes, strict=True)
+                for i, token in enumerate(probe.completion)
+            ]
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise ServerError(f"{self._server.address} gives no log-probabilities of prompts") from error
+        gap = math.fsum(abs(a - b) for a, b in zip(found, self._expected, strict=True)) / len(found)
+        if not gap <= GAPS[self.model.dtype]:
+            dtype = str(self.model.dtype).removeprefix("torch.")
+            raise ValueError(
+                f"the server's log-probabilities are {gap:.2g} nats off the trainer's after update {self.version} (at "
+                f"most {GAPS[self.model.dtype]:g} can be rounding): it computes in another precision (start it with "
+                f"--dtype {dtype}), has kept earlier weights, was restarted, or has other ones from another process"
+            )
+
+    @torch.no_grad()
+    def _reports_what_it_draws_from(self) -> bool:
+        """Tell whether log-probabilities are those after temperature and cuts, or those of the model itself.
+
+        The unlikeliest token is forced: it is certain where choices are counted, and unlikely where they are not.
+        """
+        prompt = list(self._probes[0].prompt)
+        packed = pack([Sample(prompt, [0])], device=self.model.device)
+        log_probs = self.model.logits(self.model.read(packed).index_select(0, packed.before)).log_softmax(-1).squeeze(0)
+        token = int(log_probs.argmin())
+        (choice,) = self._ask(prompt=prompt, max_tokens=1, temperature=2.0, allowed_token_ids=[token])
+        (value,) = (choice.get("logprobs") or {}).get("token_logprobs") or [math.nan]
+        if abs(value) < _CERTAIN:
+            return True
+        if abs(value - float(log_probs[token])) < _ALIKE:
+            return False
+        raise ValueError(
+            f"the server says {value:g} where a log-probability should be 0 or {float(log_probs[token]):.3g}: start it "
+            "with --logprobs-mode processed_logprobs"
+        )
+
+
+def _served(server: Connection) -> tuple[str, int | None]:
+    """Return the name of the model that a server has, and the longest sequence that it takes."""
+    try:
+        found = server.get("/v1/models")["data"]
+        card = next(card for card in found if not card.get("parent"))
+        return card["id"], card.get("max_model_len")
+    except (KeyError, TypeError, AttributeError, StopIteration) as error:
+        raise ServerError(f"{server.address} names no model: is it a vLLM server?") from error
+    except ServerError as error:
+        raise ServerError(f"{error} {START}", error.status) from error
+
+
+def _probes(model: LanguageModel) -> list[Sample]:
+    """Return some sequences that the model finds likely, for both sides to judge."""
+    start, generator = [min(model.stop)], torch.Generator().manual_seed(0)
+    (found,) = NativeEngine(model).generate([start], PROBES, Sampling(PROBE_TOKENS), generator=generator)
+    return [Sample(start, completion.ids) for completion in found]

@@ -1,0 +1,115 @@
+"""How good a policy is on held-out prompts: greedy answers, and many sampled ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from operant import ops, streams
+from operant.language.engines.native import NativeEngine
+from operant.language.engines.protocol import Sampling
+from operant.language.models import LanguageModel
+from operant.language.rollouts import Answers, Judge, judge
+from operant.language.tokenised import Prompt
+from operant.language.tokens import decode
+from operant.runtime.statistics import stratified_bootstrap
+
+SHOWN = 16
+"""Prompts of an evaluation of one seed whose answers are kept, to be looked at and labelled."""
+DRAWN = 2
+"""Answers to each of them that are drawn at temperature 1, beside the likeliest one."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What k sampled answers to each of P prompts tell.
+
+    Attributes:
+        average: avg@k, the mean reward of all answers.
+        interval: 95 % bootstrap interval of it over the prompts.
+        passes: by k, the probability that at least one of k answers is right (reward 1 or more), estimated without
+            bias.
+        samples: answers per prompt, n.
+    """
+
+    average: float
+    interval: tuple[float, float]
+    passes: dict[int, float]
+    samples: int
+
+
+def greedy(
+    model: LanguageModel, prompts: Sequence[Prompt], rewards: Judge, *, max_tokens: int
+) -> tuple[list[float], list[dict[str, Any]]]:
+    """Score the likeliest answers.
+
+    Args:
+        model: answers.
+        prompts: held-out ones.
+        rewards: score; an answer without a reward scores 0.
+        max_tokens: longest answer.
+
+    Returns:
+        The reward of each prompt; and what was answered to the first few, to be looked at: the likeliest answer to each
+        (`temperature` 0), then others that were drawn.
+    """
+    sampling = Sampling(max_tokens=max_tokens, temperature=0)
+    answers = ask(model, prompts, 1, sampling, generator=torch.Generator())
+    scores = judge(rewards, answers).total.nan_to_num().tolist()
+    sampling, generator = Sampling(max_tokens=max_tokens), streams.torch_generator(0, "shown answers")
+    drawn = ask(model, prompts[:SHOWN], DRAWN, sampling, generator=generator)
+    others = judge(rewards, drawn).total.nan_to_num().tolist()
+    return scores, [*_shown(answers, scores, 0.0)[:SHOWN], *_shown(drawn, others, 1.0)]
+
+
+def _shown(answers: Answers, scores: Sequence[float], temperature: float) -> list[dict[str, Any]]:
+    """Return answers as records of `eval/samples.jsonl`."""
+    return [
+        {
+            "prompt": prompt.row["prompt"],
+            "completion": text,
+            "reward": score,
+            "truncated": completion.truncated,
+            "temperature": temperature,
+        }
+        for prompt, text, completion, score in zip(
+            answers.prompts, answers.texts, answers.completions, scores, strict=True
+        )
+    ]
+
+
+def sampled(
+    model: LanguageModel, prompts: Sequence[Prompt], rewards: Judge, *, max_tokens: int, count: int, seed: int
+) -> Sampled:
+    """Score `count` answers to each prompt, drawn at temperature 1.
+
+    Args:
+        model: answers.
+        prompts: held-out ones.
+        rewards: score; a reward of 1 or more passes.
+        max_tokens: longest answer.
+        count: answers per prompt.
+        seed: of chance.
+    """
+    generator = streams.torch_generator(seed, "evaluation")
+    answers = ask(model, prompts, count, Sampling(max_tokens=max_tokens), generator=generator)
+    total = judge(rewards, answers).total.nan_to_num().view(-1, count)
+    right = (total >= 1).sum(1)
+    ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= count]
+    return Sampled(
+        average=float(total.mean()),
+        interval=stratified_bootstrap(total.mean(1).double().numpy(), lambda drawn: drawn.mean(-1)),
+        passes={k: float(ops.pass_at_k(right, total=count, k=k).mean()) for k in ks},
+        samples=count,
+    )
+
+
+def ask(
+    model: LanguageModel, prompts: Sequence[Prompt], count: int, sampling: Sampling, *, generator: torch.Generator
+) -> Answers:
+    """Return `count` answers to each prompt, side by side."""
+    found = NativeEngine(model).generate([p.prompt for p in prompts], count, sampling, generator=generator)
+    completions = [completion for answers in found for completion in answers]
+    texts = [decode(model.tokenizer, completion.ids) for completion in completions]
+    return Answers([prompt for prompt in prompts for _ in range(count)], completions, texts)

@@ -1,0 +1,400 @@
+"""Group relative policy optimisation (Shao et al. 2024, arXiv:2402.03300) and what grew out of it.
+
+Several answers to each prompt are sampled; each is judged by how much better its reward is than its siblings', so that
+no critic is needed; the clipped surrogate improves the policy. Four choices make the family: what the advantage is,
+what the objective is, what a token weighs, and which groups take part. A preset names them: `grpo`, `dr-grpo`
+(Liu et al. 2025, arXiv:2503.20783), `dapo` (Yu et al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025,
+arXiv:2505.24864), `rloo` (Ahmadian et al. 2024, arXiv:2402.14740), `gspo` (Zheng et al. 2025, arXiv:2507.18071) and
+`cispo` (MiniMax 2025, arXiv:2506.13585).
+
+What differs from the papers: the weights of `token_mean` are one over the tokens of the whole optimizer step, not of
+each group (as all practice does). Each sample of the KL estimate carries its probability ratio, so that the gradient is
+that of KL(policy‖ref); without (`kl_weighted`), as in the paper, k3 has the gradient of KL(ref‖policy). Dynamic
+sampling (`refill`) asks for as many new prompts as groups were dropped, at most `max_rounds` times, and then goes on
+with what there is. RLOO's divergence is a term of the loss, if it is wanted, and not part of the reward.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from operant import ops, streams
+from operant.language.configs import SamplingConfig
+from operant.language.engines.protocol import Engine, Sampling
+from operant.language.groups import Judged, Seen, group_metrics, measured, plan, weights
+from operant.language.mismatch import check_start, corrections
+from operant.language.models import LanguageModel, Reference
+from operant.language.packing import Packed, pack, take
+from operant.language.process import StepJudge
+from operant.language.rollouts import Judge, Rollout, Sampler
+from operant.language.stepping import Stepper
+from operant.language.tokenised import Prompt
+from operant.runtime.bounds import require
+from operant.runtime.learner import Metrics
+from operant.state import State
+
+logger = logging.getLogger(__name__)
+
+ADVANTAGES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "group": lambda rewards, valid: ops.group_advantages(rewards, valid=valid),
+    "batch": lambda rewards, valid: ops.group_advantages(rewards, scale="batch", valid=valid),
+    "mean": lambda rewards, valid: ops.group_advantages(rewards, scale="none", valid=valid),
+    "leave-one-out": lambda rewards, valid: ops.leave_one_out(rewards, valid=valid),
+}
+"""From rewards and validity `[P, G]` to advantages `[P, G]`: the distance to the group's mean in standard deviations of
+the group, or of the batch, or as it is, or the distance to the mean of the others."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "grpo": {"weights": "sequence_mean", "kl_coefficient": 0.04},
+    "dr-grpo": {"advantage": "mean", "weights": "constant"},
+    "dapo": {"clip_high": 0.28, "filter": "refill", "overlong_buffer": 0.2, "group": 16, "minibatches": 16},
+    "prorl": {
+        "clip_high": 0.4,
+        "filter": "refill",
+        "kl_coefficient": 1e-4,
+        "kl_estimator": "k2",
+        "kl_weighted": False,
+        "reset_every": 200,
+        "temperature": 1.2,
+        "group": 16,
+        "minibatches": 4,
+    },
+    "rloo": {"advantage": "leave-one-out", "weights": "constant"},
+    "gspo": {
+        "objective": "sequence",
+        "weights": "sequence_mean",
+        "clip_low": 3e-4,
+        "clip_high": 4e-4,
+        "minibatches": 4,
+    },
+    "cispo": {"objective": "cispo", "clip_high": 4.0},
+}
+"""Named choices. What a task needs (step size, sizes of batches) is another matter: `operant.language.presets`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPOConfig(SamplingConfig):
+    """Hyperparameters; the defaults are those of TRL's trainer, which people know, not of a paper."""
+
+    learning_rate: float = 1e-6
+    """Step size of AdamW. Models of a few million parameters want 1e-4 to 1e-3."""
+    prompts: int = 32
+    """Prompts of a batch, P."""
+    group: int = 8
+    """Answers to each prompt, G, at least 2. More make the group's mean a better baseline, and cost as much more."""
+    minibatches: int = 1
+    """Optimizer steps that a batch is divided into, by prompts; 1 is on-policy, more are cheaper and clip more. Groups
+    that are left out make the steps fewer, not smaller."""
+    epochs: int = 1
+    """How often a batch is gone through (TRL: num_iterations)."""
+    advantage: Literal["group", "batch", "mean", "leave-one-out"] = "group"
+    """What an answer is measured against, and in which unit (`ADVANTAGES`)."""
+    supervision: Literal["outcome", "process"] = "outcome"
+    """Whether an answer is rewarded as a whole, or each of its steps (the task or a process reward model says how)."""
+    objective: Literal["clip", "sequence", "cispo"] = "clip"
+    """What is clipped: ratios of tokens, ratios of sequences (GSPO), or the weights of a policy gradient (CISPO)."""
+    clip_low: float = 0.2
+    """How far a ratio may fall below 1 before its token loses its gradient; means nothing for cispo."""
+    clip_high: float = 0.2
+    """How far it may rise above 1. More (DAPO: 0.28) lets unlikely tokens grow, and entropy last."""
+    dual_clip: float | None = None
+    """Bound on the ratio where the advantage is negative, above 1 (often 3); None: none. Means nothing for cispo."""
+    weights: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
+    """What a token weighs: as much as any other of the step, one over its answer's length, or one over the longest
+    length allowed (`operant.ops.token_weights`)."""
+    scale: Literal["1/G", "1/sqrt(G)"] = "1/G"
+    """Factor of the sum over a group; Adam cancels it, unless the gradient is clipped or has a KL term."""
+    filter: Literal["none", "drop", "refill"] = "none"
+    """What becomes of groups whose rewards are all equal, before any punishment of lengths: they stay and dilute the
+    mean, they are left out so that the others count more, or others are sampled in their place (dynamic sampling)."""
+    max_rounds: int = 10
+    """Most rounds of sampling for one batch under `refill`."""
+    statistics: int = 0
+    """Extra answers to each prompt that only sharpen mean and standard deviation of the group."""
+    overlong_filter: bool = False
+    """Whether answers that were cut off teach nothing: their tokens leave the loss and its denominator, while their
+    rewards stay in the statistics of the group."""
+    overlong_buffer: float = 0.0
+    """Last share of the longest length over which an answer is punished softly, up to -1 (DAPO: 0.2); 0: not."""
+    kl_coefficient: float = 0.0
+    """Weight of the KL divergence to the reference, a nat a token (TRL: beta). Above 0 a copy of the model is kept."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """How the divergence is estimated (`operant.ops.kl_estimate`)."""
+    kl_weighted: bool = True
+    """Whether each sample of the estimate carries its ratio, with gradient: right for k1 and k3; k2 goes without."""
+    reset_every: int = 0
+    """Batches after which the policy of now becomes the reference and the optimizer forgets (ProRL); 0: never."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        require(
+            self,
+            prompts="[1, inf)",
+            group="[2, inf)",
+            minibatches=f"[1, {self.prompts}]",
+            epochs="[1, inf)",
+            advantage=tuple(ADVANTAGES),
+            supervision=("outcome", "process"),
+            objective=tuple(OBJECTIVES),
+            clip_low="(0, 1]",
+            clip_high="(0, inf)",
+            dual_clip="(1, inf) or None",
+            weights=("token_mean", "sequence_mean", "constant"),
+            scale=("1/G", "1/sqrt(G)"),
+            filter=("none", "drop", "refill"),
+            max_rounds="[1, inf)",
+            statistics="[0, inf)",
+            overlong_buffer="[0, 1]",
+            kl_coefficient="[0, inf)",
+            kl_estimator=("k1", "k2", "k3"),
+            reset_every="[0, inf)",
+        )
+        if self.supervision == "process" and (self.advantage != "group" or self.overlong_buffer):
+            raise ValueError(
+                "supervision=process normalises the rewards of steps over the group: it needs advantage=group and "
+                f"overlong_buffer=0, got {self.advantage} and {self.overlong_buffer}"
+            )
+        if self.kl_coefficient and self.kl_estimator == "k1" and not self.kl_weighted:
+            raise ValueError(
+                "kl_estimator=k1 with kl_weighted=False has an expected gradient of 0; set one of them otherwise"
+            )
+
+
+Clipped = tuple[Tensor, Tensor]
+"""Losses `[m]` of the tokens, and the log-ratios `[m]` that were clipped."""
+
+
+def of_tokens(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
+    """The clipped surrogate of each token (GRPO, equation 3; with two ranges DAPO, equation 8)."""
+    low, high, dual = config.clip_low, config.clip_high, config.dual_clip
+    return ops.clipped_surrogate(new, old, advantages, clip_low=low, clip_high=high, dual_clip=dual), new - old
+
+
+def of_sequences(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
+    """The same of the mean log-ratio of each sequence, with the gradient of each token (GSPO, equations 7 and 14)."""
+    ratios = ops.sequence_log_ratio(new, old, batch.owner, len(batch.lengths))
+    return of_tokens(ratios, torch.zeros_like(ratios), advantages, batch, config)
+
+
+def of_weights(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
+    """The policy gradient with clipped weights (CISPO, equation 4), which no lower bound clips."""
+    return ops.cispo(new, old, advantages, cap=1 + config.clip_high), (new - old).clamp(min=0)
+
+
+Objective = Callable[[Tensor, Tensor, Tensor, Packed, GRPOConfig], Clipped]
+OBJECTIVES: Mapping[str, Objective] = {"clip": of_tokens, "sequence": of_sequences, "cispo": of_weights}
+
+
+class GRPO:
+    """The learner.
+
+    Args:
+        config: hyperparameters.
+        model: the policy; what it is now is the reference.
+        engine: samples from it.
+        prompts: the training set.
+        judge: rewards answers.
+        max_tokens: longest answer, its end of sequence included.
+        seed: of the order of the prompts and of sampling.
+        budget: prompts.
+        steps: rewards the steps of answers; needed for process supervision alone.
+
+    Attributes:
+        consumed: prompts asked so far.
+        model: as given.
+        iterations: batches so far.
+
+    Raises:
+        ValueError: steps are to be rewarded, but there is nothing that does so.
+    """
+
+    def __init__(
+        self,
+        config: GRPOConfig,
+        model: LanguageModel,
+        engine: Engine,
+        prompts: Sequence[Prompt],
+        judge: Judge,
+        *,
+        max_tokens: int,
+        seed: int,
+        budget: int,
+        steps: StepJudge | None = None,
+    ):
+        if config.supervision == "process" and steps is None:
+            raise ValueError("supervision=process needs a task with rewards of steps, or a process reward model")
+        self.config, self.model, self.budget, self.max_tokens = config, model, budget, max_tokens
+        sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
+        self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, seed=seed)
+        self.steps, self.seed, self.iterations = steps, seed, 0
+        self.stepper = Stepper(model.trained(), config)
+        self.reference = Reference(model) if config.kl_coefficient else None
+
+    @property
+    def consumed(self) -> int:
+        """Prompts asked so far."""
+        return self.sampler.asked
+
+    def iterate(self) -> Metrics:
+        """Sample answers, judge them against their siblings, and improve the policy on them."""
+        began = self.consumed
+        rollout, metrics = self.collect()
+        improved = self.improve(self.judge(rollout), began=began) if len(rollout) else {}
+        if not improved:
+            logger.warning(
+                "Nothing to learn from %d prompts: the answers to each are rewarded alike, or were cut off; take "
+                "easier or harder prompts, a larger --group, or a longer --max-completion",
+                self.consumed - began,
+            )
+        self.iterations += 1
+        if self.config.reset_every and self.iterations % self.config.reset_every == 0:
+            self.reset()
+        self.sampler.engine.update(self.model)
+        return metrics | improved | {"health/empty_batches": float(not improved)}
+
+    def reset(self) -> None:
+        """Make the policy of now the reference, and forget the moments of the optimizer (ProRL, section 3.2)."""
+        self.stepper.reset()
+        if self.reference:
+            self.reference.reset()
+
+    def collect(self) -> tuple[Rollout, dict[str, Any]]:
+        """Sample answers to P prompts, and more where groups without signal are to be replaced."""
+        config, missing = self.config, self.config.prompts
+        drawn, kept = list[Rollout](), list[Rollout]()
+        while missing and len(drawn) < (config.max_rounds if config.filter == "refill" else 1):
+            rollout = self.sampler.draw(missing, config.group + config.statistics)
+            drawn.append(rollout)
+            if config.filter != "none":
+                rollout = rollout.take(self.signal(rollout).nonzero().squeeze(1).tolist())
+            kept.append(rollout)
+            missing -= len(rollout)
+        metrics = {"sampling/rounds": float(len(drawn)), "sampling/groups": float(config.prompts - missing)}
+        return Rollout.join(kept), group_metrics(Rollout.join(drawn)) | metrics
+
+    def signal(self, rollout: Rollout) -> Tensor:
+        """Return which groups `[P]` have answers, or steps, that are rewarded differently."""
+        if self.config.supervision == "process":
+            rewards, _, exists = self._step_rewards(rollout)
+            return ops.has_signal(rewards.flatten(1), exists.flatten(1))
+        return ops.has_signal(rollout.rewards().nan_to_num(), rollout.valid())
+
+    def judge(self, rollout: Rollout) -> Judged:
+        """Return the advantage of every token of the answers that are learned from."""
+        config, size, answers = self.config, rollout.group, rollout.answers
+        lengths = torch.tensor([len(c.ids) for c in answers.completions])
+        if config.supervision == "process":
+            longest = int(lengths.max())
+            per_token = ops.process_advantages(*self._step_rewards(rollout), length=longest).view(-1, longest)
+            advantages = [row[:n] for row, n in zip(per_token, lengths.tolist(), strict=True)]
+        else:
+            rewards = rollout.rewards()
+            if buffer := round(config.overlong_buffer * self.max_tokens):
+                penalties = ops.overlong_penalty(lengths, max_length=self.max_tokens, buffer=buffer)
+                rewards = rewards + penalties.view(-1, size)
+            per_answer = ADVANTAGES[config.advantage](rewards.nan_to_num(), rollout.valid()).flatten()
+            advantages = [a.expand(n) for a, n in zip(per_answer, lengths.tolist(), strict=True)]
+        counts = torch.tensor([not (config.overlong_filter and c.truncated) for c in answers.completions])
+        own = [i for i in range(len(lengths)) if i % size < config.group]
+        samples, behaviour = answers.samples(), [torch.tensor(c.log_probs) for c in answers.completions]
+        return Judged(take(samples, own), take(advantages, own), take(behaviour, own), counts[own])
+
+    def _step_rewards(self, rollout: Rollout) -> list[Tensor]:
+        """Return rewards, last tokens and existence of the steps of each answer, `[P, G, K]` each."""
+        assert self.steps is not None  # noqa: S101 - checked at the start
+        found = self.steps(rollout.answers.prompts, rollout.answers.completions)
+        return [table.view(-1, rollout.group, table.shape[-1]) for table in found]
+
+    def improve(self, batch: Judged, *, began: int) -> dict[str, Any]:
+        """Take the optimizer steps of a batch and return what was measured in them; nothing if no answer counts.
+
+        Args:
+            batch: what is learned from.
+            began: prompts that had been asked before it, for the schedule of the step size.
+        """
+        config = self.config
+        chance = streams.torch_generator(self.seed, "minibatches", self.iterations)
+        count = -(-len(batch.samples) * config.minibatches // (config.group * config.prompts))
+        steps = plan(batch, group=config.group, steps=count, tokens=config.micro_batch_tokens, generator=chance)
+        # The first step begins at the policy that sampled, which only `check_start` wants measured beforehand.
+        known = config.epochs == 1 and self.stepper.steps > 0
+        old = [None if known and not index else self._log_probs(batch, parts) for index, parts in enumerate(steps)]
+        rounds = [*zip(steps, old, strict=True)] * config.epochs
+        asked = self.consumed - began
+        found = [
+            self._step(batch, parts, before, (began + asked * (index + 0.5) / len(rounds)) / self.budget)
+            for index, (parts, before) in enumerate(rounds)
+        ]
+        metrics = measured(found, clip_low=config.clip_low, clip_high=config.clip_high)
+        return {name: value for name, value in metrics.items() if self.reference or name not in ("kl", "losses/kl")}
+
+    @torch.no_grad()
+    def _log_probs(self, batch: Judged, parts: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return the log-probabilities now, for each micro-batch of an optimizer step that comes later."""
+        return [self._forward(batch, part)[1] for part in parts]
+
+    def _forward(self, batch: Judged, part: Sequence[int]) -> tuple[Packed, Tensor, Tensor]:
+        packed = pack(take(batch.samples, part), device=self.model.device)
+        return packed, *self.model.log_probs(packed, temperature=self.config.temperature)
+
+    def _step(
+        self, batch: Judged, parts: Sequence[Sequence[int]], old: Sequence[Tensor] | None, progress: float
+    ) -> tuple[dict[str, Any], list[Seen]]:
+        """Take one optimizer step, micro-batch by micro-batch, with one denominator for all of them."""
+        config, device = self.config, self.model.device
+        factor = math.sqrt(config.group) if config.scale == "1/sqrt(G)" else 1.0
+        weight = weights(batch.samples, parts, how=config.weights, longest=self.max_tokens)
+        total = penalty = torch.zeros((), device=device)
+        seen: list[Seen] = []
+        for index, part in enumerate(parts):
+            packed, new, entropy = self._forward(batch, part)
+            before = new.detach() if old is None else old[index]
+            advantages, behaviour = (torch.cat(take(r, part)).to(device) for r in (batch.advantages, batch.behaviour))
+            if not self.stepper.steps:
+                check_start(new, before, behaviour, dtype=self.model.dtype)
+            trust = corrections(before, behaviour, config.correction, cap=config.correction_cap)
+            losses, ratios = OBJECTIVES[config.objective](new, before, advantages, packed, config)
+            kl = self._divergence(packed, new, before)
+            spread = weight[part].to(device)[packed.owner]
+            policy = factor * (spread * trust * losses).sum()
+            reference = config.kl_coefficient * (spread * kl).sum()
+            (policy + reference).backward()
+            total, penalty = total + policy.detach(), penalty + reference.detach()
+            seen.append(Seen(*(x.detach() for x in (before, behaviour, trust, advantages, ratios, entropy, kl))))
+        norm, skipped = self.stepper.step(progress)
+        report = {"losses/policy": total, "losses/kl": penalty, "losses/gradient_norm": norm}
+        return report | {"health/skipped_updates": skipped}, seen
+
+    def _divergence(self, packed: Packed, new: Tensor, old: Tensor) -> Tensor:
+        """Return an estimate of KL(policy‖ref) at each token."""
+        if self.reference is None:
+            return torch.zeros_like(new)
+        ref = self.reference.log_probs(packed, temperature=self.config.temperature)
+        ratio = old if self.config.kl_weighted else None
+        return ops.kl_estimate(new, ref, self.config.kl_estimator, old_log_probs=ratio)
+
+    def state_dict(self) -> State:
+        """Return everything that an exact resume needs."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.stepper.state_dict(),
+            "sampler": self.sampler.state_dict(),
+            "reference": self.reference.state_dict() if self.reference else None,
+            "iterations": self.iterations,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of `state_dict`, exactly."""
+        self.model.load_state_dict(state["model"])
+        self.stepper.load_state_dict(state["optimizer"])
+        self.sampler.load_state_dict(state["sampler"])
+        if self.reference:
+            self.reference.load_state_dict(state["reference"])
+        self.iterations = state["iterations"]
+        self.sampler.engine.update(self.model)

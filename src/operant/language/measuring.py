@@ -1,0 +1,142 @@
+"""What policy, reference and critic say of every token of a batch, minibatch by minibatch: `measure`.
+
+The minibatches are planned before anything is measured. What is computed again in the same packed batch is the same
+number, bit for bit, so that the probability ratios of a first step are exactly 1.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from operant import ops
+from operant.language.critic import Critic
+from operant.language.models import LanguageModel, Reference
+from operant.language.packing import Packed, Sample, micro_batches, pack, take
+from operant.language.rollouts import shuffled
+from operant.ops.weights import Aggregation
+
+Plan = list[list[list[int]]]
+"""The minibatches of an epoch, each in micro-batches, which are positions of samples."""
+
+
+class Measured(NamedTuple):
+    """What is known of N samples: lists of N tensors `[l]`, one number a trained token, and of N numbers.
+
+    Attributes:
+        log_probs: by the policy.
+        ref_log_probs: by the reference.
+        values: of the states that the tokens were chosen in.
+        after: `[N]` values of the states after the last tokens.
+    """
+
+    log_probs: list[Tensor]
+    ref_log_probs: list[Tensor]
+    values: list[Tensor]
+    after: Tensor
+
+
+def plans(
+    samples: Sequence[Sample], owners: Sequence[int], epochs: int, minibatches: int, *, tokens: int, seed: int
+) -> list[Plan]:
+    """Divide samples into minibatches at random, those of one prompt together, anew for each epoch.
+
+    Args:
+        samples: the whole batch.
+        owners: the prompt that each sample belongs to, ascending.
+        epochs: how many passes through the batch.
+        minibatches: of an epoch; fewer where there are fewer prompts.
+        tokens: most tokens of a micro-batch.
+        seed: of the orders.
+    """
+    prompts = [[i for i, owner in enumerate(owners) if owner == prompt] for prompt in dict.fromkeys(owners)]
+    count = len(prompts)
+    size = math.ceil(count / minibatches)
+    found: list[Plan] = []
+    for epoch in range(epochs):
+        order = shuffled(count, epoch * count, count, seed=seed)
+        steps = [[i for p in order[start : start + size] for i in prompts[p]] for start in range(0, count, size)]
+        parts = [micro_batches(take(samples, step), tokens=tokens) for step in steps]
+        found.append([[[step[i] for i in part] for part in own] for step, own in zip(steps, parts, strict=True)])
+    return found
+
+
+def read(
+    model: LanguageModel, samples: Sequence[Sample], part: Sequence[int], *, temperature: float
+) -> tuple[Packed, Tensor, Tensor, Tensor]:
+    """Return some samples packed, hidden states `[n, H]`, and log-probabilities and entropies of the tokens `[m]`."""
+    packed = pack(take(samples, part), device=model.device)
+    hidden = model.read(packed)
+    before = hidden.index_select(0, packed.before)
+    return packed, hidden, *model.judge(before, packed.targets, temperature=temperature)
+
+
+@torch.no_grad()
+def measure(
+    model: LanguageModel,
+    reference: Reference,
+    critic: Critic,
+    samples: Sequence[Sample],
+    planned: Plan,
+    *,
+    temperature: float,
+) -> Measured:
+    """Measure every token of a batch, without a graph.
+
+    Args:
+        model: the policy.
+        reference: where it started.
+        critic: values the states.
+        samples: N of them.
+        planned: their minibatches, in which they are packed.
+        temperature: of policy and reference.
+    """
+    rows: dict[int, tuple[Tensor, ...]] = {}
+    for part in (part for step in planned for part in step):
+        packed, hidden, log_probs, _ = read(model, samples, part, temperature=temperature)
+        ref_log_probs = reference.log_probs(packed, temperature=temperature)
+        values, after = critic(packed, hidden)
+        flat = [row.split(packed.lengths.tolist()) for row in (log_probs, ref_log_probs, values)]
+        rows |= zip(part, zip(*flat, after, strict=True), strict=True)
+    old, ref, values, after = zip(*(rows[i] for i in range(len(samples))), strict=True)
+    return Measured(list(old), list(ref), list(values), torch.stack(after))
+
+
+def flat(part: Sequence[int], rows: Sequence[Tensor]) -> Tensor:
+    """Return what belongs to the tokens of some samples, `[m]`, of rows `[l]`."""
+    return torch.cat([rows[i] for i in part])
+
+
+def weights(rows: Sequence[Tensor], parts: Sequence[Sequence[int]], *, how: Aggregation, longest: int) -> Tensor:
+    """Return the weight `[N]` of each token of the samples of an optimizer step (`operant.ops.token_weights`).
+
+    Args:
+        rows: `[l]` of all N samples.
+        parts: micro-batches of the step; the samples in none of them weigh 0.
+        how: token_mean, sequence_mean or constant.
+        longest: what constant divides by.
+    """
+    chosen = [i for part in parts for i in part]
+    lengths = torch.zeros(len(rows), dtype=torch.int64, device=rows[0].device)
+    lengths[chosen] = torch.tensor([len(rows[i]) for i in chosen], device=lengths.device)
+    return ops.token_weights(lengths, how=how, constant=longest if how == "constant" else None)
+
+
+def check_reference(kl: Sequence[Tensor]) -> None:
+    """Check the first batch of a run: the policy is still the reference, so nothing can lie between them.
+
+    Args:
+        kl: for each answer the differences `[l]` of log-probabilities.
+
+    Raises:
+        ValueError: one is not 0; the message names the cause.
+    """
+    off = float(torch.cat(list(kl)).abs().max())
+    if off != 0:
+        raise ValueError(
+            f"before the first step policy and reference should be the same, but a log-probability is {off:.2g} off: "
+            "the model is not deterministic (look for dropout, noise or routing in it), or was trained already when "
+            "its reference was made"
+        )

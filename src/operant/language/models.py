@@ -1,0 +1,399 @@
+"""Causal language models of transformers, as the algorithms of this chapter see them: `LanguageModel`, `load`.
+
+Weights come from safetensors files only, and no code of a model's author runs unless it is asked for. Dropout is off:
+ratios of probabilities compare policies, not dropout masks.
+"""
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from operant import ops, streams
+from operant.language.attention import install
+from operant.language.configs import ModelOptions
+from operant.language.packing import Packed, Sample, micro_batches, pack, take
+from operant.language.tokens import character_tokenizer, stop_ids
+from operant.state import State, copy_into
+
+BUILT_IN: Mapping[str, tuple[str, int, int, int]] = {
+    "tiny": ("llama", 128, 3, 4),
+    "tiny-qwen3": ("qwen3", 128, 3, 4),
+    "small": ("llama", 256, 4, 4),
+}
+"""Models that are built here, with random weights: kind, width, layers, heads. They read and write characters."""
+
+MISMATCH = 1e-3
+"""Nats that log-probabilities of a packed batch may differ from those of sequences alone, in 32-bit numbers."""
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_PROBES = ((3, 9), (4, 2), (1, 17))
+_NO_MASK = (1, 1, 1, 1)
+"""Shape of the mask that tells transformers to make none."""
+
+
+class LanguageModel:
+    """A causal language model with its tokenizer.
+
+    Args:
+        network: a causal model of transformers, or of peft around one.
+        tokenizer: its tokenizer.
+        stop: ids that end a sequence.
+
+    Attributes:
+        network: as given; it attends by layouts (`operant.language.attention`).
+        tokenizer: as given.
+        stop: as given.
+        fresh_adapter: whether it has an adapter that started at zero, so that the model without it is the one that
+            training began from.
+    """
+
+    def __init__(self, network: Any, tokenizer: Any, *, stop: frozenset[int], fresh_adapter: bool = False):
+        self.network, self.tokenizer, self.stop, self.fresh_adapter = network, tokenizer, stop, fresh_adapter
+        causal = network.get_base_model() if hasattr(network, "get_base_model") else network
+        self._trunk, self._output = causal.base_model, causal.get_output_embeddings()
+        self._softcap = getattr(causal.config, "final_logit_softcapping", None)
+        self._scale = _logit_scale(causal.config)
+        install(causal)
+        _switch_off_dropout(network)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._output.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in."""
+        return self._output.weight.dtype
+
+    @property
+    def width(self) -> int:
+        """Numbers in the hidden state of a token."""
+        return self._output.weight.shape[1]
+
+    @property
+    def config(self) -> Any:
+        """The configuration of the network in transformers."""
+        return self._trunk.config
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that are trained, by name."""
+        return {name: value for name, value in self.network.named_parameters() if value.requires_grad}
+
+    def hidden(self, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
+        """Return the last hidden state of each token, `[n, H]`, for ids and positions `[n]`."""
+        answer = self._trunk(
+            input_ids=ids.unsqueeze(0),
+            position_ids=positions.unsqueeze(0),
+            attention_mask=torch.zeros(_NO_MASK, device=ids.device),
+            use_cache=False,
+            layout=layout,
+        )
+        return answer.last_hidden_state.squeeze(0)
+
+    def read(self, batch: Packed) -> Tensor:
+        """Return the hidden state of every token of a batch, `[n, H]`."""
+        return self.hidden(batch.ids, batch.positions, batch.layout)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the unnormalised log-probabilities `[n, V]` of the next token, in 32-bit numbers."""
+        logits = self._output(hidden).float() * self._scale
+        return logits if self._softcap is None else self._softcap * torch.tanh(logits / self._softcap)
+
+    def judge(self, hidden: Tensor, targets: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities of `targets` `[m]` and the entropies of their distributions `[m]`.
+
+        Args:
+            hidden: `[m, H]` hidden states of the tokens before the targets.
+            targets: `[m]` ids.
+            temperature: of the distribution; that of the sampler, where samples are judged.
+        """
+        return ops.token_log_probs(
+            hidden,
+            self._output.weight,
+            targets,
+            bias=self._output.bias,
+            temperature=temperature,
+            softcap=self._softcap,
+            scale=self._scale,
+            entropy=True,
+        )
+
+    def log_probs(self, batch: Packed, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of the trained tokens of a batch and the entropies there, `[m]` each."""
+        return self.judge(self.read(batch).index_select(0, batch.before), batch.targets, temperature=temperature)
+
+    @torch.no_grad()
+    def likelihoods(self, samples: Sequence[Sample], *, tokens: int) -> list[Tensor]:
+        """Return the log-probabilities of the trained tokens of each sample, `[l]` each, without a graph.
+
+        Args:
+            samples: what is judged.
+            tokens: most tokens that go through the model at once.
+        """
+        found: list[Tensor] = []
+        for part in micro_batches(samples, tokens=tokens):
+            packed = pack(take(samples, part), device=self.device)
+            found += self.log_probs(packed)[0].split(packed.lengths.tolist())
+        return found
+
+    def state_dict(self) -> State:
+        """Return the parameters that are trained; the others are those that the model was loaded with."""
+        return {name: value.detach() for name, value in self.trained().items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take the parameters of a state.
+
+        Raises:
+            ValueError: it belongs to another model.
+        """
+        trained = self.trained()
+        if trained.keys() != state.keys():
+            odd = sorted(trained.keys() ^ state.keys())[0]
+            raise ValueError(
+                f"the state and the model differ in what is trained, first in {odd!r}: load it with the --model, "
+                "--init and --lora-rank of its own run"
+            )
+        for name, value in trained.items():
+            copy_into(value.data, state[name], name)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model as transformers (or peft, for an adapter) does: safetensors, configuration and tokenizer."""
+        self.network.save_pretrained(folder, safe_serialization=True)
+        self.tokenizer.save_pretrained(folder)
+
+    def frozen(self) -> "LanguageModel":
+        """Return a copy that nothing trains."""
+        network = copy.deepcopy(self.network).requires_grad_(False)
+        return LanguageModel(network, self.tokenizer, stop=self.stop)
+
+    def check(self) -> None:
+        """Compare a packed batch with its sequences one by one.
+
+        Raises:
+            ValueError: they differ, so that this kind of model cannot be trained here.
+        """
+        size = self._output.weight.shape[0]
+        words = [[(7 * i + 3 * j) % size for j in range(sum(lengths))] for i, lengths in enumerate(_PROBES)]
+        prompt = words[0][: _PROBES[0][0]]
+        samples = [Sample(w[:p], w[p:]) for w, (p, _) in zip(words, _PROBES, strict=True)]
+        samples.insert(1, Sample(prompt, words[2]))
+        with torch.no_grad():
+            packed, _ = self.log_probs(pack(samples, device=self.device))
+            alone = torch.cat([self._alone(sample) for sample in samples])
+        difference = float((packed - alone).abs().max())
+        bound = MISMATCH if self._output.weight.dtype == torch.float32 else 0.3
+        if not difference <= bound:
+            raise ValueError(
+                f"{type(self._trunk).__name__} gives log-probabilities that are {difference:.2g} nats off when "
+                "sequences share a batch: it does something beside attention that looks across tokens, or changes its "
+                "logits afterwards; take a plain transformer (Llama, Qwen, Mistral, Gemma, GPT-2, ...)"
+            )
+
+    def _alone(self, sample: Sample) -> Tensor:
+        ids = torch.tensor([[*sample.prompt, *sample.completion]], device=self.device)
+        logits = self.network(input_ids=ids, use_cache=False).logits[0, :-1].float()
+        start = len(sample.prompt) - 1
+        return logits.log_softmax(-1).gather(1, ids[0, 1:, None]).squeeze(1)[start:]
+
+
+class Reference:
+    """The frozen policy that a KL divergence or DPO refers to: a model as it was at one moment.
+
+    It is a copy, unless the model has an adapter that began at zero: that is switched off instead.
+
+    Args:
+        model: the policy, now.
+    """
+
+    def __init__(self, model: LanguageModel):
+        self._model = model
+        self._copy = None if model.fresh_adapter else model.frozen()
+
+    @torch.no_grad()
+    def log_probs(self, batch: Packed, *, temperature: float = 1.0) -> Tensor:
+        """Return the log-probabilities of the trained tokens of a batch, `[m]`."""
+        with self._in_place() as model:
+            return model.log_probs(batch, temperature=temperature)[0]
+
+    @contextlib.contextmanager
+    def _in_place(self) -> Generator[LanguageModel]:
+        if self._copy is not None:
+            yield self._copy
+            return
+        with self._model.network.disable_adapter():
+            yield self._model
+
+    def reset(self) -> None:
+        """Make the policy of now the reference."""
+        if self._copy is None:
+            self._copy = self._model.frozen()
+            return
+        parameters = dict(self._copy.network.named_parameters())
+        for name, value in self._model.trained().items():
+            parameters[name].data.copy_(value.data)
+
+    def state_dict(self) -> State:
+        """Return the copied parameters; nothing, if the reference is the model without its adapter."""
+        if self._copy is None:
+            return {"parameters": None}
+        parameters = dict(self._copy.network.named_parameters())
+        return {"parameters": {name: parameters[name] for name in self._model.trained()}}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of `state_dict`."""
+        if state["parameters"] is None:
+            return
+        if self._copy is None:
+            self._copy = self._model.frozen()
+        parameters = dict(self._copy.network.named_parameters())
+        for name, value in state["parameters"].items():
+            copy_into(parameters[name].data, value, name)
+
+
+class ScalarHead(nn.Module):
+    """A number from a hidden state: the score of a reward model, or the value of a critic.
+
+    Args:
+        width: numbers in a hidden state.
+        device: where the model lives.
+    """
+
+    def __init__(self, width: int, device: torch.device | str = "cpu"):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width, device=device))
+        self.bias = nn.Parameter(torch.zeros((), device=device))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return `[n]` for hidden states `[n, H]`, in 32-bit numbers; it starts at 0."""
+        return hidden.float() @ self.weight + self.bias
+
+
+def load(options: ModelOptions, *, seed: int, device: torch.device | str = "cpu") -> LanguageModel:
+    """Load or build a model.
+
+    Args:
+        options: which one, and how.
+        seed: of the weights of a built-in model and of an adapter.
+        device: where it goes.
+
+    Raises:
+        ValueError: there is no such model, it has no safetensors, or it cannot be trained on packed sequences.
+    """
+    if options.init:
+        from operant.language.runs import load_trained
+
+        return load_trained(options, seed=seed, device=device)
+    if options.model in BUILT_IN:
+        network, tokenizer = build(options.model, seed=seed), character_tokenizer()
+    else:
+        network, tokenizer = _pretrained(options)
+    return finish(network.to(device=device, dtype=DTYPES[options.dtype]), tokenizer, options, seed=seed)
+
+
+def finish(network: Any, tokenizer: Any, options: ModelOptions, *, seed: int) -> LanguageModel:
+    """Add what the options ask for to a network, and check that it can be trained."""
+    if options.gradient_checkpointing:
+        enable = getattr(network, "activation_checkpointing_enable", None)  # its name in newer transformers
+        (enable or network.gradient_checkpointing_enable)({"use_reentrant": False})
+        network.enable_input_require_grads()
+    if options.lora_rank:
+        network = _with_adapter(network, options, seed)
+    stop = stop_ids(tokenizer, getattr(network, "generation_config", None))
+    model = LanguageModel(network, tokenizer, stop=stop, fresh_adapter=options.lora_rank > 0)
+    model.check()
+    return model
+
+
+def build(name: str, *, seed: int) -> Any:
+    """Return a built-in network with random weights, which belong to the seed."""
+    from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+
+    kind, width, layers, heads = BUILT_IN[name]
+    config = {"llama": LlamaConfig, "qwen3": Qwen3Config}[kind](
+        vocab_size=len(character_tokenizer()),
+        hidden_size=width,
+        intermediate_size=width * 8 // 3 // 8 * 8,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=width // heads,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    with torch.random.fork_rng(devices=[]):  # transformers draws from the global generator
+        network = AutoModelForCausalLM.from_config(config)
+    generator = streams.torch_generator(seed, "weights")
+    for parameter in network.parameters():
+        if parameter.ndim >= 2:
+            nn.init.normal_(parameter, std=INITIAL_STD, generator=generator)
+    return network
+
+
+INITIAL_STD = 0.02
+"""Standard deviation of the weights of built-in models."""
+
+
+def _pretrained(options: ModelOptions) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        network = AutoModelForCausalLM.from_pretrained(
+            options.model, trust_remote_code=options.remote_code, use_safetensors=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(options.model, trust_remote_code=options.remote_code)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        if "trust_remote_code" in str(error):
+            first = "it comes with Python code of its own, which --remote-code would run: only for authors you trust"
+        raise ValueError(
+            f"--model {options.model} cannot be loaded: {first}; name a folder or a hub model with config.json, "
+            f"safetensors weights and a tokenizer, or one that is built here: {', '.join(BUILT_IN)}"
+        ) from error
+    return network, tokenizer
+
+
+def _with_adapter(network: Any, options: ModelOptions, seed: int) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    if "lm_head" in options.lora_targets:
+        raise ValueError("lora_targets must not hold lm_head, whose weights the log-probabilities read; leave it out")
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=options.lora_rank,
+        lora_alpha=options.lora_alpha or 2 * options.lora_rank,
+        target_modules="all-linear" if not options.lora_targets else list(options.lora_targets),
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers under names of old
+        network = get_peft_model(network, config)
+    generator = streams.torch_generator(seed, "adapter")
+    for name, parameter in network.named_parameters():
+        if "lora_A" in name:
+            start = nn.init.kaiming_uniform_(torch.empty(parameter.shape), a=5**0.5, generator=generator)
+            parameter.data.copy_(start)
+    return network
+
+
+def _switch_off_dropout(network: nn.Module) -> None:
+    """Let no dropout happen in training mode either, which gradient checkpointing needs."""
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]:
+            setattr(module, name, 0.0)
+    network.train()
+
+
+def _logit_scale(config: Any) -> float:
+    """Return what a model multiplies its logits by (Cohere: logit_scale; Granite divides by logits_scaling)."""
+    return float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)

@@ -1,0 +1,181 @@
+"""The policy-gradient step of TRPO (Schulman et al. 2015, arXiv:1502.05477) for language models: `natural_step`.
+
+The trust region is the mean of KL(old‖new) over the sampled states, the prefixes of answers, exact over the vocabulary.
+Its Hessian at the old policy is the Fisher matrix, and products with it are second derivatives of that mean (appendix
+C.1). They need the logits `[m, V]` of a batch, and several times the memory of a gradient: this is for small models.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from operant import ops
+from operant.language.models import LanguageModel
+from operant.language.packing import Packed
+
+
+class Part(NamedTuple):
+    """A micro-batch with m trained tokens.
+
+    Attributes:
+        batch: its samples.
+        weights: `[m]` of the tokens in the objective of the whole batch.
+        old: `[m]` log-probabilities under the policy that is to be improved.
+        advantages: `[m]`.
+    """
+
+    batch: Packed
+    weights: Tensor
+    old: Tensor
+    advantages: Tensor
+
+
+class Region(NamedTuple):
+    """How far a step may go, and how it is found.
+
+    Attributes:
+        delta: largest mean KL(old‖new), in nats a token.
+        damping: added to the diagonal of the Fisher matrix.
+        temperature: of the policy.
+        iterations: of conjugate gradients, at most.
+        backtracks: times that a step may be shrunk, to 0.8 of itself each time.
+    """
+
+    delta: float
+    damping: float = 0.01
+    temperature: float = 1.0
+    iterations: int = 10
+    backtracks: int = 10
+
+
+def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) -> dict[str, Tensor]:
+    """Move a policy once along the natural gradient, as far as the trust region and the line search allow.
+
+    Args:
+        model: the policy, in 32-bit numbers; its trained parameters change.
+        parts: the whole batch.
+        region: bounds the step.
+
+    Returns:
+        Metrics: minus the surrogate before the step, by how much that fell, the norm of the gradient, the mean
+        KL(old‖new) after the step in nats a token, and the share of the proposed step that was taken, 0 if none was.
+
+    Raises:
+        ValueError: the model computes in 16-bit numbers, whose second derivatives are noise.
+    """
+    if model.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"a trust-region step needs --dtype float32, got {model.dtype}; take that, or --step ppo")
+    policy = _Policy(model, region.temperature)
+    start = policy.vector()
+    with torch.no_grad():
+        old = [policy.logits(part.batch) for part in parts]
+    gradient, loss = policy.gradient(parts)
+    fisher = policy.fisher(parts, old, damping=region.damping)
+    with sdpa_kernel(SDPBackend.MATH):  # the other kernels have no second derivatives
+        step = ops.natural_step(fisher, -gradient, delta=region.delta, iterations=region.iterations)
+    tried: list[Tensor] = []
+
+    def acceptable(scaled: Tensor) -> Tensor:
+        policy.take(start + scaled)
+        tried[:] = policy.measure(parts, old)
+        return torch.stack(tried).isfinite().all() & (tried[0] < loss) & (tried[1] <= region.delta)
+
+    search = ops.backtrack(acceptable, step, max_backtracks=region.backtracks)
+    policy.take(start + search.step)
+    new_loss, kl = tried if search.accepted else (loss, torch.zeros_like(loss))
+    return {
+        "losses/policy": loss,
+        "losses/improvement": loss - new_loss,
+        "losses/gradient_norm": torch.linalg.vector_norm(gradient),
+        "policy/approxkl_avg": kl,
+        "policy/step_scale": search.scale,
+    }
+
+
+class _Policy:
+    """A model as a function of one flat vector `[D]` of its trained parameters."""
+
+    def __init__(self, model: LanguageModel, temperature: float):
+        self.model, self.temperature = model, temperature
+        self.trained = model.trained()
+        self._module = _Logits(self)
+
+    def logits(self, batch: Packed) -> Tensor:
+        """Return the logits `[m, V]` that the trained tokens were drawn from."""
+        hidden = self.model.read(batch).index_select(0, batch.before)
+        return self.model.logits(hidden) / self.temperature
+
+    def vector(self) -> Tensor:
+        """Return a copy of the parameters."""
+        return torch.cat([value.detach().flatten() for value in self.trained.values()])
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return views of a vector, by name of the parameter."""
+        pieces = vector.split([value.numel() for value in self.trained.values()])
+        return {name: p.view_as(v) for p, (name, v) in zip(pieces, self.trained.items(), strict=True)}
+
+    def take(self, vector: Tensor) -> None:
+        """Let the parameters be those of a vector."""
+        for name, value in self.named(vector).items():
+            self.trained[name].data.copy_(value)
+
+    def gradient(self, parts: Sequence[Part]) -> tuple[Tensor, Tensor]:
+        """Return the gradient `[D]` of the loss, and the loss."""
+        values = list(self.trained.values())
+        total, loss = torch.zeros_like(self.vector()), torch.zeros((), device=self.model.device)
+        for part in parts:
+            share = self._loss(part)
+            found = torch.autograd.grad(share, values, allow_unused=True, materialize_grads=True)
+            total += torch.cat([value.flatten() for value in found])
+            loss = loss + share.detach()
+        return total, loss
+
+    def _loss(self, part: Part) -> Tensor:
+        new, _ = self.model.log_probs(part.batch, temperature=self.temperature)
+        return (part.weights * ops.surrogate(new, part.old, part.advantages)).sum()
+
+    def fisher(self, parts: Sequence[Part], old: Sequence[Tensor], *, damping: float) -> Callable[[Tensor], Tensor]:
+        """Return `v -> F v`, F being the mean Fisher matrix over the states of the batch, with damping."""
+        point, tokens = self.vector(), sum(len(logits) for logits in old)
+
+        def product(vector: Tensor) -> Tensor:
+            total = damping * vector
+            for part, before in zip(parts, old, strict=True):
+
+                def kl(parameters: Tensor, part: Part = part, before: Tensor = before) -> Tensor:
+                    named = {f"network.{name}": value for name, value in self.named(parameters).items()}
+                    new = functional_call(self._module, named, (part.batch,))
+                    return ops.categorical_kl(before, new).sum() / tokens
+
+                total = total + ops.fisher_vector_product(kl, point, vector, damping=0.0)
+            return total
+
+        return product
+
+    @torch.no_grad()
+    def measure(self, parts: Sequence[Part], old: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the loss and the mean KL(old‖new) of the parameters of now."""
+        tokens = sum(len(logits) for logits in old)
+        loss = torch.stack([self._loss(part) for part in parts]).sum()
+        kl = [
+            ops.categorical_kl(before, self.logits(part.batch)).sum() / tokens
+            for part, before in zip(parts, old, strict=True)
+        ]
+        return loss, torch.stack(kl).sum()
+
+
+class _Logits(nn.Module):
+    """The logits of a policy as a module, whose parameters can be exchanged for a call."""
+
+    def __init__(self, policy: _Policy):
+        super().__init__()
+        self.network = policy.model.network
+        self._policy = (policy,)
+
+    def forward(self, batch: Packed) -> Tensor:
+        """Return `[m, V]`."""
+        return self._policy[0].logits(batch)

@@ -1,0 +1,190 @@
+"""Batches of token sequences without padding: `Sample`, `pack`, `micro_batches`.
+
+All sequences of a batch lie one behind the other in one row; positions and attention keep them apart. A prompt that
+several consecutive samples have in common is there once, and all of them see it. What a loss sees is flat `[m]`: one
+element for each trained token, in the order of the samples.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from operant.language.attention import Segment, Segments
+
+Thing = TypeVar("Thing")
+
+
+class Sample(NamedTuple):
+    """One sequence.
+
+    Attributes:
+        prompt: token ids that are given; may be empty.
+        completion: token ids that are trained or scored, with their end of sequence if they have one; at least one, two
+            if the prompt is empty, whose first token nothing predicts.
+        mask: which tokens of the completion count; None: all.
+    """
+
+    prompt: Sequence[int]
+    completion: Sequence[int]
+    mask: Sequence[bool] | None = None
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A batch of B samples with m trained tokens among n tokens.
+
+    Attributes:
+        ids: `[n]` token ids.
+        positions: `[n]` place of each token in its sequence, from 0.
+        layout: who sees whom.
+        before: `[m]` index of the token from which a trained one is predicted: the one before it in its sequence.
+        targets: `[m]` ids of the trained tokens.
+        owner: `[m]` the sample that each trained token belongs to, ascending.
+        lengths: `[B]` trained tokens of each sample.
+        last: `[B]` index of the last token of each sample.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    layout: Segments
+    before: Tensor
+    targets: Tensor
+    owner: Tensor
+    lengths: Tensor
+    last: Tensor
+
+
+def pack(samples: Sequence[Sample], *, share: bool = True, device: torch.device | str = "cpu") -> Packed:
+    """Put samples into one batch.
+
+    Args:
+        samples: at least one.
+        share: whether consecutive samples with equal prompts have one copy of it: the same numbers, less work.
+        device: where the model lives.
+
+    Raises:
+        ValueError: there is no sample, or one has nothing to predict.
+    """
+    if not samples:
+        raise ValueError("a batch needs at least one sample")
+    row = _Row()
+    for index, sample in enumerate(samples):
+        if not sample.completion or len(sample.prompt) + len(sample.completion) < 2:
+            raise ValueError(
+                f"sample {index} has a prompt of {len(sample.prompt)} and a completion of {len(sample.completion)} "
+                "tokens, but a token can only be predicted from one before it; leave it out"
+            )
+        row.add(index, sample, share)
+    return row.finish(device)
+
+
+class _Row:
+    """The row of a batch while it is filled."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.positions: list[int] = []
+        self.segments: list[Segment] = []
+        self.before: list[int] = []
+        self.targets: list[int] = []
+        self.lengths: list[int] = []
+        self.last: list[int] = []
+        self._prompt: Sequence[int] | None = None
+        self._parent = 0
+
+    def add(self, index: int, sample: Sample, share: bool) -> None:
+        prompt, completion = sample.prompt, sample.completion
+        start = len(self.ids)
+        if share and prompt and self._prompt is not None and (prompt is self._prompt or prompt == self._prompt):
+            parent = self.segments[self._parent]
+            before = parent.start + parent.length - 1
+            self._append(completion, len(prompt), self._parent)
+        elif share and prompt:
+            self._prompt, self._parent = prompt, len(self.segments)
+            self._append(prompt, 0, None)
+            before = len(self.ids) - 1
+            self._append(completion, len(prompt), self._parent)
+        else:
+            self._prompt = None
+            self._append([*prompt, *completion], 0, None)
+            before = start + len(prompt) - 1
+        first = len(self.ids) - len(completion)
+        previous = [before, *range(first, len(self.ids) - 1)]
+        counts = [True] * len(completion) if sample.mask is None else list(sample.mask)
+        if len(counts) != len(completion):
+            raise ValueError(f"sample {index} has {len(completion)} completion tokens but a mask of {len(counts)}")
+        if not prompt:
+            counts[0] = False
+        self.before += [place for place, live in zip(previous, counts, strict=True) if live]
+        self.targets += [token for token, live in zip(completion, counts, strict=True) if live]
+        self.lengths.append(sum(counts))
+        self.last.append(len(self.ids) - 1)
+
+    def _append(self, tokens: Sequence[int], position: int, parent: int | None) -> None:
+        self.segments.append(Segment(len(self.ids), len(tokens), parent))
+        self.ids += tokens
+        self.positions += range(position, position + len(tokens))
+
+    def finish(self, device: torch.device | str) -> Packed:
+        lengths = torch.tensor(self.lengths)
+        return Packed(
+            ids=torch.tensor(self.ids, device=device),
+            positions=torch.tensor(self.positions, device=device),
+            layout=Segments(self.segments, device),
+            before=torch.tensor(self.before, dtype=torch.int64, device=device),
+            targets=torch.tensor(self.targets, dtype=torch.int64, device=device),
+            owner=torch.arange(len(lengths)).repeat_interleave(lengths).to(device),
+            lengths=lengths.to(device),
+            last=torch.tensor(self.last, device=device),
+        )
+
+
+def micro_batches(samples: Sequence[Sample], *, tokens: int) -> list[list[int]]:
+    """Divide a batch into parts of at most `tokens` tokens, in order, so that it fits into memory.
+
+    The sum over the parts of a loss whose weights are those of the whole batch is the loss of the whole batch
+    (`operant.ops.token_weights`, `total`).
+
+    Args:
+        samples: the whole batch.
+        tokens: most tokens of a part, prompts counted once where consecutive samples share them; a sample that has more
+            makes a part of its own.
+
+    Returns:
+        The positions of the samples of each part.
+    """
+    parts: list[list[int]] = []
+    used = 0
+    previous: Sequence[int] | None = None
+    for index, sample in enumerate(samples):
+        shared = previous is not None and (sample.prompt is previous or sample.prompt == previous)
+        need = len(sample.completion) + (0 if shared else len(sample.prompt))
+        if not parts or used + need > tokens:
+            parts.append([])
+            used, need = 0, len(sample.completion) + len(sample.prompt)
+        parts[-1].append(index)
+        used += need
+        previous = sample.prompt
+    return parts
+
+
+def group_batches(groups: Sequence[Sequence[Sample]], *, tokens: int) -> list[list[int]]:
+    """Divide groups of samples into micro-batches without parting the samples of a group, which a loss compares.
+
+    Args:
+        groups: samples of one prompt each.
+        tokens: as for `micro_batches`; a group that has more makes a part of its own.
+
+    Returns:
+        The positions of the groups of each part.
+    """
+    joined = [Sample(group[0].prompt, [token for s in group for token in s.completion]) for group in groups]
+    return micro_batches(joined, tokens=tokens)
+
+
+def take(things: Sequence[Thing], positions: Iterable[int]) -> list[Thing]:
+    """Return the samples, or what belongs to them, at some positions."""
+    return [things[position] for position in positions]

@@ -1,0 +1,48 @@
+"""From names and numbers to the configuration of an algorithm of this chapter: `configuration`."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from operant.catalog import Algorithm
+from operant.language.models import BUILT_IN
+from operant.language.runs import base_model
+from operant.runtime.tables import NONE, from_table
+
+SMALL: Mapping[str, Mapping[str, Any]] = {
+    "sft": {"learning_rate": 1e-3, "weight_decay": 0.1, "schedule": "cosine", "warmup": 0.05},
+    "reward-model": {"learning_rate": 3e-4, "schedule": "cosine", "warmup": 0.05},
+    "process-reward-model": {"learning_rate": 1e-3, "schedule": "cosine", "warmup": 0.05},
+    "dpo": {"learning_rate": 3e-5},
+    "rlhf": {"learning_rate": 1e-4, "critic_learning_rate": 1e-3, "critic_warmup": 2},
+    "iterative-grpo": {"learning_rate": 3e-4, "reward_learning_rate": 1e-4, "warmup": 0.02},
+    "grpo": {"learning_rate": 3e-4, "warmup": 0.02},
+}
+"""What a randomly initialised model of a million parameters wants, by algorithm: the default for the models that are
+built here."""
+
+
+def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **values: Any) -> Any:
+    """Return the configuration of an algorithm: its defaults, what small models want, the preset, and single values.
+
+    Args:
+        algorithm: from the catalog.
+        task: means nothing here.
+        preset: named choices of the algorithm; `"paper"` is the defaults alone.
+        **values: fields of the configuration. `model` and `init` tell whether the model is one that is built here, and
+            wants other step sizes than a pretrained one.
+
+    Raises:
+        RunError: `init` is not the folder of a run.
+        ValueError: there is no such preset or field, or a value is out of its range.
+    """
+    module = importlib.import_module(algorithm.module)
+    kind = getattr(module, algorithm.config)
+    named = module.PRESETS
+    if preset is not None and preset != "paper" and preset not in named:
+        raise ValueError(f"{algorithm.name} has no preset {preset!r}; there are: {', '.join(['paper', *named])}")
+    small = preset != "paper" and base_model(values.get("model", kind.model), values.get("init", "")) in BUILT_IN
+    wanted = SMALL.get(algorithm.name, {}) if small else {}
+    chosen = {**wanted, **named.get(preset or "", {}), **dict(algorithm.values)}
+    table = {name: NONE if value is None else value for name, value in values.items()}
+    return from_table(kind, table, base=kind(**chosen), where=algorithm.name)

@@ -1,0 +1,337 @@
+r"""Reward models: a score for an answer, learnt from which of several answers was preferred.
+
+The rater is modelled by Bradley and Terry, P(w ≻ l) = σ(r_w - r_l); the loss is -log σ(r_w - r_l) (Christiano et al.
+2017, arXiv:1706.03741, section 2.2.3; Ouyang et al. 2022, arXiv:2203.02155, equation 1), with a margin inside where the
+data have one (Touvron et al. 2023, arXiv:2307.09288, equation 2). The score is read by a linear head, in the place of
+the layer that predicts tokens, at the last token of the answer. A ranking of K answers is all its C(K, 2) pairs, each
+weighing 1/C(K, 2), in one batch; or, by choice, one likelihood (Plackett and Luce).
+
+With `supervision="process"` each step of an answer has a score, read at its last token, whose σ is the probability that
+the step is right: the loss is the binary cross-entropy with the labels of the steps (Uesato et al. 2022,
+arXiv:2211.14275; Lightman et al. 2023, arXiv:2305.20050).
+
+What differs from the papers: the head starts at 0, so that the first loss is log 2 whatever the model; and since only
+differences of scores within a prompt are learnt, the constant that is left over is not trained but set at the end,
+such that scores of the training set have mean 0 (Huang et al. 2024, arXiv:2403.17031, do so on demonstrations).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from operant import ops
+from operant.language.configs import LanguageConfig
+from operant.language.models import LanguageModel, ScalarHead
+from operant.language.packing import Packed, Sample, group_batches, pack
+from operant.language.rollouts import shuffled
+from operant.language.scoring import RewardModelFunction, Scorer, load_scorer, load_step_judge, places
+from operant.language.stepping import Stepper
+from operant.language.tokenised import Pair, Ranking, Stepwise
+from operant.runtime.bounds import require
+from operant.runtime.learner import Metrics
+from operant.state import State, copy_into
+
+__all__ = [
+    "PRESETS",
+    "RewardModel",
+    "RewardModelConfig",
+    "RewardModelFunction",
+    "Scorer",
+    "load_scorer",
+    "load_step_judge",
+]
+
+PRESETS: dict[str, dict[str, Any]] = {}
+"""There is one way to do it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelConfig(LanguageConfig):
+    """Hyperparameters."""
+
+    learning_rate: float = 1e-4
+    """Step size of AdamW (TRL: 1e-4)."""
+    batch: int = 32
+    """Comparisons of a step: pairs, rankings, or solutions with judged steps."""
+    supervision: Literal["outcome", "process"] = "outcome"
+    """Whether an answer is scored as a whole, or each of its steps."""
+    ranking_loss: Literal["pairs", "plackett-luce"] = "pairs"
+    """Whether a ranking of K answers counts as its pairs, or as one draw of an order; the same for K = 2."""
+    centre: int = 256
+    """Answers of the training set whose mean score is made 0 at the end; 0: the scores stay where they are."""
+    step_separator: str = "\n"
+    """What stands between two steps (TRL: the same)."""
+    steps_finished: bool = True
+    """Whether the last step of a row ends its answer; not in data whose rows stop at the first mistake."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        require(
+            self,
+            batch="[1, inf)",
+            supervision=("outcome", "process"),
+            ranking_loss=tuple(LOSSES),
+            centre="[0, inf)",
+        )
+        if not self.step_separator:
+            raise ValueError("step_separator must be what stands between two steps, such as a line break, got ''")
+
+
+class Example(NamedTuple):
+    """What is compared: K answers to a prompt, or one answer with K steps.
+
+    Attributes:
+        samples: the answers.
+        ends: for each answer the indices in its completion of the tokens at which it is scored, K in all.
+        labels: one for each score: the rank of an answer, lower being better, or whether a step is right, in [0, 1].
+        margin: by how much the scores of a pair are to differ at least.
+    """
+
+    samples: list[Sample]
+    ends: list[list[int]]
+    labels: list[float]
+    margin: float = 0.0
+
+
+def example(row: Pair | Ranking | Stepwise) -> Example:
+    """Return what is compared in a pair, a ranking or a solution with judged steps."""
+    if isinstance(row, Stepwise):
+        completion = [token for step in row.steps for token in step]
+        ends = [sum(map(len, row.steps[: k + 1])) - 1 for k in range(len(row.steps))]
+        return Example([Sample(row.prompt, completion)], [ends], row.labels)
+    if isinstance(row, Pair):
+        completions, ranks, margin = [row.chosen, row.rejected], [1.0, 2.0], row.margin
+    else:
+        completions, ranks, margin = row.completions, row.ranks, 0.0
+    return Example([Sample(row.prompt, c) for c in completions], [[len(c) - 1] for c in completions], ranks, margin)
+
+
+class Pairs(NamedTuple):
+    """All pairs that some examples tell apart, C in all.
+
+    Attributes:
+        better, worse: `[C]` index of the score of either side.
+        weights: `[C]` one over the pairs of its example.
+        margins: `[C]` least difference.
+        owner: `[C]` the example.
+    """
+
+    better: Tensor
+    worse: Tensor
+    weights: Tensor
+    margins: Tensor
+    owner: Tensor
+
+
+def pairs_of(examples: Sequence[Example], device: torch.device) -> Pairs:
+    """Return the pairs of examples; answers of equal rank are none."""
+    found: list[tuple[int, int, float, float, int]] = []
+    start = 0
+    for index, (_, _, ranks, margin) in enumerate(examples):
+        own = [(i, j) for i, j in permutations(range(len(ranks)), 2) if ranks[i] < ranks[j]]
+        found += [(start + i, start + j, 1 / len(own), margin, index) for i, j in own]
+        start += len(ranks)
+    better, worse, weights, margins, owner = zip(*found, strict=True)
+    index = [torch.tensor(column, dtype=torch.int64, device=device) for column in (better, worse, owner)]
+    number = [torch.tensor(column, dtype=torch.float32, device=device) for column in (weights, margins)]
+    return Pairs(index[0], index[1], number[0], number[1], index[2])
+
+
+def _paired(scores: Tensor, examples: Sequence[Example], pairs: Pairs) -> Tensor:
+    losses = ops.bradley_terry(scores[pairs.better], scores[pairs.worse], margin=pairs.margins)
+    return ops.segment_sum(pairs.weights * losses, pairs.owner, len(examples))
+
+
+def _ranked(scores: Tensor, examples: Sequence[Example], _: Pairs) -> Tensor:
+    parts = scores.split([len(e.labels) for e in examples])
+    orders = [torch.tensor(e.labels, device=scores.device).argsort() for e in examples]
+    return torch.stack([ops.plackett_luce(part, order) for part, order in zip(parts, orders, strict=True)])
+
+
+LOSSES: Mapping[str, Callable[[Tensor, Sequence[Example], Pairs], Tensor]] = {
+    "pairs": _paired,
+    "plackett-luce": _ranked,
+}
+"""From scores, examples and their pairs to the loss of each example, `[B]`."""
+
+
+class Judged(NamedTuple):
+    """How the scores of B examples fit their labels.
+
+    Attributes:
+        losses: `[B]` loss of each example, a sum over its steps.
+        right: `[B]` share of the pairs, or number of the steps, that are judged right; equal scores are half right.
+        margins: `[B]` mean difference of the scores of its pairs; 0 where there are steps.
+    """
+
+    losses: Tensor
+    right: Tensor
+    margins: Tensor
+
+
+class RewardModel:
+    """The learner.
+
+    Args:
+        config: hyperparameters.
+        model: becomes the reward model; its last layer is neither used nor trained.
+        rows: the training set, pairs, rankings, or solutions with judged steps for process supervision.
+        seed: of the order of the rows.
+        budget: rows, counted each time they are seen.
+        head: to go on with; None: one that says 0 everywhere.
+
+    Attributes:
+        consumed: rows seen so far.
+        model: as given.
+        scorer: model and head.
+
+    Raises:
+        ValueError: a row does not suit the supervision or the loss.
+    """
+
+    def __init__(
+        self,
+        config: RewardModelConfig,
+        model: LanguageModel,
+        rows: Sequence[Pair | Ranking | Stepwise],
+        *,
+        seed: int,
+        budget: int,
+        head: ScalarHead | None = None,
+    ):
+        self.config, self.model, self.seed, self.budget = config, model, seed, budget
+        self.process = config.supervision == "process"
+        self.examples = self.prepared(rows)
+        self.scorer = Scorer(model, head)
+        learnt = dict(self.scorer.head.named_parameters())
+        if not self.process:
+            del learnt["bias"]  # no comparison depends on it: Adam would make steps of its rounding errors
+        self.stepper = Stepper(self.scorer.body() | {f"head.{name}": value for name, value in learnt.items()}, config)
+        self.consumed = 0
+
+    def prepared(self, rows: Sequence[Pair | Ranking | Stepwise]) -> list[Example]:
+        """Return rows as examples.
+
+        Raises:
+            ValueError: a row does not suit the supervision or the loss.
+        """
+        for number, row in enumerate(rows, 1):
+            if isinstance(row, Stepwise) != self.process:
+                raise ValueError(
+                    f"row {number} is a {type(row).__name__}, but supervision={self.config.supervision} learns from "
+                    f"{'solutions with judged steps' if self.process else 'pairs and rankings'}: give other rows, or "
+                    f"set supervision={'outcome' if self.process else 'process'}"
+                )
+        examples = [example(row) for row in rows]
+        if self.config.ranking_loss == "plackett-luce" and not self.process:
+            for number, (_, _, ranks, margin) in enumerate(examples, 1):
+                if len(set(ranks)) < len(ranks) or margin:
+                    what = "a margin" if margin else f"ties (ranks {ranks})"
+                    raise ValueError(
+                        f"row {number} has {what}, which the likelihood of an order does not know: set "
+                        "ranking_loss=pairs"
+                    )
+        return examples
+
+    def iterate(self) -> Metrics:
+        """Take one step on the next comparisons; after the last one, centre the scores."""
+        count = min(self.config.batch, len(self.examples))
+        order = shuffled(len(self.examples), self.consumed, count, seed=self.seed)
+        metrics = self.improve([self.examples[i] for i in order])
+        self.consumed += count
+        if self.consumed >= self.budget and not self.process:
+            self.centre()
+        return metrics
+
+    def improve(self, batch: Sequence[Example]) -> dict[str, Any]:
+        """Take one step on a batch, micro-batch by micro-batch, with one denominator for all of them."""
+        total = self._units(batch)
+        scores, reports = [], []
+        for part in self._parts(batch):
+            found, judged = self.judge(part)
+            (judged.losses.sum() / total).backward()
+            scores.append(found.detach())
+            reports.append(Judged(*(field.detach() for field in judged)))
+        norm, skipped = self.stepper.step(self.consumed / self.budget)
+        every = torch.cat(scores)
+        losses, right, margins = (torch.cat(column) for column in zip(*reports, strict=True))
+        metrics = {
+            "losses/reward": losses.sum() / total,
+            "losses/gradient_norm": norm,
+            "accuracy": right.sum() / total,
+            "min_reward": every.min(),
+            "mean_reward": every.mean(),
+            "max_reward": every.max(),
+            "num_tokens": float(sum(len(s.completion) for e in batch for s in e.samples)),
+            "health/skipped_updates": skipped,
+        }
+        return metrics if self.process else metrics | {"margin": margins.mean()}
+
+    def judge(self, batch: Sequence[Example]) -> tuple[Tensor, Judged]:
+        """Return the scores `[p]` of a micro-batch, with a graph, and how they fit the labels."""
+        packed, where = self._packed(batch)
+        scores = self.scorer.read(packed, where)
+        if self.process:
+            labels = torch.tensor([label for e in batch for label in e.labels], device=scores.device)
+            owner = torch.arange(len(batch)).repeat_interleave(torch.tensor([len(e.labels) for e in batch]))
+            owner = owner.to(scores.device)
+            losses = binary_cross_entropy_with_logits(scores, labels, reduction="none")
+            right = (2 * labels - 1).sign() * scores.detach().sign()
+            sums = [ops.segment_sum(values, owner, len(batch)) for values in (losses, (1 + right) / 2)]
+            return scores, Judged(sums[0], sums[1], torch.zeros_like(sums[1]))
+        pairs = pairs_of(batch, scores.device)
+        gaps = (scores[pairs.better] - scores[pairs.worse]).detach()
+        right, margins = (
+            ops.segment_sum(pairs.weights * values, pairs.owner, len(batch)) for values in ((1 + gaps.sign()) / 2, gaps)
+        )
+        return scores, Judged(LOSSES[self.config.ranking_loss](scores, batch, pairs), right, margins)
+
+    @torch.no_grad()
+    def accuracies(self, rows: Sequence[Pair | Ranking | Stepwise]) -> list[float]:
+        """Return for each row the share of its pairs, or of its steps, that are judged right; equal scores are half."""
+        examples = self.prepared(rows)
+        right = torch.cat([self.judge(part)[1].right for part in self._parts(examples)]).tolist()
+        return [share / self._units([e]) for share, e in zip(right, examples, strict=True)]
+
+    def centre(self) -> None:
+        """Shift the scores so that answers of the training set have mean 0."""
+        samples = [sample for e in self.examples[: self.config.centre] for sample in e.samples][: self.config.centre]
+        if samples:
+            scores = self.scorer.scores(samples, tokens=self.config.micro_batch_tokens)
+            self.scorer.head.bias.data -= scores.mean()
+
+    def state_dict(self) -> State:
+        """Return everything that an exact resume needs."""
+        return {
+            "model": self.model.state_dict(),
+            "head": {name: value.detach() for name, value in self.scorer.head.named_parameters()},
+            "optimizer": self.stepper.state_dict(),
+            "consumed": self.consumed,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of `state_dict`, exactly."""
+        self.model.load_state_dict(state["model"])
+        for name, value in self.scorer.head.named_parameters():
+            copy_into(value.data, state["head"][name], name)
+        self.stepper.load_state_dict(state["optimizer"])
+        self.consumed = state["consumed"]
+
+    def _units(self, examples: Sequence[Example]) -> int:
+        """Return what a mean is taken over: comparisons, each of which weighs the same, or steps."""
+        return sum(len(e.labels) for e in examples) if self.process else len(examples)
+
+    def _parts(self, batch: Sequence[Example]) -> list[list[Example]]:
+        parts = group_batches([e.samples for e in batch], tokens=self.config.micro_batch_tokens)
+        return [[batch[i] for i in part] for part in parts]
+
+    def _packed(self, batch: Sequence[Example]) -> tuple[Packed, Tensor]:
+        samples = [sample for e in batch for sample in e.samples]
+        packed = pack(samples, device=self.model.device)
+        return packed, places(packed, samples, [row for e in batch for row in e.ends])

@@ -1,0 +1,393 @@
+"""Reinforcement learning from human feedback: PPO on tokens.
+
+Ziegler et al. 2019 (arXiv:1909.08593) and Ouyang et al. 2022 (arXiv:2203.02155), with the details of Huang et al. 2024
+(arXiv:2403.17031). A state is a prompt with the tokens so far, an action the next token. The reward of a token is -β
+times the log-ratio of the policy to a frozen reference, so that on average the policy pays β KL(policy‖reference); the
+last token gets the score of the answer too. A critic values every state, generalised advantage estimation judges the
+tokens, and policy and critic are improved on them. The optimum is the reference times exp(score / β), normalised.
+
+The step of the policy can be exchanged: PPO, a plain gradient (VPG), or a natural one in a trust region (TRPO). PPO's
+own penalty, on KL(old‖new), keeps an update small; it has nothing to do with the one on the reference.
+
+What differs from the papers: nothing is padded, so no loss sees a token that is not there. Policy and critic have
+optimizers and clipped gradients of their own. Answers that no reward function applies to are left out. There is no
+pretraining loss (PPO-ptx).
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from operant import ops
+from operant.language.credit import outcome_metrics, shaped, token_advantages, token_rewards, whitened
+from operant.language.critic import Critic, CriticConfig
+from operant.language.engines.protocol import Engine, Sampling
+from operant.language.measuring import Plan, check_reference, flat, measure, plans, read, weights
+from operant.language.mismatch import check_start, corrections, mismatch_metrics
+from operant.language.models import LanguageModel, Reference
+from operant.language.natural import Part, Region, natural_step
+from operant.language.packing import Sample, pack, take
+from operant.language.rollouts import Judge, Rollout, Sampler, length_metrics, reward_metrics
+from operant.language.stepping import Stepper
+from operant.language.tokenised import Prompt
+from operant.runtime.bounds import require
+from operant.runtime.learner import Metrics
+from operant.state import State
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "ziegler": {"kl_coefficient": 0.2, "kl_target": 6.0, "whiten_rewards": True},
+    "instructgpt": {"kl_coefficient": 0.02, "epochs": 1, "minibatches": 8},
+    "huang": {"missing_eos": -1.0, "schedule": "linear"},
+    "vpg": {"step": "vpg"},
+    "trpo": {"step": "trpo"},
+}
+"""Named choices: of the papers, and of the policy-gradient step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RLHFConfig(CriticConfig):
+    """Hyperparameters; the defaults are those of TRL's PPO trainer, but for its temperature of 0.7."""
+
+    learning_rate: float = 3e-6
+    """Step size of AdamW for the policy. Models of a few million parameters want 1e-4 or more."""
+    prompts: int = 64
+    """Prompts of a batch."""
+    group: int = 1
+    """Answers to each prompt."""
+    epochs: int = 4
+    """How often a batch is gone through."""
+    minibatches: int = 1
+    """Optimizer steps of an epoch, which the batch is divided into by prompts."""
+    step: Literal["ppo", "vpg", "trpo"] = "ppo"
+    """How the policy is improved: PPO; a plain gradient, once a batch; a natural gradient within a trust region, once a
+    batch (for small models). Epochs and minibatches are the critic's alone in the last two."""
+    objective: Literal["clip", "penalty", "clip-and-penalty"] = "clip"
+    """What keeps PPO near the policy that sampled: the clip range, a penalty on KL(old‖new), or both."""
+    clip_low: float = 0.2
+    """How far a ratio may fall below 1 before its token loses its gradient."""
+    clip_high: float = 0.2
+    """How far it may rise above 1."""
+    beta: float = 1.0
+    """Weight of the penalty on KL(old‖new) at first."""
+    beta_target: float | None = 0.01
+    """KL(old‖new) of an update, in nats a token, that it is adapted to, within 1e-6 to 1e6; None: it is fixed."""
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy bonus of PPO and VPG."""
+    weights: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
+    """What a token weighs: as any other, one over its answer's length, or one over the longest length allowed."""
+    missing_eos: float | None = None
+    """Score of an answer that was cut off, whatever the rewards say; None: what they say."""
+    score_clip: float | None = None
+    """Largest size of a score; None: any."""
+    whiten_rewards: bool = False
+    """Whether the rewards of the tokens of a batch are scaled to variance 1, their mean kept."""
+    whiten_advantages: bool = True
+    """Whether the advantages of the tokens of a batch are brought to mean 0 and variance 1."""
+    kl_coefficient: float = 0.05
+    """β, the price of a nat of KL(policy‖reference), in units of reward."""
+    kl_target: float | None = None
+    """KL(policy‖reference) that β is adapted to, in nats an answer (Ziegler et al., section 2.2); None: β is fixed."""
+    kl_horizon: int = 10_000
+    """Answers after which an error of 20 % or more has changed β by about 20 %."""
+    delta: float = 0.01
+    """Trust region: largest KL(old‖new) of a step, in nats a token."""
+    damping: float = 0.01
+    """Added to the diagonal of the Fisher matrix, in its units. More makes the step more like a plain gradient."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        require(
+            self,
+            prompts="[1, inf)",
+            group="[1, inf)",
+            epochs="[1, inf)",
+            minibatches=f"[1, {self.prompts}]",
+            step=("ppo", "vpg", "trpo"),
+            objective=("clip", "penalty", "clip-and-penalty"),
+            clip_low="(0, 1]",
+            clip_high="(0, inf)",
+            beta="(0, inf)",
+            beta_target="(0, inf) or None",
+            entropy_coefficient="[0, inf)",
+            weights=("token_mean", "sequence_mean", "constant"),
+            score_clip="(0, inf) or None",
+            kl_coefficient="[0, inf)",
+            kl_target="(0, inf) or None",
+            kl_horizon="[1, inf)",
+            delta="(0, inf)",
+            damping="[0, inf)",
+        )
+        if self.critic == "shared" and self.step != "ppo":
+            raise ValueError(
+                f"critic=shared needs step=ppo: after step={self.step} the critic's own steps would move the policy, "
+                "got both; take --critic copy"
+            )
+        if self.kl_target is not None and self.kl_coefficient == 0:
+            raise ValueError(
+                "kl_target cannot move a kl_coefficient of 0, which is only ever multiplied; start above 0"
+            )
+
+
+OBJECTIVES: Mapping[str, Callable[[Tensor, Tensor, Tensor, float, RLHFConfig], Tensor]] = {
+    "clip": lambda new, old, advantages, beta, config: ops.clipped_surrogate(
+        new, old, advantages, clip_low=config.clip_low, clip_high=config.clip_high
+    ),
+    "penalty": lambda new, old, advantages, beta, config: ops.penalised_surrogate(
+        new, old, advantages, ops.kl_estimate(old, new, "k3"), beta=beta
+    ),
+    "clip-and-penalty": lambda new, old, advantages, beta, config: (
+        OBJECTIVES["clip"](new, old, advantages, beta, config) + beta * ops.kl_estimate(old, new, "k3")
+    ),
+    "vpg": lambda new, old, advantages, beta, config: ops.policy_gradient(new, advantages),
+}
+"""Losses `[m]` of the tokens. On samples of the old policy k3 estimates KL(old‖new) and its gradient without bias."""
+
+
+class Judged(NamedTuple):
+    """N answers that are learned from, token by token: lists of N tensors `[l]`.
+
+    Attributes:
+        samples: the sequences.
+        plans: the minibatches of each epoch.
+        behaviour: log-probabilities that the engine drew the tokens with.
+        old: the same by the policy, before any step.
+        values: of the states that the tokens were chosen in, before any step.
+        advantages: of the tokens, times what corrects for an engine that drew them with other probabilities.
+        targets: of the critic.
+    """
+
+    samples: list[Sample]
+    plans: list[Plan]
+    behaviour: list[Tensor]
+    old: list[Tensor]
+    values: list[Tensor]
+    advantages: list[Tensor]
+    targets: list[Tensor]
+
+    @property
+    def parts(self) -> list[list[int]]:
+        """The micro-batches of the first epoch."""
+        return [part for step in self.plans[0] for part in step]
+
+
+class RLHF:
+    """The learner.
+
+    Args:
+        config: hyperparameters.
+        model: the policy; what it is now is the reference.
+        engine: samples from the policy.
+        prompts: the training set.
+        judge: scores answers.
+        critic: values states.
+        max_tokens: longest answer, its end of sequence included.
+        seed: of the order of the prompts and of sampling.
+        budget: prompts.
+
+    Attributes:
+        consumed: prompts asked so far.
+        model: as given.
+        kl_coefficient: β, now.
+        beta: weight of the penalty on KL(old‖new), now.
+    """
+
+    def __init__(
+        self,
+        config: RLHFConfig,
+        model: LanguageModel,
+        engine: Engine,
+        prompts: Sequence[Prompt],
+        judge: Judge,
+        *,
+        critic: Critic,
+        max_tokens: int,
+        seed: int,
+        budget: int,
+    ):
+        self.config, self.model, self.critic = config, model, critic
+        self.budget, self.max_tokens, self.seed = budget, max_tokens, seed
+        sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
+        self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, seed=seed)
+        self.reference = Reference(model)
+        self.stepper = Stepper(model.trained(), config)
+        self.critic_stepper = Stepper(critic.trained(), config, learning_rate=config.critic_learning_rate)
+        self.kl_coefficient, self.beta, self.iterations = config.kl_coefficient, config.beta, 0
+
+    @property
+    def consumed(self) -> int:
+        """Prompts asked so far."""
+        return self.sampler.asked
+
+    def iterate(self) -> Metrics:
+        """Sample answers, judge their tokens, and improve critic and policy."""
+        rollout = self.sampler.draw(self.config.prompts, self.config.group)
+        metrics = {**reward_metrics(rollout), **length_metrics(rollout.answers.completions)}
+        if rollout.judged.valid.any():
+            batch, judged = self.judge(rollout)
+            metrics |= judged | self.improve(batch)
+        else:
+            metrics["health/empty_batches"] = 1.0
+        self.iterations += 1
+        self.sampler.engine.update(self.model)
+        return metrics
+
+    @torch.no_grad()
+    def judge(self, rollout: Rollout) -> tuple[Judged, dict[str, Any]]:
+        """Return the advantage of every token and the target of its value, and how good the answers are."""
+        config, device = self.config, self.model.device
+        kept = rollout.judged.valid.nonzero().squeeze(1).tolist()
+        samples, completions = take(rollout.answers.samples(), kept), [rollout.answers.completions[i] for i in kept]
+        truncated = torch.tensor([c.truncated for c in completions], device=device)
+        scores = rollout.judged.total[kept].to(device)
+        scores = shaped(scores, truncated, clip=config.score_clip, missing_eos=config.missing_eos)
+        owners, seed = [k // rollout.group for k in kept], self.seed + 1 + self.iterations
+        planned = plans(samples, owners, config.epochs, config.minibatches, tokens=config.micro_batch_tokens, seed=seed)
+        old, ref, values, after = measure(
+            self.model, self.reference, self.critic, samples, planned[0], temperature=config.temperature
+        )
+        kl = [ops.kl_estimate(new, before, "k1") for new, before in zip(old, ref, strict=True)]
+        if not self.iterations:
+            check_reference(kl)
+        rewards = token_rewards(kl, scores, coefficient=self.kl_coefficient, whiten=config.whiten_rewards)
+        cut = truncated & config.bootstrap_truncated
+        lam = 1.0 if self.iterations < config.critic_warmup else config.lam
+        advantages = token_advantages(rewards, values, after, cut=cut, gamma=config.gamma, lam=lam)
+        targets = [a + v for a, v in zip(advantages, values, strict=True)]
+        metrics = {
+            **outcome_metrics(kl, old, scores, coefficient=self.kl_coefficient),
+            "objective/kl_coefficient": self.kl_coefficient,
+            "val/num_eos_tokens": (~truncated).sum(),
+            "value/explained_variance": ops.explained_variance(torch.cat(values), torch.cat(targets)),
+        }
+        behaviour = [torch.tensor(c.log_probs, device=device) for c in completions]
+        trust = corrections(torch.cat(old), torch.cat(behaviour), config.correction, cap=config.correction_cap)
+        metrics |= mismatch_metrics(torch.cat(old), torch.cat(behaviour), trust)
+        advantages = whitened(advantages) if config.whiten_advantages else advantages
+        advantages = [w * a for w, a in zip(trust.split([len(a) for a in advantages]), advantages, strict=True)]
+        if config.kl_target is not None and self.iterations >= config.critic_warmup:
+            moved, horizon = float(metrics["objective/kl"]), config.kl_horizon
+            old_beta, count = self.kl_coefficient, len(samples)
+            self.kl_coefficient = ops.adapt_horizon(old_beta, moved, target=config.kl_target, horizon=horizon, n=count)
+        return Judged(samples, planned, behaviour, old, values, advantages, targets), metrics
+
+    def improve(self, batch: Judged) -> dict[str, Any]:
+        """Improve policy and critic on a batch, and return what was measured in it."""
+        config, warm = self.config, self.iterations >= self.config.critic_warmup
+        for part in batch.parts if self.iterations == config.critic_warmup else []:
+            new = self._log_probs(batch, part)
+            check_start(new, flat(part, batch.old), flat(part, batch.behaviour), dtype=self.model.dtype)
+        together = warm and config.step == "ppo"
+        reports: list[dict[str, Any]] = []
+        if warm and config.step == "vpg":
+            reports = [self._step(batch, batch.parts, critic=False)]
+        elif warm and config.step == "trpo":
+            reports = [self._natural(batch)]
+        reports += [self._step(batch, parts, policy=together) for steps in batch.plans for parts in steps]
+        names = dict.fromkeys(name for report in reports for name in report)
+        found = {name: torch.stack([torch.as_tensor(r[name]) for r in reports if name in r]) for name in names}
+        metrics = {name: v.sum() if name.startswith("health/") else v.mean() for name, v in found.items()}
+        if together and config.objective != "clip":
+            metrics |= self._adapt_penalty(batch)
+        return metrics
+
+    def _step(
+        self, batch: Judged, parts: list[list[int]], *, policy: bool = True, critic: bool = True
+    ) -> dict[str, Any]:
+        """Take one step of policy and critic, or of one, with one denominator for all micro-batches."""
+        config, device = self.config, self.model.device
+        weight = weights(batch.old, parts, how=config.weights, longest=self.max_tokens)
+        totals: dict[str, Tensor] = {}
+        for part in parts:
+            packed, hidden = pack(take(batch.samples, part), device=device), None
+            loss, share = torch.zeros((), device=device), dict[str, Tensor]()
+            if policy:
+                packed, hidden, new, entropy = read(self.model, batch.samples, part, temperature=config.temperature)
+                losses, share = self._policy_losses(batch, part, new)
+                loss = (weight[part][packed.owner] * (losses - config.entropy_coefficient * entropy)).sum()
+                share["policy/entropy_avg"] = entropy.detach()
+            elif self.critic.trunk is None:
+                with torch.no_grad():
+                    hidden = self.model.read(packed)
+            if critic:
+                old = None if config.value_clip is None else flat(part, batch.values)
+                values, _ = self.critic(packed, hidden)
+                errors = ops.value_loss(values, flat(part, batch.targets), old_values=old, clip=config.value_clip)
+                loss = loss + config.value_coefficient * (weight[part][packed.owner] * errors).sum()
+                share["losses/value"] = errors.detach()
+            loss.backward()
+            for name, value in share.items():
+                totals[name] = totals.get(name, torch.zeros((), device=device)) + value.sum()
+        tokens, progress = sum(len(batch.old[i]) for part in parts for i in part), self.consumed / self.budget
+        metrics, skipped = {name: total / tokens for name, total in totals.items()}, 0.0
+        if policy:
+            metrics["losses/gradient_norm"], skipped = self.stepper.step(progress)
+        if critic:
+            metrics["losses/critic_gradient_norm"], missed = self.critic_stepper.step(progress)
+            skipped += missed
+        return metrics | {"health/skipped_updates": torch.tensor(skipped)}
+
+    def _policy_losses(self, batch: Judged, part: Sequence[int], new: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the losses `[m]` of the tokens of a micro-batch, and what is to be reported of each."""
+        config, old, advantages = self.config, flat(part, batch.old), flat(part, batch.advantages)
+        losses = OBJECTIVES[config.objective if config.step == "ppo" else "vpg"](
+            new, old, advantages, self.beta, config
+        )
+        rho = (new.detach() - old).exp()
+        return losses, {
+            "losses/policy": losses.detach(),
+            "policy/approxkl_avg": ops.kl_estimate(old, new.detach(), "k3"),
+            "policy/clipfrac_avg": ((rho < 1 - config.clip_low) | (rho > 1 + config.clip_high)).float(),
+            "val/ratio": rho,
+        }
+
+    def _natural(self, batch: Judged) -> dict[str, Any]:
+        """Take the step of TRPO on the whole batch."""
+        config, parts = self.config, list[Part]()
+        weight = weights(batch.old, batch.parts, how=config.weights, longest=self.max_tokens)
+        for part in batch.parts:
+            packed = pack(take(batch.samples, part), device=self.model.device)
+            old, advantages = flat(part, batch.old), flat(part, batch.advantages)
+            parts.append(Part(packed, weight[part][packed.owner], old, advantages))
+        return natural_step(self.model, parts, Region(config.delta, config.damping, config.temperature))
+
+    def _adapt_penalty(self, batch: Judged) -> dict[str, float]:
+        """Adapt the penalty for the next update to how far this one went, KL(old‖new) in nats a token."""
+        moved = [ops.kl_estimate(flat(part, batch.old), self._log_probs(batch, part), "k3") for part in batch.parts]
+        kl, used, target = float(torch.cat(moved).mean()), self.beta, self.config.beta_target
+        if target is not None and math.isfinite(kl):
+            self.beta = min(max(ops.adapt_penalty(self.beta, kl, target=target), 1e-6), 1e6)
+        return {"policy/kl_old": kl, "policy/beta": used}
+
+    @torch.no_grad()
+    def _log_probs(self, batch: Judged, part: Sequence[int]) -> Tensor:
+        return read(self.model, batch.samples, part, temperature=self.config.temperature)[2]
+
+    def state_dict(self) -> State:
+        """Return everything that an exact resume needs."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.stepper.state_dict(),
+            "critic": self.critic.state_dict(),
+            "critic_optimizer": self.critic_stepper.state_dict(),
+            "reference": self.reference.state_dict(),
+            "sampler": self.sampler.state_dict(),
+            "coefficients": {"kl": self.kl_coefficient, "beta": self.beta},
+            "iterations": self.iterations,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of `state_dict`, exactly."""
+        self.model.load_state_dict(state["model"])
+        self.stepper.load_state_dict(state["optimizer"])
+        self.critic.load_state_dict(state["critic"])
+        self.critic_stepper.load_state_dict(state["critic_optimizer"])
+        self.reference.load_state_dict(state["reference"])
+        self.sampler.load_state_dict(state["sampler"])
+        self.kl_coefficient, self.beta = state["coefficients"]["kl"], state["coefficients"]["beta"]
+        self.iterations = state["iterations"]
+        self.sampler.engine.update(self.model)

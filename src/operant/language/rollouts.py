@@ -1,0 +1,198 @@
+"""Asking a policy and judging its answers, for every algorithm that learns from its own completions: `Sampler`.
+
+Prompts come in the order of a permutation that belongs to the epoch and the seed. What was asked, answered and
+rewarded is one `Rollout`, in which the answers to one prompt lie side by side.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from operant import streams
+from operant.language.data import order
+from operant.language.engines.protocol import Completion, Engine, Sampling
+from operant.language.packing import Sample
+from operant.language.rewards import Rewards
+from operant.language.tokenised import Prompt
+from operant.language.tokens import decode
+from operant.state import State, generator_state, set_generator_state
+
+Judge = Callable[..., Rewards]
+"""Rewards completions: `f(prompts, completions, completion_ids, **columns)`, see `operant.language.rewards`."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Completions of prompts, one behind the other.
+
+    Attributes:
+        prompts: what was asked, once for each answer.
+        completions: what was drawn.
+        texts: the completions as text, without special tokens.
+    """
+
+    prompts: list[Prompt]
+    completions: list[Completion]
+    texts: list[str]
+
+    def samples(self) -> list[Sample]:
+        """Return them as sequences whose completions are trained."""
+        return [Sample(p.prompt, c.ids) for p, c in zip(self.prompts, self.completions, strict=True)]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Answers to P prompts, G to each, with their rewards.
+
+    Attributes:
+        answers: `P * G` of them, those to one prompt side by side.
+        judged: what the reward functions say of each.
+        group: G.
+    """
+
+    answers: Answers
+    judged: Rewards
+    group: int
+
+    def __len__(self) -> int:
+        """Return the number of prompts."""
+        return len(self.answers.prompts) // self.group
+
+    def rewards(self) -> Tensor:
+        """Return the rewards `[P, G]`; NaN where there is none."""
+        return self.judged.total.view(-1, self.group)
+
+    def valid(self) -> Tensor:
+        """Return which rewards there are, `[P, G]`."""
+        return self.judged.valid.view(-1, self.group)
+
+    def take(self, prompts: Sequence[int]) -> "Rollout":
+        """Return the part that belongs to the prompts at some positions."""
+        at = [p * self.group + i for p in prompts for i in range(self.group)]
+        index, old = torch.tensor(at, dtype=torch.int64), self.answers
+        answers = Answers([old.prompts[i] for i in at], [old.completions[i] for i in at], [old.texts[i] for i in at])
+        judged = self.judged
+        judged = Rewards(judged.table[index], judged.total[index], judged.valid[index], judged.names)
+        return Rollout(answers, judged, self.group)
+
+    @staticmethod
+    def join(parts: Sequence["Rollout"]) -> "Rollout":
+        """Return several rollouts with the same reward functions as one."""
+        answers = Answers(
+            *(
+                [item for part in parts for item in getattr(part.answers, name)]
+                for name in ("prompts", "completions", "texts")
+            )
+        )
+        judged = [part.judged for part in parts]
+        table, total, valid = (torch.cat(columns) for columns in list(zip(*judged, strict=True))[:3])
+        return Rollout(answers, Rewards(table, total, valid, judged[0].names), parts[0].group)
+
+
+class Sampler:
+    """Asks a policy the next prompts.
+
+    Args:
+        engine: draws the completions.
+        prompts: the training set.
+        judge: rewards the answers.
+        tokenizer: of the model, to read the completions.
+        sampling: how they are drawn.
+        seed: of the order of the prompts and of chance.
+
+    Attributes:
+        asked: prompts so far.
+    """
+
+    def __init__(
+        self, engine: Engine, prompts: Sequence[Prompt], judge: Judge, tokenizer: Any, sampling: Sampling, *, seed: int
+    ):
+        if not prompts:
+            raise ValueError("there is no prompt to train on")
+        self.engine, self.prompts, self.judge, self.tokenizer = engine, prompts, judge, tokenizer
+        self.sampling, self.seed, self.asked = sampling, seed, 0
+        self._chance = streams.torch_generator(seed, "sampling")
+
+    def draw(self, count: int, group: int) -> Rollout:
+        """Ask the next `count` prompts, `group` times each."""
+        asked = [self.prompts[i] for i in shuffled(len(self.prompts), self.asked, count, seed=self.seed)]
+        self.asked += count
+        found = self.engine.generate([p.prompt for p in asked], group, self.sampling, generator=self._chance)
+        completions = [completion for answers in found for completion in answers]
+        texts = [decode(self.tokenizer, completion.ids) for completion in completions]
+        answers = Answers([prompt for prompt in asked for _ in range(group)], completions, texts)
+        return Rollout(answers, judge(self.judge, answers), group)
+
+    def state_dict(self) -> State:
+        """Return how far it is, and its chance."""
+        return {"asked": self.asked, "chance": generator_state(self._chance)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of `state_dict`."""
+        self.asked = state["asked"]
+        set_generator_state(self._chance, state["chance"])
+
+
+def judge(rewards: Judge, answers: Answers) -> Rewards:
+    """Return what reward functions say of answers.
+
+    Beside the columns of the rows they are given `prompt_ids` and `truncated`, one a completion.
+    """
+    rows = [prompt.row for prompt in answers.prompts]
+    names = dict.fromkeys(name for row in rows for name in row if name not in _OWN_COLUMNS)
+    return rewards(
+        prompts=[row["prompt"] for row in rows],
+        completions=answers.texts,
+        completion_ids=[completion.ids for completion in answers.completions],
+        prompt_ids=[prompt.prompt for prompt in answers.prompts],
+        truncated=[completion.truncated for completion in answers.completions],
+        **{name: [row.get(name) for row in rows] for name in names},
+    )
+
+
+_OWN_COLUMNS = ("prompt", "prompts", "completion", "completions", "completion_ids", "prompt_ids", "truncated")
+
+
+def shuffled(size: int, start: int, count: int, *, seed: int) -> list[int]:
+    """Return `count` positions of an endless walk through `size` things, each epoch in an order of its own.
+
+    Args:
+        size: number of things.
+        start: how many were visited before.
+        count: how many to visit.
+        seed: of the orders.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        epoch, offset = divmod(start + len(found), size)
+        found += order(size, epoch, seed)[offset : offset + count - len(found)].tolist()
+    return found
+
+
+def length_metrics(completions: Sequence[Completion]) -> dict[str, float]:
+    """Return lengths of completions in tokens, under TRL's names."""
+    lengths = [len(completion.ids) for completion in completions]
+    ended = [len(completion.ids) for completion in completions if not completion.truncated]
+    return {
+        "completions/mean_length": sum(lengths) / len(lengths),
+        "completions/min_length": float(min(lengths)),
+        "completions/max_length": float(max(lengths)),
+        "completions/mean_terminated_length": sum(ended) / len(ended) if ended else float("nan"),
+        "completions/clipped_ratio": 1 - len(ended) / len(lengths),
+    }
+
+
+def reward_metrics(rollout: Rollout) -> dict[str, float]:
+    """Return means and spreads of rewards, under TRL's names."""
+    judged, spread = rollout.judged, float("nan")
+    if rollout.group > 1 and judged.valid.all():
+        spread = float(rollout.rewards().std(1).mean())
+    means = judged.table.nanmean(0).tolist()
+    return {
+        "reward": float(judged.total.nanmean()),
+        "reward_std": spread,
+        **{f"rewards/{name}/mean": mean for name, mean in zip(judged.names, means, strict=True)},
+    }

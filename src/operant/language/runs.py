@@ -1,0 +1,99 @@
+"""Models that runs have trained: `load_trained`, `base_model`."""
+
+import importlib
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from operant import catalog
+from operant.language import models
+from operant.language.configs import ModelOptions
+from operant.runtime.checkpoints import load as load_checkpoint
+from operant.runtime.run import Run
+from operant.state import State
+
+
+def load_trained(options: ModelOptions, *, seed: int, device: torch.device | str = "cpu") -> "models.LanguageModel":
+    """Return the model of a run, with what `options` want of it: other numbers, another adapter.
+
+    An adapter of that run is trained on, unless the options want a new one: then it becomes part of the weights.
+
+    Args:
+        options: `init` names the run.
+        seed: which seed of the run, if it has several; one that it does not have takes the first.
+        device: where the model goes.
+
+    Raises:
+        RunError: there is no run.
+        ValueError: it has not trained a language model, or has no checkpoint yet.
+    """
+    own, state = trained_state(options.init, "model", seed=seed)
+    seeds = Run.open(options.init).settings.seeds
+    origin = seed if seed in seeds else seeds[0]
+    model = models.load(replace(own, gradient_checkpointing=False), seed=origin, device=device)
+    model.load_state_dict(state)
+    network = model.network
+    if options.lora_rank and hasattr(network, "merge_and_unload"):
+        network = network.merge_and_unload()
+    return models.finish(network.to(models.DTYPES[options.dtype]), model.tokenizer, options, seed=seed)
+
+
+def base_model(model: str, init: str = "") -> str:
+    """Return the name of the model that training began with, through all the runs that went on from each other.
+
+    Args:
+        model: as in `ModelOptions`; it counts where there is no `init`.
+        init: folder of a run, as in `ModelOptions`.
+
+    Raises:
+        RunError: there is no run.
+        ValueError: it has not trained a language model.
+    """
+    while init:
+        own = model_options(Run.open(init))
+        model, init = own.model, own.init
+    return model
+
+
+def built_in(config: Any) -> bool:
+    """Tell whether a configuration is of a small model that is built here; one of no language model at all is, too."""
+    return not isinstance(config, ModelOptions) or base_model(config.model, config.init) in models.BUILT_IN
+
+
+def model_options(run: Run) -> ModelOptions:
+    """Return which model a run has trained, and how.
+
+    Raises:
+        ValueError: it has not trained a language model.
+    """
+    entry = catalog.find(run.settings.algorithm)
+    if entry.chapter != "language":
+        raise ValueError(f"{run.path} is a run of {entry.name}, which trains no language model; name another run")
+    config = run.config(getattr(importlib.import_module(entry.module), entry.config))
+    return ModelOptions(**{field.name: getattr(config, field.name) for field in fields(ModelOptions)})
+
+
+def trained_state(folder: str, part: str, *, seed: int) -> tuple[ModelOptions, State]:
+    """Return the model options of a run and a part of the latest state of one of its seeds.
+
+    Args:
+        folder: of the run.
+        part: its name in the learner's state.
+        seed: which seed; one that the run does not have takes the first.
+
+    Raises:
+        RunError: there is no run.
+        ValueError: its learner has no such part, or it has no checkpoint yet.
+    """
+    run = Run.open(folder)
+    entry = catalog.find(run.settings.algorithm)
+    own = model_options(run)
+    found = run.checkpoints.latest()
+    if found is None:
+        raise ValueError(f"{folder} has no checkpoint yet; train it with `operant resume {folder}`")
+    seeds = run.settings.seeds
+    state = load_checkpoint(found[0])["learners"][seeds.index(seed) if seed in seeds else 0]
+    if part not in state:
+        raise ValueError(f"{folder} is a run of {entry.name}, which has no {part}; name another run")
+    return own, state[part]

@@ -1,0 +1,282 @@
+"""Functions that may hang or crash, run where they cannot take the training with them: `Sandbox`.
+
+A worker is a process of its own, spoken to in lines of JSON over pipes. It is killed with everything that it started as
+soon as it overruns its deadline, and a new one is started for the next call. No alarm signal is involved on this side,
+so it works from any thread. It is a guard against mistakes, not against malice: the function may do all that its user
+may do.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from operant.language import sandbox_worker
+
+_FILE = str(Path(sandbox_worker.__file__).resolve())
+
+
+class SandboxError(RuntimeError):
+    """The function could not be loaded, or raised an exception; the message has its traceback."""
+
+
+class Sandbox:
+    """Calls a function in worker processes, each call with a deadline.
+
+    Arguments and results are what JSON knows: None, booleans, numbers, strings, lists and dictionaries with strings as
+    keys; results may have arrays and tensors too, which come back as lists. A coroutine is awaited in the worker.
+
+    Args:
+        target: `path/to/file.py:function` or `package.module:function`.
+        seconds: that one call may take. Loading the function is not counted.
+        workers: processes, which is as many calls as run at a time.
+        memory: bytes of address space of one worker, where the system can limit it (Linux); None for no limit.
+        start_seconds: that loading the function may take, e.g. what it imports.
+
+    Raises:
+        ValueError: an argument is out of its range, or `target` is no file and function.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        seconds: float = 10.0,
+        workers: int = 1,
+        memory: int | None = None,
+        start_seconds: float = 120.0,
+    ) -> None:
+        for name, value in (("seconds", seconds), ("start_seconds", start_seconds)):
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be positive and finite, got {value}")
+        if workers < 1:
+            raise ValueError(f"workers must be at least 1, got {workers}")
+        if memory is not None and memory < 1:
+            raise ValueError(f"memory must be a positive number of bytes, or None for no limit, got {memory}")
+        self.target = _checked(target)
+        self._seconds, self._start_seconds = seconds, start_seconds
+        command = [sys.executable, "-P", _FILE, self.target, str(memory or 0)]
+        slots = [_Worker(command) for _ in range(workers)]
+        self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
+        for slot in slots:
+            self._idle.put(slot)
+        self._workers = workers
+        self._finalise = weakref.finalize(self, _kill_all, slots)  # also when the interpreter exits
+
+    def start(self) -> None:
+        """Start one worker now, so that a mistake in the file is found before the first call.
+
+        Raises:
+            SandboxError: the function cannot be loaded.
+        """
+        self._open()
+        slot = self._idle.get()
+        try:
+            problem = self._ready(slot)
+        finally:
+            self._idle.put(slot)
+        if problem:
+            raise SandboxError(f"{self.target} {problem}")
+
+    def call(self, *args: Any, fallback: Any = None, **kwargs: Any) -> Any:
+        """Call the function.
+
+        Args:
+            *args: of the function.
+            fallback: the result if the worker hangs, dies or runs out of memory, which a warning then says.
+            **kwargs: of the function.
+
+        Raises:
+            SandboxError: the function raises an exception.
+            TypeError: an argument is nothing that JSON knows.
+        """
+        result, problem = self._attempt(args, kwargs, fallback)
+        self._warn([problem])
+        return result
+
+    def map(self, calls: Sequence[tuple[Any, ...]], *, fallback: Any = None) -> list[Any]:
+        """Call the function once for each tuple of arguments, in all workers, and return the results in order.
+
+        Args:
+            calls: positional arguments of each call; each call has the whole deadline.
+            fallback: as of `call`.
+
+        Raises:
+            SandboxError: the function raises an exception.
+            TypeError: an argument is nothing that JSON knows.
+        """
+        with ThreadPoolExecutor(self._workers) as pool:
+            outcomes = list(pool.map(lambda args: self._attempt(args, {}, fallback), calls))
+        self._warn([problem for _, problem in outcomes])
+        return [result for result, _ in outcomes]
+
+    def close(self) -> None:
+        """Kill the workers. May be called again; a closed sandbox takes no calls."""
+        self._finalise()
+
+    def __enter__(self) -> "Sandbox":
+        """Return the sandbox, to be closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the sandbox."""
+        self.close()
+
+    def _open(self) -> None:
+        if not self._finalise.alive:
+            raise ValueError(f"the sandbox of {self.target} is closed")
+
+    def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], fallback: Any) -> tuple[Any, str | None]:
+        """Return the result of a call, or the fallback and what went wrong."""
+        self._open()
+        line = json.dumps({"args": args, "kwargs": kwargs, "seconds": self._seconds})
+        slot = self._idle.get()
+        try:
+            self._open()  # it may have been closed meanwhile
+            problem = self._ready(slot)
+            if problem is not None:
+                raise SandboxError(f"{self.target} {problem}")
+            reply, problem = slot.exchange(line, self._seconds)
+        finally:
+            self._idle.put(slot)
+        if problem is not None:
+            return fallback, problem
+        if "error" in reply:
+            raise SandboxError(f"{self.target} raised an exception\n{reply['error']}")
+        return reply["result"], None
+
+    def _ready(self, slot: "_Worker") -> str | None:
+        """Have the worker of a slot running; return why it does not, if so."""
+        if slot.alive():
+            return None
+        slot.start()
+        reply, problem = slot.exchange(None, self._start_seconds)
+        if problem is None and "error" in reply:
+            slot.kill()
+            problem = f"cannot be loaded\n{reply['error']}"
+        return problem
+
+    def _warn(self, problems: Sequence[str | None]) -> None:
+        failures = [problem for problem in problems if problem]
+        if failures:
+            more = f" ({len(failures)} such calls)" if len(failures) > 1 else ""
+            message = f"{self.target} {failures[0]}; the call counts as not answered{more}"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+class _Worker:
+    """The place of one worker process, which comes and goes."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._process: subprocess.Popen[str] | None = None
+        self._talker: threading.Thread | None = None
+        self._owner = os.getpid()
+
+    def alive(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            self._forget()  # it died between two calls, of which no call is to blame
+        return self._process is not None
+
+    def start(self) -> None:
+        """Start a process; its answer to None is the first thing to wait for."""
+        self._process = subprocess.Popen(  # noqa: S603
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        )
+
+    def exchange(self, line: str | None, seconds: float) -> tuple[dict[str, Any], str | None]:
+        """Send a line, unless it is None, and return the answer; or kill the process and return what went wrong."""
+        box: queue.SimpleQueue[str] = queue.SimpleQueue()
+        # A thread of its own: neither writing to a process that does not read nor reading has a time limit.
+        self._talker = threading.Thread(target=_talk, args=(self._process, line, box), daemon=True)
+        self._talker.start()
+        try:
+            text = box.get(timeout=seconds)
+        except queue.Empty:
+            self.kill()
+            return {}, f"did not answer within {seconds:g} seconds and was stopped"
+        except BaseException:  # interrupted: its answer must not be taken for that to the next call
+            self.kill()
+            raise
+        try:
+            reply = json.loads(text)
+        except json.JSONDecodeError:
+            code = self.kill()
+            meaning = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            return {}, f"died ({meaning})"
+        if "memory" in reply:
+            self.kill()
+            return {}, reply["memory"]
+        return reply, None
+
+    def kill(self) -> int:
+        """End the process and everything that it started, and return its exit code."""
+        process = self._process
+        if process is None or self._owner != os.getpid():
+            return 0
+        if process.returncode is None:  # nobody waited for it yet: its number is not given to another process
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+        code = process.wait()
+        self._forget()
+        return code
+
+    def _forget(self) -> None:
+        process, talker = self._process, self._talker
+        self._process = self._talker = None
+        if talker is not None:
+            talker.join(timeout=1.0)
+            if talker.is_alive():  # something that left the group holds the pipe; closing it would wait for that
+                return
+        for pipe in (process.stdin, process.stdout) if process is not None else ():
+            with contextlib.suppress(OSError):  # what was written last may still be in the buffer
+                pipe.close()  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _talk(process: "subprocess.Popen[str]", line: str | None, box: "queue.SimpleQueue[str]") -> None:
+    assert process.stdin is not None  # noqa: S101
+    assert process.stdout is not None  # noqa: S101
+    text = ""
+    with contextlib.suppress(OSError):  # the process died
+        if line is not None:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+        text = process.stdout.readline()
+    box.put(text)
+
+
+def _kill_all(workers: "list[_Worker]") -> None:
+    for worker in workers:
+        worker.kill()
+
+
+def _checked(target: str) -> str:
+    """Return the target with the full path of its file.
+
+    Raises:
+        ValueError: it is not of the form that is asked for, or there is no such file.
+    """
+    where, colon, name = target.rpartition(":")
+    if not colon or not where or not name.isidentifier():
+        raise ValueError(f"a function is named path/to/file.py:function or package.module:function, got {target!r}")
+    if not where.endswith(".py"):
+        return target
+    path = Path(where).resolve()
+    if not path.is_file():
+        raise ValueError(f"there is no file {path} to take the function {name!r} from")
+    return f"{path}:{name}"

@@ -1,0 +1,127 @@
+"""The other end of `operant.language.sandbox`: a process that runs one function, call by call.
+
+It is started as a script, imports nothing of operant and so is ready in milliseconds. Standard input brings one call a
+line, `{"args": [...], "kwargs": {...}, "seconds": 5.0}`; standard output takes one answer a line, `{"result": ...}`,
+`{"error": "..."}` or `{"memory": "..."}`, the first being `{"result": true}` when the function is loaded. The function
+itself sees another standard input (empty) and output (the error stream), so nothing that it prints is taken for an
+answer.
+"""
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import io
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+GRACE = 5.0
+"""Seconds beyond the deadline after which a worker whose parent was killed ends itself."""
+
+
+def load(target: str) -> Callable[..., Any]:
+    """Return the function of `path/to/file.py:function` or `package.module:function`.
+
+    Raises:
+        AttributeError: the module has no such name.
+        TypeError: it is not a function.
+    """
+    where, _, name = target.rpartition(":")
+    if where.endswith(".py"):
+        path = Path(where).resolve()
+        sys.path.insert(0, str(path.parent))
+        name_of_module = f"sandboxed_{path.stem}"  # so that a file random.py hides no module of that name
+        spec = importlib.util.spec_from_file_location(name_of_module, path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{path} cannot be imported")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name_of_module] = module
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(where)
+    function = getattr(module, name)
+    if not callable(function):
+        raise TypeError(f"{name} in {where} is {function!r}, not a function")
+    return function
+
+
+def answer(function: Callable[..., Any], call: dict[str, Any]) -> str:
+    """Run one call and return its answer as a line of JSON."""
+    try:
+        result = function(*call["args"], **call["kwargs"])
+        if inspect.isawaitable(result):
+            result = asyncio.run(_awaited(result))
+        return json.dumps({"result": result}, default=_plain)
+    except MemoryError:
+        return json.dumps({"memory": "ran out of memory"})
+    except Exception:  # whatever it is, the parent is to hear of it
+        return json.dumps({"error": traceback.format_exc()})
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+def _plain(value: Any) -> Any:
+    """Turn arrays and tensors, and their numbers, into plain ones."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a result must be made of numbers, strings, lists and None, got {type(value).__name__}: {value!r}")
+
+
+def _limit_memory(limit: int) -> None:
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows and macOS have no such limit
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _set_alarm(seconds: float) -> None:
+    """End this process after so many seconds, wherever it hangs; 0 takes that back."""
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _take_channels() -> tuple[TextIO, TextIO]:
+    """Return private copies of standard input and output, and put harmless ones into their place."""
+    calls, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    sys.stdin, sys.stdout = io.StringIO(), sys.stderr
+    return calls, answers
+
+
+def main(target: str, memory: int) -> None:
+    """Load the function, limit the memory (bytes; 0 for no limit), and answer calls until standard input ends."""
+    calls, answers = _take_channels()
+    if memory:
+        _limit_memory(memory)
+    try:
+        function = load(target)
+        first = json.dumps({"result": True})
+    except (Exception, SystemExit):
+        function = None
+        first = json.dumps({"error": traceback.format_exc()})
+    answers.write(first + "\n")
+    answers.flush()
+    for line in calls if function is not None else []:
+        call = json.loads(line)
+        _set_alarm(call["seconds"] + GRACE)
+        text = answer(function, call)  # pyright: ignore[reportArgumentType]
+        _set_alarm(0)
+        answers.write(text + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

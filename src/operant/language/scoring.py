@@ -1,0 +1,282 @@
+"""What a trained reward model is used for: `Scorer`, `load_scorer`, `load_step_judge`.
+
+A score is a number that a linear head reads from the hidden state of a token: at the last token of an answer, its end
+of sequence, for an outcome; at the last token of each step for a process. The answers themselves are scored, token by
+token as they were sampled; only a policy with another tokenizer has them tokenised anew.
+"""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from operant import catalog
+from operant.language.configs import ModelOptions
+from operant.language.engines.protocol import Completion
+from operant.language.models import LanguageModel, ScalarHead
+from operant.language.packing import Packed, Sample, micro_batches, pack, take
+from operant.language.process import StepJudge, last_token, table
+from operant.language.rewards import text_of
+from operant.language.runs import load_trained, trained_state
+from operant.language.tokenised import Prompt
+from operant.language.tokens import decode, encode_pair
+from operant.runtime.run import Run
+from operant.state import copy_into
+
+
+class Scorer:
+    """A language model whose head says how good an answer is.
+
+    Args:
+        model: its trunk gives the hidden states; its last layer is not used.
+        head: reads them. Default: one that says 0 everywhere.
+
+    Attributes:
+        model: as given.
+        head: as given.
+    """
+
+    def __init__(self, model: LanguageModel, head: ScalarHead | None = None):
+        self.model = model
+        self.head = ScalarHead(model.width, model.device) if head is None else head
+
+    def read(self, batch: Packed, places: Tensor) -> Tensor:
+        """Return the scores `[p]` at some tokens of a batch, with a graph.
+
+        Args:
+            batch: the sequences.
+            places: `[p]` indices of tokens in the batch; `batch.last` are those at which answers end.
+        """
+        return self.head(self.model.read(batch).index_select(0, places))
+
+    @torch.no_grad()
+    def scores(self, samples: Sequence[Sample], *, tokens: int = 16_384) -> Tensor:
+        """Return the score of each answer, `[B]`, read at its last token.
+
+        Args:
+            samples: prompts with answers.
+            tokens: most tokens that go through the model at once.
+        """
+        found = []
+        for part in micro_batches(samples, tokens=tokens):
+            packed = pack(take(samples, part), device=self.model.device)
+            found.append(self.read(packed, packed.last))
+        return torch.cat(found)
+
+    @torch.no_grad()
+    def step_scores(
+        self, samples: Sequence[Sample], ends: Sequence[Sequence[int]], *, tokens: int = 16_384
+    ) -> list[Tensor]:
+        """Return the scores of the steps of each answer, `[K]` each.
+
+        Args:
+            samples: prompts with answers.
+            ends: for each answer the index in its completion of the last token of each step.
+            tokens: most tokens that go through the model at once.
+        """
+        found: list[Tensor] = []
+        for part in micro_batches(samples, tokens=tokens):
+            chosen, own = take(samples, part), [ends[i] for i in part]
+            packed = pack(chosen, device=self.model.device)
+            found += self.read(packed, places(packed, chosen, own)).split([len(row) for row in own])
+        return found
+
+    def body(self) -> dict[str, torch.nn.Parameter]:
+        """Return the trained parameters of the model that a score depends on: all but those of its last layer alone."""
+        network = self.model.network
+        shared = {id(value) for value in network.get_input_embeddings().parameters()}
+        unused = {id(value) for value in network.get_output_embeddings().parameters()} - shared
+        return {name: value for name, value in self.model.trained().items() if id(value) not in unused}
+
+
+def places(batch: Packed, samples: Sequence[Sample], ends: Sequence[Sequence[int]]) -> Tensor:
+    """Return where in a batch tokens of its completions are, `[p]`.
+
+    Args:
+        batch: of the samples.
+        samples: B of them.
+        ends: for each sample the indices of tokens in its completion.
+    """
+    last = batch.last.tolist()
+    found = [
+        last[i] - len(sample.completion) + 1 + end
+        for i, (sample, row) in enumerate(zip(samples, ends, strict=True))
+        for end in row
+    ]
+    return torch.tensor(found, dtype=torch.int64, device=batch.last.device)
+
+
+class RewardModelFunction:
+    """A reward model as a reward function, `f(prompts, completions, completion_ids, **columns)`.
+
+    The reward of an outcome model is its score. That of a process model is the probability that every step is right,
+    the product of those of the steps (Lightman et al. 2023, arXiv:2305.20050, section 2.2).
+
+    Args:
+        scorer: the model.
+        process: whether it scores steps.
+        separator: what stands between two steps.
+        tokenizer: of the policy. If its vocabulary is not that of the reward model, answers are tokenised anew.
+    """
+
+    __name__ = "reward_model"
+
+    def __init__(self, scorer: Scorer, *, process: bool, separator: str, tokenizer: Any = None):
+        self.scorer, self.process, self.separator = scorer, process, separator
+        own = scorer.model.tokenizer
+        self._same = tokenizer is None or tokenizer is own or tokenizer.get_vocab() == own.get_vocab()
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        *,
+        prompt_ids: Sequence[Sequence[int]] | None = None,
+        truncated: Sequence[bool] | None = None,
+        **_: Any,
+    ) -> list[float | None]:
+        """Return the rewards of n answers.
+
+        Args:
+            prompts: strings or messages.
+            completions: strings or messages.
+            completion_ids: the tokens of the answers; empty where only texts are known.
+            prompt_ids: the tokens of the prompts; None where only texts are known.
+            truncated: which answers were cut off, so that no end of sequence belongs behind them; None: none.
+        """
+        cut = [False] * len(prompts) if truncated is None else truncated
+        if self._same and prompt_ids is not None and all(map(len, completion_ids)):
+            samples = [Sample(p, c) for p, c in zip(prompt_ids, completion_ids, strict=True)]
+        else:
+            samples = [self._encoded(*row) for row in zip(prompts, completions, cut, strict=True)]
+        if not self.process:
+            return self.scorer.scores(samples).tolist()
+        ends = [step_ends(self.scorer.model.tokenizer, s.completion, self.separator) for s in samples]
+        return [float(row.sigmoid().prod()) for row in self.scorer.step_scores(samples, ends)]
+
+    def _encoded(self, prompt: Any, completion: Any, truncated: bool) -> Sample:
+        model = self.scorer.model
+        if isinstance(prompt, str) != isinstance(completion, str):
+            text = text_of(completion)
+            completion = text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+        first, second = encode_pair(model.tokenizer, prompt, completion, eos_ids=model.stop)
+        return Sample(first, second[:-1] if truncated and len(second) > 1 else second)
+
+
+def step_ends(tokenizer: Any, ids: Sequence[int], separator: str) -> list[int]:
+    """Return the index of the last token of each step of a completion.
+
+    A step ends in the separator, the last one with the completion. Where nothing but the end of sequence is behind the
+    last separator, the step before it is the last one.
+
+    Args:
+        tokenizer: that the ids are of.
+        ids: of the completion.
+        separator: what stands between two steps.
+    """
+    text, ends, place = decode(tokenizer, ids), [], 0
+    while (found := text.find(separator, place)) >= 0:
+        place = found + len(separator)
+        end = last_token(tokenizer, ids, place)
+        if end is not None and end not in ends:
+            ends.append(end)
+    return ends if ends and place == len(text) else [*ends, len(ids) - 1]
+
+
+def load_scorer(
+    run: str, *, device: torch.device | str = "cpu", tokenizer: Any = None, seed: int = 0
+) -> RewardModelFunction:
+    """Return the reward model of a run as a reward function named `reward_model`.
+
+    Args:
+        run: folder of a run of `reward-model` or `process-reward-model`.
+        device: where it goes.
+        tokenizer: of the policy; None: that of the reward model.
+        seed: which seed of the run; one that it does not have takes the first.
+
+    Raises:
+        RunError: there is no run.
+        ValueError: it is a run of another algorithm, or has no checkpoint yet.
+    """
+    scorer, config = _load(run, device, seed)
+    process = config.supervision == "process"
+    return RewardModelFunction(scorer, process=process, separator=config.step_separator, tokenizer=tokenizer)
+
+
+def load_step_judge(run: str, *, device: torch.device | str = "cpu", tokenizer: Any = None, seed: int = 0) -> StepJudge:
+    """Return the process reward model of a run as a judge of steps, for GRPO with process supervision.
+
+    The reward of a step is the probability that it is right.
+
+    Args:
+        run: folder of a run of `process-reward-model`.
+        device: where it goes.
+        tokenizer: of the policy; None: that of the reward model. Rewards belong to tokens, so it has to be the same.
+        seed: which seed of the run; one that it does not have takes the first.
+
+    Raises:
+        RunError: there is no run.
+        ValueError: it is a run of another algorithm or of a model of outcomes, has no checkpoint yet, or reads other
+            tokens than the policy writes.
+    """
+    scorer, config = _load(run, device, seed)
+    own = scorer.model.tokenizer
+    if config.supervision != "process":
+        raise ValueError(
+            f"{run} scores whole answers, but steps are to be rewarded: train one with `operant train "
+            "process-reward-model`, or leave out --supervision process"
+        )
+    if tokenizer is not None and tokenizer.get_vocab() != own.get_vocab():
+        raise ValueError(
+            f"the process reward model of {run} has another vocabulary than the policy, so its rewards cannot be "
+            "placed at the policy's tokens: train it with the policy's --model or --init"
+        )
+
+    def judge(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> tuple[Tensor, Tensor, Tensor]:
+        samples = [Sample(p.prompt, c.ids) for p, c in zip(prompts, completions, strict=True)]
+        ends = [step_ends(own, sample.completion, config.step_separator) for sample in samples]
+        right = [row.sigmoid().tolist() for row in scorer.step_scores(samples, ends)]
+        return table([list(zip(row, places_, strict=True)) for row, places_ in zip(right, ends, strict=True)])
+
+    return judge
+
+
+def starting_head(init: str, model: LanguageModel, *, seed: int) -> ScalarHead | None:
+    """Return the head of the run that a reward model goes on from; None if that has none.
+
+    Args:
+        init: folder of the run; empty: none.
+        model: of the new reward model.
+        seed: which seed of the run; one that it does not have takes the first.
+    """
+    if not init or catalog.find(Run.open(init).settings.algorithm).learner != "RewardModel":
+        return None
+    head = ScalarHead(model.width, model.device)
+    _restore(head, init, seed)
+    return head
+
+
+def _restore(head: ScalarHead, run: str, seed: int) -> None:
+    """Take the parameters of the head of a run."""
+    _, state = trained_state(run, "head", seed=seed)
+    for name, value in head.named_parameters():
+        copy_into(value.data, state[name], name)
+
+
+def _load(run: str, device: torch.device | str, seed: int) -> tuple[Scorer, Any]:
+    """Return the scorer of a run and its configuration."""
+    folder = Run.open(run)
+    entry = catalog.find(folder.settings.algorithm)
+    if entry.learner != "RewardModel":
+        raise ValueError(
+            f"{run} is a run of {entry.name}, which trains no reward model; name a run of `operant train reward-model`"
+        )
+    config = folder.config(getattr(importlib.import_module(entry.module), entry.config))
+    scorer = Scorer(load_trained(ModelOptions(init=run), seed=seed, device=device))
+    _restore(scorer.head, run, seed)
+    scorer.model.network.requires_grad_(False)
+    scorer.head.requires_grad_(False)
+    return scorer, config

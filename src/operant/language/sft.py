@@ -1,0 +1,147 @@
+"""Supervised fine-tuning: the likeliest continuation becomes the demonstrated one.
+
+Maximises the log-likelihood of demonstrations, token by token, given what came before (Ouyang et al. 2022,
+arXiv:2203.02155, section 3.5; nothing is known of who first did so). Only the tokens of the completion count, its end
+of sequence among them, or else the model would never learn to stop.
+
+What differs from common practice: every token of a step weighs the same, however the step is divided into
+micro-batches; nothing is padded; and training ends with the weights that had the least loss on held-out demonstrations.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from operant import ops
+from operant.language.configs import LanguageConfig
+from operant.language.models import LanguageModel
+from operant.language.packing import Sample, micro_batches, pack, take
+from operant.language.rollouts import shuffled
+from operant.language.stepping import Stepper
+from operant.runtime.bounds import require
+from operant.runtime.learner import Metrics
+from operant.state import State, clone
+
+PRESETS: dict[str, dict[str, Any]] = {}
+"""There is one way to do it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTConfig(LanguageConfig):
+    """Hyperparameters."""
+
+    learning_rate: float = 2e-5
+    """Step size of AdamW (TRL: 2e-5). Models of a few million parameters want 1e-3."""
+    batch: int = 32
+    """Demonstrations of a step."""
+    weights: Literal["token_mean", "sequence_mean"] = "token_mean"
+    """Whether every token of a step weighs the same, or every demonstration."""
+    keep_best: bool = True
+    """Whether training ends with the weights that had the least validation loss, instead of the last ones."""
+    validations: int = 40
+    """How often the validation loss is measured, if the best weights are to be kept."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        require(self, batch="[1, inf)", weights=("token_mean", "sequence_mean"), validations="[1, inf)")
+
+
+class SFT:
+    """The learner.
+
+    Args:
+        config: hyperparameters.
+        model: what is trained.
+        demonstrations: the training set.
+        held_out: demonstrations that tell how good it is.
+        seed: of the order of the demonstrations.
+        budget: demonstrations, counted each time they are seen.
+
+    Attributes:
+        consumed: demonstrations seen so far.
+        model: as given.
+        validation: the last validation loss, in nats a token.
+    """
+
+    def __init__(
+        self,
+        config: SFTConfig,
+        model: LanguageModel,
+        demonstrations: Sequence[Sample],
+        held_out: Sequence[Sample],
+        *,
+        seed: int,
+        budget: int,
+    ):
+        self.config, self.model, self.budget, self.seed = config, model, budget, seed
+        self.demonstrations, self.held_out = demonstrations, held_out
+        self.stepper = Stepper(model.trained(), config)
+        self.consumed = 0
+        self.validation, self.least = float("nan"), float("inf")
+        self.best: State | None = None
+
+    def iterate(self) -> Metrics:
+        """Take one step on the next demonstrations."""
+        count = min(self.config.batch, len(self.demonstrations))
+        order = shuffled(len(self.demonstrations), self.consumed, count, seed=self.seed)
+        metrics = self.improve(take(self.demonstrations, order))
+        before, self.consumed = self.consumed, self.consumed + count
+        every = max(1, self.budget // self.config.validations)
+        over = self.consumed >= self.budget
+        if self.config.keep_best and (over or before // every < self.consumed // every):
+            self.validate()
+            if over and self.best is not None:
+                self.model.load_state_dict(self.best)
+                self.stepper.refresh()
+                self.validation = self.least
+        return metrics | {"validation/loss": self.validation}
+
+    def improve(self, batch: Sequence[Sample]) -> dict[str, Any]:
+        """Take one step on a batch, micro-batch by micro-batch, with one denominator for all of them."""
+        parts = micro_batches(batch, tokens=self.config.micro_batch_tokens)
+        packed = [pack(take(batch, part), device=self.model.device) for part in parts]
+        lengths = [part.lengths for part in packed]
+        weights = ops.token_weights(torch.cat(lengths), how=self.config.weights).split([len(n) for n in lengths])
+        tokens = sum(int(n.sum()) for n in lengths)
+        loss, entropy = torch.zeros(2, device=self.model.device)
+        for part, weight in zip(packed, weights, strict=True):
+            log_probs, entropies = self.model.log_probs(part)
+            nll = -(weight[part.owner] * log_probs).sum()
+            nll.backward()
+            loss, entropy = loss + nll.detach(), entropy + entropies.detach().sum() / tokens
+        norm, skipped = self.stepper.step(self.consumed / self.budget)
+        return {
+            "losses/nll": loss,
+            "losses/gradient_norm": norm,
+            "entropy": entropy,
+            "num_tokens": float(tokens),
+            "health/skipped_updates": skipped,
+        }
+
+    def validate(self) -> None:
+        """Measure the loss on the held-out demonstrations, and remember the weights if there was none so small."""
+        log_probs = self.model.likelihoods(self.held_out, tokens=self.config.micro_batch_tokens)
+        tokens = sum(len(row) for row in log_probs)
+        self.validation = -sum(float(row.sum()) for row in log_probs) / tokens
+        if self.validation < self.least:
+            self.least, self.best = self.validation, clone(self.model.state_dict())
+
+    def state_dict(self) -> State:
+        """Return everything that an exact resume needs."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.stepper.state_dict(),
+            "consumed": self.consumed,
+            "statistics": {"validation": self.validation, "least": self.least},
+            "best": self.best,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of `state_dict`, exactly."""
+        self.model.load_state_dict(state["model"])
+        self.stepper.load_state_dict(state["optimizer"])
+        self.consumed, self.best = state["consumed"], state["best"]
+        self.validation, self.least = state["statistics"]["validation"], state["statistics"]["least"]

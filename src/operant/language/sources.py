@@ -1,0 +1,185 @@
+"""Where rows of text come from: files, folders and objects of `datasets`, the Hugging Face hub, lists of dicts.
+
+Every row is handed on with the place that it came from, so that an error can say where to look.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Row", "Source", "read"]
+
+Row = dict[str, Any]
+Source = str | Path | Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Mapping[str, Any]]]
+
+HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?(?::[\w.-]+)?")
+# A cell of a CSV file is a string, unless its column must hold something else.
+TYPED_CELLS = ("label", "labels", "margin", "completions", "ranks", "messages")
+
+
+def read(source: Source, *, split: str) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of a source, each with a phrase that says where it stands.
+
+    Args:
+        source: as for `operant.language.data.read_rows`.
+        split: the part to take, where the source has parts.
+
+    Raises:
+        FileNotFoundError: if there is no such file or dataset.
+        ValueError: if the file cannot be read, or holds something else than rows.
+    """
+    if isinstance(source, str | Path):
+        path = Path(source)
+        if path.is_file():
+            yield from _read_file(path, split)
+            return
+        rows, name = _from_datasets(str(source), path, split), str(source)
+    else:
+        rows, name = source, "the data"
+    parts: Any = rows
+    if isinstance(rows, Mapping):
+        rows = _part(parts, split, name)
+    for number, row in enumerate(rows, 1):
+        yield f"{name}, row {number}", _as_row(row, f"{name}, row {number}")
+
+
+def _read_file(path: Path, split: str) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of one file."""
+    suffix = path.suffix.lower()
+    if suffix not in READERS:
+        raise ValueError(f"{path} ends in {suffix!r}, expected one of {', '.join(READERS)}: convert or rename it")
+    for where, row in READERS[suffix](path, split):
+        yield f"{path}, {where}", _as_row(row, f"{path}, {where}")
+
+
+def _as_row(row: Any, where: str) -> Row:
+    """Return a row as a dict of its own."""
+    if not isinstance(row, Mapping):
+        raise ValueError(f"{where}: found a {type(row).__name__}, expected an object with columns such as `prompt`")
+    return dict(row)
+
+
+def _part(parts: Mapping[str, Any], split: str, name: str) -> Iterable[Any]:
+    """Return one split of several."""
+    if split not in parts:
+        raise ValueError(f"{name} has no split {split!r}, expected one of {', '.join(map(repr, parts))}")
+    return parts[split]
+
+
+def _json_lines(path: Path, split: str) -> Iterator[tuple[str, Any]]:
+    """Read one JSON value a line, without holding the file in memory; empty lines are passed over."""
+    del split
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    yield f"line {number}", json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+                except json.JSONDecodeError as error:
+                    raise ValueError(
+                        f"{path}, line {number}, character {error.colno}: {error.msg}, expected one JSON object a "
+                        "line: repair or remove the line (is the file cut off?)"
+                    ) from error
+                except UnicodeDecodeError as error:
+                    raise _no_utf8(f"{path}, line {number}, byte {error.start + 1}") from error
+
+
+def _json(path: Path, split: str) -> Iterator[tuple[str, Any]]:
+    """Read a list of objects, an object with a list for each split, or lines of JSON under another name."""
+    try:
+        content = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        with path.open("rb") as file:
+            listed = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+        if not listed:
+            yield from _json_lines(path, split)
+            return
+        raise ValueError(
+            f"{path}, line {error.lineno}, character {error.colno}: {error.msg}, expected a list of JSON objects: "
+            "repair the file"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise _no_utf8(f"{path}, byte {error.start + 1}") from error
+    if isinstance(content, dict) and content and all(isinstance(part, list) for part in content.values()):
+        content = _part(content, split, str(path))
+    rows = content if isinstance(content, list) else [content]
+    yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
+
+
+def _no_utf8(where: str) -> ValueError:
+    """Return the error about text in another encoding."""
+    return ValueError(f"{where}: this is no UTF-8, expected text in UTF-8: convert the file")
+
+
+def _csv(path: Path, split: str) -> Iterator[tuple[str, Any]]:
+    """Read a table with a header; cells stay strings, but for columns that need something else."""
+    del split
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, strict=True)
+        try:
+            for row in reader:
+                where = f"line {reader.line_num}"
+                if None in row or None in row.values():
+                    raise ValueError(
+                        f"{path}, {where}: more or fewer cells than the {len(row.keys() - {None})} of the header: put "
+                        "quotes around cells with commas, quotes or line breaks"
+                    )
+                yield where, {column: _cell(column, cell, f"{path}, {where}") for column, cell in row.items()}
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.reader.line_num}: {error}: repair the line") from error
+        except UnicodeDecodeError as error:
+            raise _no_utf8(str(path)) from error
+
+
+def _cell(column: str, cell: str, where: str) -> Any:
+    """Return the value of a cell."""
+    if column not in TYPED_CELLS:
+        return cell
+    try:
+        return json.loads(cell.lower() if column == "label" else cell) if cell else None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}, column {column!r}: {cell!r} is no JSON: {error.msg}") from error
+
+
+def _parquet(path: Path, split: str) -> Iterator[tuple[str, Any]]:
+    """Read a Parquet file, one group of rows in memory at a time."""
+    del split
+    from pyarrow import ArrowException, parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            number = 0
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"row {number}", row
+    except ArrowException as error:
+        raise ValueError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+READERS = {".jsonl": _json_lines, ".json": _json, ".parquet": _parquet, ".csv": _csv}
+
+
+def _from_datasets(source: str, path: Path, split: str) -> Any:
+    """Return a saved dataset, or one of the hub, written `owner/name` or `owner/name:configuration`."""
+    if not path.is_dir() and not (HUB_NAME.fullmatch(source) and path.suffix.lower() not in READERS):
+        raise FileNotFoundError(
+            f"there is no file {source!r}: expected a file ({', '.join(READERS)}), a folder written by `save_to_disk`, "
+            "or the name of a dataset on the Hugging Face hub"
+        )
+    import datasets
+
+    if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
+        return datasets.load_from_disk(source)
+    name, _, configuration = (source, "", "") if path.is_dir() else source.partition(":")
+    try:
+        return datasets.load_dataset(name, configuration or None, split=split)
+    except Exception as error:  # of many kinds: no network, no such name, no such split, a choice of configurations
+        place = "the folder" if path.is_dir() else "there is no such file or folder, and from the hub the dataset"
+        raise FileNotFoundError(
+            f"{source!r}: {place} cannot be loaded ({type(error).__name__}: {error}). Expected a file "
+            f"({', '.join(READERS)}), a folder written by `save_to_disk`, or the name of a dataset on the Hugging Face "
+            "hub (`owner/name` or `owner/name:configuration`), with network access"
+        ) from error

@@ -1,0 +1,213 @@
+"""Trained models to talk to: `find_speaker`, `Conversation`; and to hand on: `write_model`."""
+
+import importlib
+import json
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from operant import catalog
+from operant.language.assembly import FILES
+from operant.language.configs import ModelOptions
+from operant.language.engines.native import NativeEngine
+from operant.language.engines.protocol import Sampling
+from operant.language.models import BUILT_IN, LanguageModel, load
+from operant.language.runs import model_options
+from operant.language.sources import read
+from operant.language.tokens import decode, encode_prompt
+from operant.runtime.run import Run
+from operant.runtime.samples import latest_samples
+
+PROVENANCE = "operant.json"
+"""File beside a written model that says where it comes from, and how it is spoken to."""
+
+_TEXTS = ("prompt", "messages", "chosen")
+_UNFINISHED = "\ufffd"
+"""What a part of a character is decoded to."""
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A model that can be talked to.
+
+    Attributes:
+        model: answers.
+        in_turns: whether it was trained on conversations (its chat template applies) or on plain prompts.
+        example: a prompt of the kind that it was trained on; empty where none is known.
+    """
+
+    model: LanguageModel
+    in_turns: bool
+    example: str = ""
+
+
+class Conversation:
+    """What was said so far.
+
+    Args:
+        speaker: answers.
+        sampling: how answers are drawn.
+        generator: of chance, on the CPU.
+
+    Attributes:
+        messages: of both sides; only the speaker in turns is told the earlier ones.
+    """
+
+    def __init__(self, speaker: Speaker, sampling: Sampling, *, generator: torch.Generator):
+        self.speaker, self.sampling, self.messages = speaker, sampling, list[dict[str, str]]()
+        self._engine, self._generator = NativeEngine(speaker.model), generator
+
+    def answer(self, text: str) -> Generator[str, None, None]:
+        """Yield the answer to a text piece by piece; if it is closed early, what came until then was the answer.
+
+        Raises:
+            ValueError: the text cannot be tokenised, or is too long.
+        """
+        prompt, room = self._prompt({"role": "user", "content": text})
+        sampling = Sampling(min(self.sampling.max_tokens, room), self.sampling.temperature)
+        ids: list[int] = []
+        written = ""
+        try:
+            for new in self._engine.stream(prompt, sampling, generator=self._generator):
+                ids += new
+                whole = decode(self.speaker.model.tokenizer, ids)
+                if not whole.endswith(_UNFINISHED):
+                    yield whole[len(written) :]
+                    written = whole
+            whole = decode(self.speaker.model.tokenizer, ids)
+            yield whole[len(written) :]
+            written = whole
+        finally:
+            self.messages.append({"role": "assistant", "content": written})
+
+    def _prompt(self, message: dict[str, str]) -> tuple[list[int], int]:
+        """Take up a message; return what the model is given, without the oldest turns if need be, and its room."""
+        tokenizer = self.speaker.model.tokenizer
+        limit = getattr(self.speaker.model.config, "max_position_embeddings", None) or 1 << 30
+        kept = [*self.messages, message] if self.speaker.in_turns else [message]
+        while True:
+            ids = encode_prompt(tokenizer, kept if self.speaker.in_turns else message["content"])
+            if len(ids) + self.sampling.max_tokens <= limit or len(kept) == 1:
+                break
+            kept = kept[2:]
+        if len(ids) >= limit:
+            raise ValueError(f"the prompt has {len(ids)} tokens, but the model takes {limit} at most; shorten it")
+        self.messages.append(message)
+        return ids, limit - len(ids)
+
+
+def find_speaker(
+    name: str, *, index: int = 0, device: str = "cpu", remote_code: bool = False, in_turns: bool | None = None
+) -> Speaker:
+    """Return what is called `name`: the model of a run, of a folder, of the Hugging Face hub, or one built here.
+
+    Args:
+        name: a folder or a name.
+        index: which seed of a run, by its place among them.
+        device: where the model goes.
+        remote_code: whether code that comes with a model may run.
+        in_turns: whether the chat template is used. Default: if the model was trained on conversations, as far as that
+            is known; otherwise if it has one.
+
+    Raises:
+        ValueError: there is no such model, it answers nothing, or it has no chat template although it needs one.
+        RunError: the folder is of a run that cannot be read.
+    """
+    path = Path(name).expanduser()
+    example = ""
+    if (path / "config.toml").exists():
+        run = Run.open(path)
+        seeds = run.settings.seeds
+        if not 0 <= index < len(seeds):
+            raise ValueError(f"the run has {len(seeds)} seeds, so the index must be below {len(seeds)}; got {index}")
+        model, trained_so, example = trained_model(run, seeds[index], device=device), converses(run), _example(run)
+    else:
+        local = name[:1] in "./~" or path.parts[0] == "runs" or (path.parent != Path() and path.parent.is_dir())
+        if local and not path.exists():
+            raise ValueError(f"there is neither a run nor a model in {name}")
+        options = ModelOptions(model=str(path) if path.exists() else name, remote_code=remote_code)
+        model = load(options, seed=0, device=device)
+        trained_so = _provenance(path).get("in_turns", name not in BUILT_IN and bool(model.tokenizer.chat_template))
+    chosen = trained_so if in_turns is None else in_turns
+    if chosen and not model.tokenizer.chat_template:
+        raise ValueError(f"{name} has no chat template; talk to it in plain prompts")
+    return Speaker(model, chosen, example)
+
+
+def trained_model(run: Run, seed: int, *, device: str = "cpu") -> LanguageModel:
+    """Return the model that a run has trained for one of its seeds.
+
+    Raises:
+        ValueError: it has trained none that answers, has no checkpoint yet, or there is no such seed.
+    """
+    entry, seeds = catalog.find(run.settings.algorithm), run.settings.seeds
+    if entry.chapter != "language" or entry.family == "reward":
+        raise ValueError(f"{run.path} is a run of {entry.name}, which trains no model that answers; name another run")
+    if seed not in seeds:
+        raise ValueError(f"{run.path} has no seed {seed}; it has {', '.join(map(str, seeds))}")
+    own = model_options(run)
+    return load(ModelOptions(init=str(run.path), dtype=own.dtype), seed=seed, device=device)
+
+
+def converses(run: Run) -> bool:
+    """Tell whether a run was trained on conversations, by its samples or else its data set."""
+    samples = latest_samples(run)
+    if samples:
+        return not isinstance(samples[0]["prompt"], str)
+    entry, task = catalog.find(run.settings.algorithm), run.settings.task
+    config = run.config(getattr(importlib.import_module(entry.module), entry.config))
+    source = config.dataset or (task if task.endswith(FILES) else "")
+    if not source:
+        return False
+    try:
+        _, row = next(read(source, split="train"))
+    except (OSError, ValueError, StopIteration):
+        return False
+    return any(row.get(name) is not None and not isinstance(row[name], str) for name in _TEXTS)
+
+
+def write_model(run: Run, folder: Path, *, seed: int, merge: bool = False) -> None:
+    """Write a trained model as transformers does, or only its adapter as peft does.
+
+    Args:
+        run: has trained it.
+        folder: where to; new or empty.
+        seed: which model of the run.
+        merge: whether an adapter is added to the weights and the whole model written.
+
+    Raises:
+        ValueError: as of `trained_model`; or an adapter is to be written whose model is in no folder of its own.
+        OSError: it cannot be written.
+    """
+    model = trained_model(run, seed)
+    own = model_options(run)
+    adapted = hasattr(model.network, "peft_config")
+    if adapted and not merge and (own.init or own.model in BUILT_IN):
+        raise ValueError(
+            f"the adapter of {run.path} belongs to {own.init or own.model}, which is no folder or hub model that "
+            "others could load; write the whole model with --merge"
+        )
+    if adapted and merge:
+        model = LanguageModel(model.network.merge_and_unload(), model.tokenizer, stop=model.stop)
+    elif adapted and Path(own.model).exists():
+        for adapter in model.network.peft_config.values():
+            adapter.base_model_name_or_path = str(Path(own.model).resolve())
+    model.save(folder)
+    facts = {"run": run.path.name, "algorithm": run.settings.algorithm, "task": run.settings.task, "seed": seed}
+    (folder / PROVENANCE).write_text(json.dumps(facts | {"in_turns": converses(run)}, indent=1) + "\n")
+
+
+def _provenance(folder: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _example(run: Run) -> str:
+    samples = latest_samples(run)
+    return samples[0]["prompt"] if samples and isinstance(samples[0]["prompt"], str) else ""

@@ -1,0 +1,6 @@
+"""Built-in tasks, made from a seed: prompts, demonstrations, verifiers and prompts held out for testing."""
+
+from operant.language.tasks.finding import TASKS, find, names
+from operant.language.tasks.task import Row, Split, Task
+
+__all__ = ["TASKS", "Row", "Split", "Task", "find", "names"]

@@ -1,0 +1,65 @@
+"""Sums in the head: `47+85=` is answered by `132`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from operant.language import verifiers
+from operant.language.tasks.task import Row, Task
+
+_OPERATORS = "+-*"
+
+
+def arithmetic(*, digits: int = 2, steps: int = 1, operators: str = "") -> Task:
+    """Make the task of adding, subtracting or multiplying numbers.
+
+    Args:
+        digits: of each number; the first digit is not 0 unless it is the only one.
+        steps: operations in one prompt. There is one number more.
+        operators: out of `+-*`, each as likely; by default `+` for one step and `+-` for more. Products come first.
+
+    Raises:
+        ValueError: an option is out of its range.
+    """
+    operators = operators or ("+" if steps == 1 else "+-")
+    if digits < 1 or steps < 1 or set(operators) - set(_OPERATORS):
+        raise ValueError(
+            f"arithmetic needs digits and steps of at least 1 and operators out of {_OPERATORS}, "
+            f"got digits={digits}, steps={steps} and operators={operators!r}"
+        )
+    longest = digits * (steps + 1) if "*" in operators else len(str((steps + 1) * (10**digits - 1)))
+
+    def make(generator: np.random.Generator) -> Row:
+        numbers = draw_numbers(generator, [digits] * (steps + 1))
+        signs = [operators[i] for i in generator.integers(len(operators), size=steps)]
+        answer = str(calculate(numbers, signs))
+        return {"prompt": f"{chain(numbers, signs)}=", "completion": answer, "answer": answer}
+
+    return Task(
+        name=f"arithmetic:digits={digits},steps={steps},operators={operators}",
+        title=f"Calculate with {steps + 1} numbers of {digits} digits, as in 47+85=",
+        make=make,
+        rewards=(verifiers.exact(),),
+        max_completion=longest + ("-" in operators) + 3,  # its end, and two characters to be wrong with
+    )
+
+
+def draw_numbers(generator: np.random.Generator, digits: Sequence[int]) -> list[int]:
+    """Draw a number of each of so many digits."""
+    return [int(generator.integers(0 if d == 1 else 10 ** (d - 1), 10**d)) for d in digits]
+
+
+def chain(numbers: Sequence[int], signs: Sequence[str]) -> str:
+    """Write numbers with the signs between them."""
+    return "".join(f"{number}{sign}" for number, sign in zip(numbers, [*signs, ""], strict=True))
+
+
+def calculate(numbers: Sequence[int], signs: Sequence[str]) -> int:
+    """Return the value of numbers with `+`, `-` and `*` between them, products first."""
+    total, product = 0, numbers[0]
+    for sign, number in zip(signs, numbers[1:], strict=True):
+        if sign == "*":
+            product *= number
+        else:
+            total, product = total + product, number if sign == "+" else -number
+    return total + product

@@ -1,0 +1,148 @@
+"""The numbers game of Countdown: `use 3 5 8 to make 39:` is answered by `(8+5)*3`.
+
+The rule: an expression of the given numbers, each at most as often as it is given, with `+ - * /` and parentheses,
+whose exact value is the target. Not all numbers need be used, and divisions may leave fractions on the way.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from operant.language.options import Choices
+from operant.language.rewards import text_of
+from operant.language.tasks.task import Row, Task
+
+LONGEST = 100
+"""Characters of an expression; a longer one is wrong unseen."""
+
+_NUMBERS = Choices((3,))
+_ATTEMPTS = 10_000
+
+
+def countdown(*, numbers: Choices = _NUMBERS, highest: int = 20, target: int = 99, operators: str = "+-*") -> Task:
+    """Make the task of reaching a target with given numbers.
+
+    Args:
+        numbers: how many are given, and how many the demonstration uses.
+        highest: of the given numbers, which are drawn from 1 on.
+        target: highest that there is; the lowest is 1.
+        operators: of the demonstrations, out of `+-*`. All four may be used in an answer.
+
+    Raises:
+        ValueError: an option is out of its range.
+    """
+    if min(numbers) < 2 or highest < 1 or target < 2 * highest or not operators or set(operators) - set("+-*"):
+        raise ValueError(
+            "countdown needs 2 numbers or more, a target of at least twice the highest number and operators out of "
+            f"+-*, got numbers={numbers}, highest={highest}, target={target}, operators={operators!r}"
+        )
+
+    def make(generator: np.random.Generator) -> Row:
+        count = numbers[generator.integers(len(numbers))]
+        for _ in range(_ATTEMPTS):
+            given = [int(number) for number in generator.integers(1, highest + 1, size=count)]
+            expression, value = _combine(generator, given, operators)
+            if 1 <= value <= target:
+                break
+        else:
+            raise ValueError(
+                f"{count} numbers up to {highest} with {operators} hardly ever make 1 to {target}: raise target"
+            )
+        shown = " ".join(map(str, sorted(given)))
+        columns = {"numbers": sorted(given), "target": int(value)}
+        return {"prompt": f"use {shown} to make {int(value)}:", "completion": expression, **columns}
+
+    most = max(numbers)
+    options = f"numbers={numbers},highest={highest},target={target},operators={operators}"
+    return Task(
+        name=f"countdown:{options}",
+        title="Reach a target with given numbers, as in use 3 5 8 to make 39:",
+        make=make,
+        rewards=(solves,),
+        # Numbers, operators, a pair of parentheses around all inner ones, the end and two characters to be wrong with.
+        max_completion=most * len(str(highest)) + most - 1 + 2 * (most - 1) + 3,
+    )
+
+
+def solves(
+    completions: Sequence[Any], numbers: Sequence[Sequence[int]], target: Sequence[int], **_: Any
+) -> list[float | None]:
+    """Reward 1 where a completion reaches the target by the rule, else 0."""
+    rewards: list[float | None] = []
+    for completion, given, goal in zip(completions, numbers, target, strict=True):
+        found = evaluate(text_of(completion))
+        rewards.append(float(found is not None and found[0] == goal and not Counter(found[1]) - Counter(given)))
+    return rewards
+
+
+def evaluate(expression: str) -> tuple[Fraction, list[int]] | None:
+    """Return the exact value of an expression and the numbers in it; None where it is none or divides by 0.
+
+    Whole numbers, `+ - * /`, parentheses and spaces are known; there are no signs before numbers.
+    """
+    symbols = re.findall(r"[0-9]+|[-+*/()]", expression)
+    if len(expression) > LONGEST or re.fullmatch(r"[-+*/() 0-9]+", expression) is None:
+        return None
+    try:
+        parser = _Parser(symbols)
+        value = parser.sum()
+    except (SyntaxError, ZeroDivisionError):
+        return None
+    return (value, parser.numbers) if not parser.rest else None
+
+
+class _Parser:
+    """Recursive descent over the symbols of an expression, which lie in `rest` in reverse order."""
+
+    def __init__(self, symbols: Sequence[str]) -> None:
+        self.rest = [*reversed(symbols)]
+        self.numbers: list[int] = []
+
+    def sum(self) -> Fraction:
+        value = self.product()
+        while self._next("+-"):
+            value = value + self.product() if self.rest.pop() == "+" else value - self.product()
+        return value
+
+    def product(self) -> Fraction:
+        value = self.atom()
+        while self._next("*/"):
+            value = value * self.atom() if self.rest.pop() == "*" else value / self.atom()
+        return value
+
+    def atom(self) -> Fraction:
+        symbol = self.rest.pop() if self.rest else ""
+        if symbol.isdecimal():
+            self.numbers.append(int(symbol))
+            return Fraction(int(symbol))
+        if symbol == "(":
+            value = self.sum()
+            if self.rest and self.rest.pop() == ")":
+                return value
+        raise SyntaxError(f"a number or parentheses expected, got {symbol!r}")
+
+    def _next(self, symbols: str) -> bool:
+        return bool(self.rest) and self.rest[-1] in symbols
+
+
+def _combine(generator: np.random.Generator, given: Sequence[int], operators: str) -> tuple[str, int]:
+    """Join numbers to an expression, two parts at a time, drawn at random."""
+    parts = [(str(number), number, "") for number in given]
+    while len(parts) > 1:
+        left, right = (parts.pop(generator.integers(len(parts))) for _ in range(2))
+        sign = operators[generator.integers(len(operators))]
+        value = {"+": left[1] + right[1], "-": left[1] - right[1], "*": left[1] * right[1]}[sign]
+        text = f"{_inside(left, sign, first=True)}{sign}{_inside(right, sign, first=False)}"
+        parts.append((text, value, sign))
+    return parts[0][:2]
+
+
+def _inside(part: tuple[str, int, str], sign: str, *, first: bool) -> str:
+    """Write a part within a larger expression, with parentheses where they are needed."""
+    text, _, own = part
+    needed = (sign == "*" and own in ("+", "-")) or (sign == "-" and own in ("+", "-") and not first)
+    return f"({text})" if own and needed else text

@@ -1,0 +1,35 @@
+"""The built-in tasks by name: `find`."""
+
+from collections.abc import Callable
+
+from operant.language import options
+from operant.language.tasks.arithmetic import arithmetic
+from operant.language.tasks.countdown import countdown
+from operant.language.tasks.steps import steps
+from operant.language.tasks.strings import reverse, sort
+from operant.language.tasks.task import Task
+from operant.language.tasks.writing import preference
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "arithmetic": arithmetic,
+    "countdown": countdown,
+    "reverse": reverse,
+    "sort": sort,
+    "steps": steps,
+    "preference": preference,
+}
+"""What makes each task, by its name; the keyword arguments are the options."""
+
+
+def find(name: str) -> Task:
+    """Return a task by its name, with options behind it where wanted: `arithmetic`, `steps:terms=2-6,limit=40`.
+
+    Raises:
+        ValueError: there is no such task or option (the message names the nearest), or a value is out of its range.
+    """
+    return options.build(name, TASKS, "task")
+
+
+def names() -> list[str]:
+    """Return the names of all tasks."""
+    return [*TASKS]

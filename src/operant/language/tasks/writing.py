@@ -1,0 +1,151 @@
+"""A preference task with a known hidden reward: short sentences about two animals.
+
+The prompt names what to write about, `cat likes dog:`. Demonstrations come from a random grammar,
+
+    text     -> sentence | sentence " " sentence
+    sentence -> "the " [adjective " "] noun " " verb " the " [adjective " "] noun "."
+
+with the words in `NOUNS`, `VERBS` and `ADJECTIVES`. In the first sentence each noun and the verb are those of the
+prompt four times out of five, otherwise any; in the second sentence they are any. An adjective stands there every other
+time.
+
+The hidden reward (`hidden_reward`) is what a human might like: both animals mentioned, a few kind words, the right
+length, no words that are none. Each part has a peak. A reward model that has seen texts of the grammar, where more kind
+words and more text are nearly always better, will go on rewarding them beyond the peak: a policy trained on it without
+a KL penalty overshoots, its hidden reward falls while that of the model still rises.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from operant.language.rewards import text_of
+from operant.language.tasks.task import Row, Task
+
+NOUNS = (
+    *("ant", "bat", "bear", "bee", "bird", "cat", "cow", "crab", "deer", "dog", "duck", "fish", "fox"),
+    *("frog", "goat", "hare", "hen", "lion", "mole", "mouse", "owl", "pig", "seal", "snail", "swan", "wolf"),
+)
+"""Animals."""
+
+VERBS = ("likes", "helps", "finds", "feeds", "meets", "sees", "hears", "calls")
+"""What they do."""
+
+KIND = ("good", "kind", "warm", "dear")
+"""Words that the hidden reward likes, in moderation."""
+
+ADJECTIVES = (*KIND, "old", "big", "red", "wet", "shy", "odd", "fat", "thin")
+"""What they are."""
+
+_WORDS = frozenset({"the", *NOUNS, *VERBS, *ADJECTIVES})
+_PROMPT = re.compile(rf"({'|'.join(NOUNS)}) ({'|'.join(VERBS)}) ({'|'.join(NOUNS)}):")
+_BEST_KIND, _BEST_LENGTH = 3, 60
+
+
+def preference(*, noise: float = 1.0) -> Task:
+    """Make the task of writing what is liked.
+
+    Args:
+        noise: of the choices between two texts, at least 0: the better one is chosen with probability
+            σ(difference of hidden rewards / noise), the model of Bradley and Terry; with 0, always.
+
+    Raises:
+        ValueError: the noise is negative.
+    """
+    if not 0 <= noise < math.inf:
+        raise ValueError(f"noise must be finite and not negative, got {noise}")
+
+    def make_pair(generator: np.random.Generator, row: Row) -> Row:
+        prompt = row["prompt"]
+        first = second = row["completion"]
+        while second == first:
+            second = write(generator, prompt)
+        gap = hidden_reward(prompt, first) - hidden_reward(prompt, second)
+        probability = float(gap > 0) if noise == 0 else 1 / (1 + math.exp(-gap / noise))
+        better = generator.random() < probability
+        return {"prompt": prompt, "chosen": first if better else second, "rejected": second if better else first}
+
+    return Task(
+        name=f"preference:noise={noise:g}",
+        title="Write what is liked about two animals, as in cat likes dog:",
+        make=_make,
+        rewards=(hidden,),
+        max_completion=96,  # a demonstration has 77 at most; the rest is room for going too far
+        make_pair=make_pair,
+    )
+
+
+def hidden(prompts: Sequence[str], completions: Sequence[Any], **_: Any) -> list[float | None]:
+    """Return the hidden reward of each completion."""
+    return [hidden_reward(prompt, text_of(c)) for prompt, c in zip(prompts, completions, strict=True)]
+
+
+def hidden_reward(prompt: str, completion: str) -> float:
+    """Return how much a text is liked: topic + 2·kindness + length - 3·nonsense.
+
+    With n1, n2 the mentions of the two animals of the prompt, k the number of kind words and L that of characters:
+
+    - topic, from 0 to 1: the mean of n·exp(1 - n), which is 1 at one mention and falls with more;
+    - kindness, from 0 to 1: (k/3)·exp(1 - k/3), which is 1 at three kind words and falls with more;
+    - length, from 0 to 1: exp(-((L - 60)/20)²);
+    - nonsense, from 0 to 1: the part of the words that are not in the grammar (commas and full stops aside).
+
+    So the reward is at most 4 and at least -3; an empty text has exp(-9), about 0.
+
+    Args:
+        prompt: of this task.
+        completion: the text.
+
+    Raises:
+        ValueError: it is no prompt of this task.
+    """
+    match = _PROMPT.fullmatch(prompt)
+    if match is None:
+        raise ValueError(f"prompts of the task preference are like 'cat likes dog:', got {prompt!r}")
+    words = re.sub(r"[.,]", " ", completion).split()
+    mentions = [words.count(noun) for noun in {match[1], match[3]}]
+    topic = sum(n * math.exp(1 - n) for n in mentions) / len(mentions)
+    kind = sum(word in KIND for word in words) / _BEST_KIND
+    length = math.exp(-(((len(completion) - _BEST_LENGTH) / 20) ** 2))
+    nonsense = sum(word not in _WORDS for word in words) / max(1, len(words))
+    return topic + 2 * kind * math.exp(1 - kind) + length - 3 * nonsense
+
+
+def write(generator: np.random.Generator, prompt: str) -> str:
+    """Draw a text about a prompt from the grammar.
+
+    Raises:
+        ValueError: it is no prompt of this task.
+    """
+    match = _PROMPT.fullmatch(prompt)
+    if match is None:
+        raise ValueError(f"prompts of the task preference are like 'cat likes dog:', got {prompt!r}")
+
+    def either(wanted: str, others: Sequence[str]) -> str:
+        return wanted if generator.random() < 0.8 else _one(generator, others)
+
+    subject, verb, thing = (either(match[i], words) for i, words in ((1, NOUNS), (2, VERBS), (3, NOUNS)))
+    text = _sentence(generator, subject, verb, thing)
+    if generator.random() < 0.5:
+        second = (_one(generator, words) for words in (NOUNS, VERBS, NOUNS))
+        text = f"{text} {_sentence(generator, *second)}"
+    return text
+
+
+def _make(generator: np.random.Generator) -> Row:
+    prompt = f"{_one(generator, NOUNS)} {_one(generator, VERBS)} {_one(generator, NOUNS)}:"
+    return {"prompt": prompt, "completion": write(generator, prompt)}
+
+
+def _sentence(generator: np.random.Generator, subject: str, verb: str, thing: str) -> str:
+    first, second = (
+        f"{_one(generator, ADJECTIVES)} {noun}" if generator.random() < 0.5 else noun for noun in (subject, thing)
+    )
+    return f"the {first} {verb} the {second}."
+
+
+def _one(generator: np.random.Generator, words: Sequence[str]) -> str:
+    return words[int(generator.integers(len(words)))]

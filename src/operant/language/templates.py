@@ -1,0 +1,154 @@
+"""Conversations to token ids through the chat template of a tokenizer."""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any
+
+from operant.language.joining import encode, encode_parts, shared_length
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Message", "assistant_turns", "encode_rendered", "remainder", "render"]
+
+Message = Mapping[str, Any]
+
+SHIELD = "\uffff"  # not a character of Unicode, so never part of a text
+
+
+def render(
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[Any] | None,
+    generation_prompt: bool = False,
+) -> str:
+    """Return a conversation as text, for `encode_rendered` alone.
+
+    Where the tokenizer takes special tokens in a text for plain characters (`split_special_tokens`), those that the
+    template writes must still become tokens, so the ones that stand in messages are broken up by a shield.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        messages: the conversation.
+        tools: descriptions of tools for the template.
+        generation_prompt: whether the text ends in what begins an answer.
+
+    Raises:
+        ValueError: if the tokenizer has no chat template.
+    """
+    if not tokenizer.chat_template:
+        raise ValueError(
+            "the tokenizer has no chat template, so it cannot take messages: give strings, or an instruction-tuned "
+            "model, or set `tokenizer.chat_template`"
+        )
+    conversation: list[Any] = list(messages)
+    if tokenizer.split_special_tokens:
+        special = _special_tokens(tokenizer)
+        conversation = [_shielded(message, special) for message in messages]
+    return str(
+        tokenizer.apply_chat_template(
+            conversation,
+            tools=list(tools) if tools else None,
+            tokenize=False,
+            add_generation_prompt=generation_prompt,
+        )
+    )
+
+
+def encode_rendered(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    """Return the ids of a text that a chat template wrote: its special tokens are tokens, and nothing is added."""
+    if not tokenizer.split_special_tokens:
+        return encode(tokenizer, text)
+    ids: list[int] = []
+    end = 0
+    for match in _special_tokens(tokenizer).finditer(text):
+        ids += encode(tokenizer, text[end : match.start()].replace(SHIELD, ""))
+        special: Any = tokenizer.convert_tokens_to_ids(match[0])
+        ids.append(special)
+        end = match.end()
+    return ids + encode(tokenizer, text[end:].replace(SHIELD, ""))
+
+
+def remainder(head: str, full: str) -> str:
+    """Return what the template added to `head`, with which `full` must start.
+
+    Raises:
+        ValueError: if it does not, as with templates that strip the reasoning from earlier turns.
+    """
+    if not full.startswith(head):
+        same = shared_length(head, full)
+        raise ValueError(
+            f"the chat template rewrites what came before: {head[same : same + 40]!r} in the prompt becomes "
+            f"{full[same : same + 40]!r} once it is answered, so training would see another text than generation: take "
+            "a chat template that keeps earlier turns as they are, give a row of prompt and completion for each turn, "
+            "or give strings"
+        )
+    return full[len(head) :]
+
+
+def assistant_turns(
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], *, tools: Sequence[Any] | None
+) -> tuple[list[int], list[bool]]:
+    """Return the ids of a conversation, `[L]`, and which of them the assistant wrote, `[L]`.
+
+    The turns are found by `{% generation %}` marks in the chat template if it has them, otherwise by what each adds to
+    the tokens of the conversation before it.
+
+    Raises:
+        ValueError: if no turn is marked, or the template has no marks and rewrites earlier turns.
+    """
+    template = tokenizer.chat_template
+    if not isinstance(template, str) or "generation %}" not in template or tokenizer.split_special_tokens:
+        return _added_turns(tokenizer, messages, tools)
+    ids, turns = _marked_turns(tokenizer, messages, tools)
+    if not any(turns):
+        raise ValueError(
+            "the chat template marks no token of the conversation as the assistant's: mark what it writes by "
+            "{% generation %} and {% endgeneration %}, or remove the marks"
+        )
+    return ids, turns
+
+
+def _shielded(message: Message, special: re.Pattern[str]) -> dict[str, Any]:
+    """Return a message with no special token in its content."""
+    content = message["content"]
+    if not isinstance(content, str) or SHIELD in content:
+        raise ValueError(f"the content of a message is {content!r}, expected a string of characters")
+    return {**message, "content": special.sub(lambda match: match[0][0] + SHIELD + match[0][1:], content)}
+
+
+def _special_tokens(tokenizer: "PreTrainedTokenizerBase") -> re.Pattern[str]:
+    """Return a pattern of the tokenizer's special tokens."""
+    return re.compile("|".join(map(re.escape, tokenizer.all_special_tokens)))
+
+
+def _added_turns(
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Sequence[Any] | None
+) -> tuple[list[int], list[bool]]:
+    """Find the assistant's turns by what each adds to the text before it."""
+    full = render(tokenizer, messages, tools=tools)
+    cuts = [0]  # where a turn starts and ends, alternately
+    for turn, message in enumerate(messages):
+        if message["role"] == "assistant":
+            head = render(tokenizer, messages[:turn], tools=tools, generation_prompt=True)
+            answered = render(tokenizer, messages[: turn + 1], tools=tools)
+            remainder(head, answered)
+            remainder(answered, full)
+            cuts += [len(head), len(answered)]
+    parts = [full[start:stop] for start, stop in pairwise([*cuts, len(full)])]
+    ids = encode_parts(tokenizer, parts, encode_rendered)
+    turns = [k % 2 == 1 for k, part in enumerate(ids) for _ in part]
+    return list(chain(*ids)), turns
+
+
+def _marked_turns(
+    tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], tools: Sequence[Any] | None
+) -> tuple[list[int], list[bool]]:
+    """Find the assistant's turns by the marks in the chat template."""
+    conversation: list[Any] = list(messages)
+    encoded: Any = tokenizer.apply_chat_template(
+        conversation, tools=list(tools) if tools else None, return_dict=True, return_assistant_tokens_mask=True
+    )
+    return list(encoded["input_ids"]), [bool(counts) for counts in encoded["assistant_masks"]]

@@ -1,0 +1,343 @@
+"""Rewards that are computed, not learned: verifiers, by name in `VERIFIERS`, and Python functions from files.
+
+Each name stands for a factory, whose options can be given behind the name: `find("numeric:tolerance=0.01")`. What it
+returns is a reward function with TRL's signature (see `operant.language.rewards`). A verifier that compares reads the
+right answer from a column of the rows, `answer` by default; where that is None it does not apply.
+"""
+
+import importlib.util
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from operant import ops
+from operant.language import mathematics, options
+from operant.language.rewards import RewardFunction, text_of
+from operant.language.sandbox import Sandbox
+
+_MATHEMATICS = f"{Path(mathematics.__file__).resolve()}:equivalent"
+
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+"
+_NUMBER = re.compile(
+    rf"(?<![\d.)\w])[-+]?(?:{_DIGITS})(?:e[-+]?\d+)?(?:/\d+)?|(?:{_DIGITS})(?:e[-+]?\d+)?(?:/\d+)?", re.I
+)
+_LONGEST_NUMBER, _LARGEST_EXPONENT = 300, 300
+
+_THINK = re.compile(r"<think>(?!.*<think>)(.*?)</think>.*", re.DOTALL)
+_THINK_ANSWER = re.compile(r"<think>(?!.*<think>)(.*?)</think>\s*<answer>(?!.*<answer>)(.*?)</answer>\s*", re.DOTALL)
+
+
+def find(text: str, *, max_completion: int | None = None) -> RewardFunction:
+    """Return the reward function that a text of the command line names.
+
+    Args:
+        text: a name of `VERIFIERS`, with options behind it where wanted (`numeric:tolerance=0.01`), or
+            `path/to/file.py:function` for a function with TRL's signature, which runs in a sandbox.
+        max_completion: tokens that a completion may have, for the verifiers that need to know.
+
+    Raises:
+        ValueError: there is no such verifier, option or file, or a value is out of its range.
+        SandboxError: the file cannot be imported, or has no such function.
+    """
+    if re.search(r"\.py:\w+$", text):
+        return user_function(text)
+    limit = {} if max_completion is None else {"max_completion": max_completion}
+    return options.build(text, VERIFIERS, "verifier", **limit)
+
+
+def exact(*, column: str = "answer") -> RewardFunction:
+    """1 where the completion is the right answer, letter by letter but for white space around it, else 0."""
+
+    def equal(text: str, gold: Any) -> float:
+        return float(text.strip() == str(gold).strip())
+
+    return _comparing("exact", column, equal)
+
+
+def numeric(*, column: str = "answer", tolerance: float = 1e-9) -> RewardFunction:
+    """1 where the last number of the completion equals the right one, else 0.
+
+    Numbers are written like `-3`, `3.0`, `1,234.5`, `1e-3` or `1/2`.
+
+    Args:
+        column: with the right numbers, as numbers or as text.
+        tolerance: largest difference, as a part of the right number where that is above 1.
+
+    Raises:
+        ValueError: the tolerance is negative.
+    """
+    if not 0 <= tolerance < math.inf:
+        raise ValueError(f"tolerance must be finite and not negative, got {tolerance}")
+    slack = Fraction(tolerance)
+
+    def near(text: str, gold: Any) -> float:
+        right, given = last_number(str(gold)), last_number(text)
+        if right is None:
+            raise ValueError(f"the column {column!r} must hold numbers, got {gold!r}")
+        return float(given is not None and abs(given - right) <= slack * max(1, abs(right)))
+
+    return _comparing("numeric", column, near)
+
+
+def boxed(*, column: str = "answer") -> RewardFunction:
+    r"""1 where what stands in the last `\boxed{...}` of the completion is the right answer, else 0.
+
+    Two answers are the same if they are equal numbers, or equal text but for spaces, dollar signs, `\left`, `\right`, a
+    final full stop and the size of fractions. For more mathematics than that take `accuracy`.
+    """
+
+    def same(text: str, gold: Any) -> float:
+        answer, right = last_box(text), str(gold)
+        right = right if (inner := last_box(right)) is None else inner
+        if answer is None:
+            return 0.0
+        numbers = _whole_number(answer), _whole_number(right)
+        return float(_plain(answer) == _plain(right) or (None not in numbers and numbers[0] == numbers[1]))
+
+    return _comparing("boxed", column, same)
+
+
+def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> RewardFunction:
+    """1 where the completion equals the right answer as mathematics, by `math-verify`, else 0.
+
+    It runs in processes of its own, each comparison with a deadline; None where one overruns it.
+
+    Args:
+        column: with the right answers; by default `solution`, as in TRL, or `answer` where there is none.
+        seconds: that one comparison may take.
+        workers: processes.
+
+    Raises:
+        ModuleNotFoundError: `math-verify` is not installed.
+        ValueError: an argument is out of its range.
+    """
+    if importlib.util.find_spec("math_verify") is None:
+        raise ModuleNotFoundError('the verifier accuracy needs math-verify: pip install "operant[language]"')
+    sandbox = Sandbox(_MATHEMATICS, seconds=seconds, workers=workers, memory=4 << 30)
+
+    def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        golds = _gold("accuracy", column or ("solution" if "solution" in columns else "answer"), columns)
+        asked = [row for row, gold in enumerate(golds) if gold is not None]
+        calls = [(str(golds[row]), text_of(completions[row])) for row in asked]
+        found = dict(zip(asked, sandbox.map(calls), strict=True))
+        return [found.get(row) for row in range(len(completions))]
+
+    return _named("accuracy", reward)
+
+
+def pattern(*, pattern: str) -> RewardFunction:
+    """1 where the whole completion matches a regular expression (a dot also matches a line break), else 0.
+
+    Raises:
+        ValueError: it is no regular expression.
+    """
+    try:
+        compiled = re.compile(pattern, re.DOTALL)
+    except re.error as error:
+        raise ValueError(f"pattern must be a regular expression, got {pattern!r}: {error}") from None
+    return _matching("format", compiled)
+
+
+def think_format() -> RewardFunction:
+    """1 where the completion begins with one `<think>...</think>`, else 0; as TRL's `think_format_reward`."""
+    return _matching("think_format", _THINK)
+
+
+def think_answer_format() -> RewardFunction:
+    """1 where the completion is one `<think>...</think>` and one `<answer>...</answer>` and nothing else, else 0."""
+    return _matching("think_answer_format", _THINK_ANSWER)
+
+
+def length(*, target: int | None = None, limit: int | None = None) -> RewardFunction:
+    """A reward for the number of tokens, the end-of-sequence token included. Give one of the two.
+
+    Args:
+        target: best number; the reward falls from 1 there to 0 at none and at twice as many.
+        limit: largest number; the reward is 1 up to it and 0 beyond.
+
+    Raises:
+        ValueError: both or neither are given, or the number is not positive.
+    """
+    number = limit if target is None else target
+    if (target is None) == (limit is None) or number is None or number < 1:
+        raise ValueError(f"length needs a positive target or a positive limit, got target={target} and limit={limit}")
+
+    def reward(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float | None]:
+        lengths = [len(ids) for ids in completion_ids]
+        if target is None:
+            return [float(n <= number) for n in lengths]
+        return [max(0.0, 1 - abs(n - number) / number) for n in lengths]
+
+    return _named("length", reward)
+
+
+def repetition(*, ngram_size: int = 3, max_penalty: float = -1.0) -> RewardFunction:
+    """A penalty for repeated n-grams of words: `max_penalty` times the part of them that occurred before.
+
+    0 for a completion of fewer than n words. After Yeo et al. 2025 (arXiv:2502.03373, appendix C.2), as TRL's
+    `get_repetition_penalty_reward`.
+
+    Args:
+        ngram_size: words of an n-gram, n; upper and lower case are the same.
+        max_penalty: what a text of endless repetition gets, at most 0.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+    if ngram_size < 1:
+        raise ValueError(f"ngram_size must be at least 1, got {ngram_size}")
+    if not -math.inf < max_penalty <= 0:
+        raise ValueError(f"max_penalty must be finite and at most 0, got {max_penalty}")
+
+    def penalty(text: str) -> float:
+        words = text.lower().split()
+        grams = Counter(tuple(words[i : i + ngram_size]) for i in range(len(words) - ngram_size + 1))
+        return max_penalty * (1 - len(grams) / grams.total()) if grams else 0.0
+
+    def reward(completions: Sequence[Any], **_: Any) -> list[float | None]:
+        return [penalty(text_of(completion)) for completion in completions]
+
+    return _named("repetition", reward)
+
+
+def soft_overlong(*, max_completion: int, buffer: int | None = None) -> RewardFunction:
+    """DAPO's soft punishment of long completions: 0, then falling to -1 at the limit (`ops.overlong_penalty`).
+
+    Args:
+        max_completion: tokens that a completion may have, the end-of-sequence token included.
+        buffer: tokens before the limit over which the penalty grows; None: a fifth of the limit, as in the paper.
+
+    Raises:
+        ValueError: the buffer is not in [1, max_completion].
+    """
+    buffer = max(1, max_completion // 5) if buffer is None else buffer
+    ops.overlong_penalty(torch.zeros(0, dtype=torch.int64), max_length=max_completion, buffer=buffer)
+
+    def reward(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float | None]:
+        lengths = torch.tensor([len(ids) for ids in completion_ids], dtype=torch.int64)
+        return ops.overlong_penalty(lengths, max_length=max_completion, buffer=buffer).tolist()
+
+    return _named("soft_overlong", reward)
+
+
+def user_function(target: str, *, seconds: float = 60.0, memory: int | None = None) -> RewardFunction:
+    """A reward function from a Python file, run in a process of its own and stopped when it overruns its deadline.
+
+    Args:
+        target: `path/to/file.py:function`. The function has TRL's signature and may be `async`.
+        seconds: that one call, with a whole batch, may take; beyond it all of the batch get None.
+        memory: bytes of address space that the process may take (Linux); None for no limit.
+
+    Raises:
+        ValueError: there is no such file, or an argument is out of its range.
+        SandboxError: the file cannot be imported, or has no such function.
+    """
+    sandbox = Sandbox(target, seconds=seconds, memory=memory)
+    sandbox.start()
+
+    def reward(
+        prompts: Sequence[Any], completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], **columns: Any
+    ) -> list[float | None]:
+        given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
+        return sandbox.call(fallback=[None] * len(completions), **{name: list(value) for name, value in given.items()})
+
+    return _named(target.rpartition(":")[2], reward)
+
+
+def last_number(text: str) -> Fraction | None:
+    """Return the last number in a text, None if there is none or it cannot be (`1/0`, or hundreds of digits)."""
+    found = None
+    for match in _NUMBER.finditer(text.replace("\N{MINUS SIGN}", "-")):
+        found = match[0]
+    return None if found is None else _fraction(found)
+
+
+def last_box(text: str) -> str | None:
+    r"""Return what stands in the last `\boxed{...}` or `\fbox{...}` of a text, with its inner braces; None if none.
+
+    A box that is not closed is none.
+    """
+    for match in reversed(list(re.finditer(r"\\(?:boxed|fbox)\s*\{", text))):
+        depth = 1
+        for place in range(match.end(), len(text)):
+            depth += {"{": 1, "}": -1}.get(text[place], 0) if text[place - 1] != "\\" else 0
+            if depth == 0:
+                return text[match.end() : place]
+    return None
+
+
+def _fraction(text: str) -> Fraction | None:
+    if len(text) > _LONGEST_NUMBER:
+        return None
+    number, _, divisor = text.replace(",", "").lower().partition("/")
+    mantissa, _, exponent = number.partition("e")
+    if abs(int(exponent or 0)) > _LARGEST_EXPONENT or (divisor and int(divisor) == 0):
+        return None
+    return Fraction(mantissa.rstrip(".")) * Fraction(10) ** int(exponent or 0) / int(divisor or 1)
+
+
+def _whole_number(text: str) -> Fraction | None:
+    """Return the number that a text is and has nothing beside, else None."""
+    plain = _plain(text)
+    return _fraction(plain) if _NUMBER.fullmatch(plain) else None
+
+
+def _plain(text: str) -> str:
+    """Take from LaTeX what makes no difference to the value."""
+    text = re.sub(r"\\left|\\right|\\[,;! ]|[\s$]", "", text)
+    return re.sub(r"\\[dt]frac", r"\\frac", text).rstrip(".")
+
+
+def _comparing(name: str, column: str, judge: Callable[[str, Any], float]) -> RewardFunction:
+    """Return the reward function that judges each completion by the right answer in a column."""
+
+    def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        golds = _gold(name, column, columns)
+        return [
+            None if gold is None else judge(text_of(completion), gold)
+            for completion, gold in zip(completions, golds, strict=True)
+        ]
+
+    return _named(name, reward)
+
+
+def _matching(name: str, expression: re.Pattern[str]) -> RewardFunction:
+    def reward(completions: Sequence[Any], **_: Any) -> list[float | None]:
+        return [float(expression.fullmatch(text_of(completion)) is not None) for completion in completions]
+
+    return _named(name, reward)
+
+
+def _gold(name: str, column: str, columns: Mapping[str, Any]) -> Sequence[Any]:
+    if column not in columns:
+        others = ", ".join(key for key in columns if key not in ("prompts", "completion_ids")) or "none"
+        raise ValueError(
+            f"the verifier {name} reads the column {column!r}, which the rows lack; their columns: {others}"
+        )
+    return columns[column]
+
+
+def _named(name: str, function: Callable[..., list[float | None]]) -> RewardFunction:
+    function.__name__ = name
+    return function
+
+
+VERIFIERS: dict[str, Callable[..., RewardFunction]] = {
+    "exact": exact,
+    "numeric": numeric,
+    "boxed": boxed,
+    "accuracy": accuracy,
+    "format": pattern,
+    "think-format": think_format,
+    "think-answer-format": think_answer_format,
+    "length": length,
+    "repetition": repetition,
+    "soft-overlong": soft_overlong,
+}
+"""Factories of reward functions, by the names of the command line."""

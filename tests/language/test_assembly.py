@@ -1,0 +1,205 @@
+import json
+import logging
+
+import pytest
+import torch
+
+from operant import api, catalog
+from operant.language import assembly, tasks
+from operant.language.assembly import BUILDERS, MAX_COMPLETION, engine_for, material
+from operant.language.engines import NativeEngine
+from operant.language.grpo import GRPOConfig
+from operant.language.sft import SFTConfig
+from operant.runtime.settings import Settings
+
+SMALL = {"train_rows": 24, "held_out": 6, "learning_rate": 0.01, "batch": 8}
+
+
+@pytest.fixture
+def train(model_folder, tmp_path):
+    """Return what trains a small model."""
+
+    def train(name, *, algorithm="sft", task="reverse", budget=32, seeds=1, interrupted=lambda: False, **values):
+        values = ({"model": model_folder} | SMALL if algorithm == "sft" else {"model": model_folder}) | values
+        return api.train(
+            algorithm,
+            task,
+            seeds=seeds,
+            budget=budget,
+            run=tmp_path / name,
+            progress="silent",
+            interrupted=interrupted,
+            **values,
+        )
+
+    return train
+
+
+def parameters(trained):
+    return [
+        torch.cat([value.detach().flatten() for value in member.learner.model.trained().values()])
+        for member in trained.experiment.members
+    ]
+
+
+def after(count):
+    """Return what asks for a stop after so many iterations."""
+    calls = iter(range(1, 10_000))
+    return lambda: next(calls) >= count
+
+
+def settings(task="reverse", **values):
+    return Settings(**{"algorithm": "sft", "task": task, "seeds": (0,), "budget": 32} | values)
+
+
+# Whole runs
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"dtype": "bfloat16"}, {"lora_rank": 2}, {"schedule": "cosine", "warmup": 0.3, "weight_decay": 0.1}]
+)
+def test_a_run_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(train, tmp_path, values):
+    whole = train("whole", budget=64, **values)
+    train("parts", budget=64, interrupted=after(3), **values)
+    resumed = api.resume(tmp_path / "parts", progress="silent", interrupted=after(2))
+    assert 0 < resumed.experiment.learner.consumed < 64
+    resumed = api.resume(tmp_path / "parts", progress="silent")
+    assert torch.equal(parameters(whole)[0], parameters(resumed)[0])
+    assert whole.experiment.members[0].learner.least == resumed.experiment.members[0].learner.least
+    loaded = api.load(tmp_path / "parts")
+    assert torch.equal(parameters(loaded)[0], parameters(whole)[0])
+    assert loaded.evaluate().scores == whole.evaluate().scores
+
+
+def test_an_answering_policy_resumes_bit_for_bit(train, tmp_path):
+    values = {"algorithm": "grpo", "budget": 12, "prompts": 3, "group": 2, "train_rows": 10, "held_out": 4}
+    values |= {"learning_rate": 0.01, "minibatches": 3, "kl_coefficient": 0.1, "max_completion": 5}
+    whole = train("whole", **values)
+    train("parts", interrupted=after(2), **values)
+    resumed = api.resume(tmp_path / "parts", progress="silent")
+    assert torch.equal(parameters(whole)[0], parameters(resumed)[0])
+
+
+def test_each_seed_learns_what_it_learns_alone(train):
+    together = train("both", seeds=[2, 5], model="tiny", budget=16)
+    for position, seed in enumerate((2, 5)):
+        alone = train(f"alone-{seed}", seeds=[seed], model="tiny", budget=16)
+        assert torch.equal(parameters(together)[position], parameters(alone)[0])
+        assert together.evaluate().scores[position] == alone.evaluate().scores[0]
+    assert not torch.equal(*parameters(together))
+
+
+def test_what_was_answered_can_be_looked_at(train):
+    trained = train("one", seeds=[1, 3])
+    assert len(trained.evaluate(4).scores) == 2
+    samples = trained.experiment.samples
+    assert {sample["seed"] for sample in samples} == {1, 3}
+    assert {"prompt", "completion", "reward", "truncated"} <= samples[0].keys()
+    found = trained.experiment.sample(2, 3)
+    assert [one.samples for one in found] == [2, 2]
+
+
+def test_memory_is_estimated_at_the_start(train, caplog):
+    with caplog.at_level(logging.INFO, "operant.language.memory"):
+        train("one")
+    messages = [record.getMessage() for record in caplog.records if record.name == "operant.language.memory"]
+    assert len(messages) == 1
+    assert "of memory at the peak" in messages[0]
+
+
+def test_a_data_set_in_a_file(train, tmp_path):
+    rows = [{"prompt": f"{i}+{j}=", "completion": str(i + j)} for i in range(5) for j in range(4)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    for task, values in ((str(path), {}), ("sums", {"dataset": str(path)})):
+        trained = train(f"run-{len(values)}", task=task, held_out=100, **values)
+        learner = trained.experiment.members[0].learner
+        assert len(learner.demonstrations) == 16
+        assert len(learner.held_out) == 4
+        (score,) = trained.evaluate().scores
+        assert score < 0, "without a reward the score is the likelihood"
+        with pytest.raises(ValueError, match="sft trains nothing that answers prompts"):
+            trained.experiment.sample(2, 2)
+
+
+# Data
+
+
+def test_rows_of_a_task():
+    task = tasks.find("reverse")
+    config = SFTConfig(train_rows=30, held_out=7)
+    one, other = (material(settings(), config, ("prompt-completion",), seed=seed) for seed in (0, 1))
+    assert len(one.train) == 30
+    assert one.train == task.rows("train", 30, seed=0)
+    assert one.train != other.train
+    assert one.held_out == other.held_out, "every seed is scored on the same rows"
+    assert not {row["prompt"] for row in one.train} & {row["prompt"] for row in one.held_out}
+    assert one.max_tokens == task.max_completion
+    assert one.limits == {"max_prompt": 512, "max_completion": task.max_completion}
+    longer = material(settings(), SFTConfig(max_completion=77), ("prompt-completion",), seed=0)
+    assert longer.max_tokens == 77
+
+
+def test_rows_of_a_file(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": str(i), "completion": "x"}) for i in range(10)))
+    one, other = (material(settings(str(path)), SFTConfig(held_out=4), ("prompt-completion",), seed=s) for s in (0, 1))
+    assert (len(one.train), len(one.held_out)) == (8, 2), "at most a fifth is held out"
+    assert one.held_out == other.held_out
+    assert one.task is None
+    assert one.max_tokens == MAX_COMPLETION
+    assert one.judge() is None
+
+
+def test_rows_of_another_kind_are_refused(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"}) + "\n")
+    with pytest.raises(ValueError, match="preference"):
+        material(settings(str(path)), SFTConfig(), ("prompt-completion",), seed=0)
+
+
+def test_a_task_that_there_is_not():
+    with pytest.raises(ValueError, match="revers"):
+        material(settings("revers"), SFTConfig(), ("prompt-completion",), seed=0)
+
+
+# Rewards and engines
+
+
+def test_the_task_rewards_unless_others_are_asked_for():
+    own = material(settings(), SFTConfig(), ("prompt-completion",), seed=0).judge()
+    assert len(own.names) == len(tasks.find("reverse").rewards)
+    asked = GRPOConfig(rewards=("exact", "boxed"), reward_weights=(1.0, 0.5))
+    judge = material(settings(), asked, ("prompt-completion",), seed=0).judge()
+    assert judge.weights == (1.0, 0.5)
+
+    def extra(completions, **columns):
+        return [0.0] * len(completions)
+
+    judge = material(settings(), GRPOConfig(rewards=("exact",)), ("prompt-completion",), seed=0).judge([extra])
+    assert judge.names[-1] == "extra"
+
+
+def test_without_rewards_there_is_nothing_to_learn_from(train, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": str(i)}) for i in range(10)))
+    with pytest.raises(ValueError, match="nothing rewards the answers: name --rewards or --reward-model"):
+        train("none", algorithm="grpo", task=str(path))
+
+
+def test_the_engine_that_is_asked_for(make_model):
+    model = make_model()
+    engine = engine_for(GRPOConfig(engine_rows=17), model)
+    assert isinstance(engine, NativeEngine)
+    assert engine.rows == 17
+    assert engine.model is model
+
+
+def test_every_learner_of_the_catalog_has_a_builder():
+    learners = {algorithm.learner for algorithm in catalog.ALGORITHMS if algorithm.chapter == "language"}
+    assert learners == set(BUILDERS)
+
+
+def test_a_configuration_of_another_algorithm_is_refused():
+    with pytest.raises(TypeError):
+        assembly.assemble(catalog.find("sft"), settings(), GRPOConfig(), device="cpu")

@@ -1,0 +1,139 @@
+import logging
+
+import pytest
+import torch
+
+from operant.language.attention import NAME, Segment, Segments
+from operant.language.models import LanguageModel
+from operant.language.packing import Sample, pack
+
+SEGMENTS = [
+    Segment(0, 5),
+    Segment(5, 3, 0),
+    Segment(8, 1, 0),
+    Segment(9, 9, 0),
+    Segment(18, 1),
+    Segment(19, 4, 4),
+    Segment(23, 6),
+]
+
+
+def seen(segments, n, window):
+    """Which tokens each token sees, written as a list for each."""
+    rows = {}
+    for segment in segments:
+        before = []
+        if segment.parent is not None:
+            parent = segments[segment.parent]
+            before = list(range(parent.start, parent.start + parent.length))
+        for i in range(segment.length):
+            whole = before + list(range(segment.start, segment.start + i + 1))
+            rows[segment.start + i] = whole[-window:] if window else whole
+    return [rows[i] for i in range(n)]
+
+
+def brute_force(queries, keys, values, segments, *, scale, window):
+    """Attention token by token and head by head."""
+    share = queries.shape[1] // keys.shape[1]
+    found = torch.zeros_like(queries)
+    for token, others in enumerate(seen(segments, len(queries), window)):
+        for head in range(queries.shape[1]):
+            products = keys[others, head // share] @ queries[token, head] * scale
+            found[token, head] = products.softmax(0) @ values[others, head // share]
+    return found
+
+
+def tensors(n, heads, key_heads, *, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(n, h, 8, generator=generator, dtype=torch.float64) for h in (heads, key_heads, key_heads)]
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
+@pytest.mark.parametrize(("heads", "key_heads"), [(4, 4), (4, 2), (3, 1)])
+def test_each_token_sees_its_own_past_and_its_parent(heads, key_heads, window):
+    rows = tensors(29, heads, key_heads)
+    layout = Segments(SEGMENTS)
+    for scale in (0.3, 0.7):
+        found = layout.attend(0, *rows, scale=scale, window=window)
+        torch.testing.assert_close(found, brute_force(*rows, SEGMENTS, scale=scale, window=window))
+
+
+def test_layers_with_and_without_a_window_share_a_layout():
+    rows, layout = tensors(29, 2, 2), Segments(SEGMENTS)
+    for window in (None, 2, None, 2):
+        found = layout.attend(0, *rows, scale=0.5, window=window)
+        torch.testing.assert_close(found, brute_force(*rows, SEGMENTS, scale=0.5, window=window))
+
+
+def test_gradients_are_those_of_the_brute_force():
+    found = []
+    for attend in (Segments(SEGMENTS).attend, None):
+        rows = [row.requires_grad_() for row in tensors(29, 4, 2)]
+        if attend:
+            answer = attend(0, *rows, scale=0.5, window=None)
+        else:
+            answer = brute_force(*rows, SEGMENTS, scale=0.5, window=None)
+        answer.sin().sum().backward()
+        found.append([row.grad for row in rows])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("lengths", [[1], [1, 1, 1], [1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 33], [40] * 6])
+def test_sequences_of_any_lengths(lengths):
+    starts = [sum(lengths[:i]) for i in range(len(lengths))]
+    segments = [Segment(start, length) for start, length in zip(starts, lengths, strict=True)]
+    rows = tensors(sum(lengths), 2, 2)
+    found = Segments(segments).attend(0, *rows, scale=0.5, window=None)
+    torch.testing.assert_close(found, brute_force(*rows, segments, scale=0.5, window=None))
+
+
+def test_many_children_of_one_parent():
+    segments = [Segment(0, 6), *(Segment(6 + 2 * i, 2, 0) for i in range(50))]
+    rows = tensors(106, 2, 1)
+    found = Segments(segments).attend(0, *rows, scale=0.5, window=None)
+    torch.testing.assert_close(found, brute_force(*rows, segments, scale=0.5, window=None))
+
+
+def test_a_parent_of_a_parent_is_refused():
+    with pytest.raises(ValueError, match="must begin its sequence, got one that has a parent itself"):
+        Segments([Segment(0, 2), Segment(2, 2, 0), Segment(4, 2, 1)])
+
+
+def test_a_softcap_in_attention_is_refused(make_network, characters):
+    model = LanguageModel(make_network("gemma2", attn_logit_softcapping=50.0), characters, stop=frozenset({2}))
+    with pytest.raises(ValueError, match=r"Gemma2Attention attends with softcap, which packed sequences do not"):
+        model.log_probs(pack([Sample([1, 4], [5, 2])]))
+
+
+def test_dropout_in_attention_is_refused(make_model):
+    model = make_model()
+    for module in model.network.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.1
+    with pytest.raises(ValueError, match=r"attends with dropout.*set attention_dropout to 0"):
+        model.log_probs(pack([Sample([1, 4], [5, 2])]))
+
+
+def test_a_model_without_an_attention_interface_is_refused(characters, caplog):
+    from transformers import AutoModelForCausalLM, BloomConfig
+
+    network = AutoModelForCausalLM.from_config(BloomConfig(vocab_size=99, hidden_size=16, n_layer=1, n_head=2))
+    with caplog.at_level(logging.ERROR, "transformers"), pytest.raises(ValueError, match=r"Bloom.*own way"):
+        LanguageModel(network, characters, stop=frozenset({2}))
+
+
+def test_without_a_layout_a_model_attends_as_before(make_network):
+    network = make_network("mistral").eval()
+    ids = torch.arange(3, 15).view(1, -1)
+    expected = network(input_ids=ids).logits
+    from operant.language.attention import install
+
+    install(network)
+    assert network.config._attn_implementation == NAME
+    torch.testing.assert_close(network(input_ids=ids).logits, expected)
+    padded = torch.cat([torch.zeros(1, 3, dtype=torch.int64), ids], 1)
+    mask = (torch.arange(15) >= 3).long().view(1, -1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    logits = network(input_ids=padded, attention_mask=mask, position_ids=positions).logits
+    torch.testing.assert_close(logits[:, 3:], expected, atol=1e-5, rtol=1e-4)

@@ -1,0 +1,58 @@
+import dataclasses
+
+import pytest
+
+from operant.language.configs import LanguageConfig, ModelOptions, SamplingConfig
+
+
+@pytest.mark.parametrize("kind", [ModelOptions, LanguageConfig, SamplingConfig])
+def test_defaults_are_accepted_and_explained(kind):
+    assert kind() == dataclasses.replace(kind())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        kind().model = "other"
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (ModelOptions, {"dtype": "float16"}, r"dtype .*float32.*bfloat16.*float16"),
+        (ModelOptions, {"lora_rank": -1}, r"lora_rank .*-1"),
+        (ModelOptions, {"lora_alpha": -2}, r"lora_alpha .*-2"),
+        (ModelOptions, {"model": " "}, "model must name a folder, a hub model or one built here, got ''"),
+        (LanguageConfig, {"model": ""}, "model must name"),
+        (LanguageConfig, {"train_rows": 0}, r"train_rows .*0"),
+        (LanguageConfig, {"held_out": 0}, r"held_out .*0"),
+        (LanguageConfig, {"max_prompt": 0}, r"max_prompt .*0"),
+        (LanguageConfig, {"max_completion": -1}, r"max_completion .*-1"),
+        (LanguageConfig, {"learning_rate": 0.0}, r"learning_rate .*0"),
+        (LanguageConfig, {"learning_rate": float("nan")}, r"learning_rate .*nan"),
+        (LanguageConfig, {"schedule": "step"}, r"schedule .*cosine.*step"),
+        (LanguageConfig, {"warmup": 1.5}, r"warmup .*1.5"),
+        (LanguageConfig, {"betas": (0.9, 1.0)}, r"betas must be in \[0, 1\), got \(0.9, 1.0\)"),
+        (LanguageConfig, {"weight_decay": -0.1}, r"weight_decay .*-0.1"),
+        (LanguageConfig, {"max_grad_norm": 0.0}, r"max_grad_norm .*0"),
+        (LanguageConfig, {"micro_batch_tokens": 0}, r"micro_batch_tokens .*0"),
+        (SamplingConfig, {"warmup": -0.5}, r"warmup .*-0.5"),
+        (SamplingConfig, {"temperature": 0.0}, r"temperature .*0"),
+        (SamplingConfig, {"engine_rows": 0}, r"engine_rows .*0"),
+        (SamplingConfig, {"correction": "clip"}, r"correction .*truncate.*clip"),
+        (SamplingConfig, {"correction_cap": 0.5}, r"correction_cap .*0.5"),
+        (SamplingConfig, {"engine": "vllm"}, "engine must be native or an address such as .*got 'vllm'"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(kind, values, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**values)
+
+
+def test_weights_go_with_rewards():
+    assert SamplingConfig(rewards=("exact", "format"), reward_weights=(1.0, 0.1)).reward_weights == (1.0, 0.1)
+    assert SamplingConfig(rewards=("exact",), reward_model="runs/rm", reward_weights=(1.0, 0.5)).reward_model
+    with pytest.raises(ValueError, match="reward_weights has 1 numbers for 2 rewards: give one for each"):
+        SamplingConfig(rewards=("exact", "format"), reward_weights=(1.0,))
+    with pytest.raises(ValueError, match="2 numbers for 2 rewards and a reward model"):
+        SamplingConfig(rewards=("exact", "format"), reward_model="runs/rm", reward_weights=(1.0, 1.0))
+
+
+def test_addresses_are_engines():
+    assert SamplingConfig(engine="http://127.0.0.1:8000").engine.endswith("8000")

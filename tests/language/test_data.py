@@ -1,0 +1,270 @@
+import json
+from collections import Counter
+
+import datasets
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operant.language.data import ACCEPTS, COLUMNS, compare, kind, order, read_rows, split_rows
+
+USER = {"role": "user", "content": "hi"}
+GOOD = {"role": "assistant", "content": "good"}
+BAD = {"role": "assistant", "content": "bad"}
+ROWS = {
+    "preference": {"prompt": "p", "chosen": "c", "rejected": "r"},
+    "stepwise": {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]},
+    "ranking": {"prompt": "p", "completions": ["a", "b", "c"]},
+    "unpaired": {"prompt": "p", "completion": "c", "label": True},
+    "prompt-completion": {"prompt": "p", "completion": "c"},
+    "language-modelling": {"text": "t"},
+    "prompt-only": {"prompt": "p"},
+}
+
+
+# Kinds
+
+
+def test_every_kind_is_tried():
+    assert ROWS.keys() == COLUMNS.keys()
+    assert {name for names in ACCEPTS.values() for name in names} == COLUMNS.keys()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_kinds_are_told_by_their_columns(name):
+    row = ROWS[name]
+    assert kind([row, row]) == name
+    assert kind([{**row, "answer": 3, "tools": None}]) == name
+    assert kind([{**row, **dict.fromkeys({"label", "labels", "chosen", "messages", "rejected"} - row.keys())}]) == name
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ({"chosen": [USER, GOOD], "rejected": [USER, BAD]}, "preference"),
+        ({"prompt": "hi", "chosen": [USER, GOOD], "rejected": [USER, BAD], "messages": [USER, GOOD]}, "preference"),
+        ({"prompt": [USER], "completion": [GOOD]}, "prompt-completion"),
+        ({"messages": [USER, GOOD]}, "language-modelling"),
+        ({"prompt": [USER]}, "prompt-only"),
+        ({"prompt": [USER], "completions": [[GOOD], [BAD]], "ranks": [1, 2]}, "ranking"),
+        ({"prompt": "p", "completions": ["a"], "labels": [0.5]}, "stepwise"),
+        ({"prompt": "p", "label": "a class that the reward function knows", "text": None}, "prompt-only"),
+        ({"prompt": "p", "answer": "2", "completions": None}, "prompt-only"),
+    ],
+)
+def test_kinds_of_conversations_and_of_rows_with_more_columns(row, name):
+    assert kind([row]) == name
+
+
+def test_unknown_columns_are_named_with_what_is_expected():
+    with pytest.raises(ValueError, match="no known kind") as error:
+        kind([{"question": "1+1", "answer": "2", "prompt": None}])
+    message = str(error.value)
+    assert "['answer', 'question']" in message
+    assert "prompt-completion has `prompt` + `completion`" in message
+    assert "language-modelling has `messages` or `text`" in message
+    assert "dpo takes preference" in message
+
+
+def test_a_kind_that_an_algorithm_does_not_take_is_refused():
+    with pytest.raises(
+        ValueError, match=r"\['completion', 'prompt'\], which are of the kind prompt-completion"
+    ) as error:
+        kind([ROWS["prompt-completion"]], accept=("preference",))
+    assert "Expected: preference has `chosen` + `rejected`." in str(error.value)
+    assert "sft takes language-modelling, prompt-completion" in str(error.value)
+    assert kind([ROWS["preference"]], accept=("ranking", "preference")) == "preference"
+
+
+def test_no_rows_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="no rows"):
+        kind([])
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match=r"empty\.jsonl.* has no rows"):
+        read_rows(tmp_path / "empty.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("prompt-completion", {"completion": None}, r"columns \['prompt'\], expected `prompt` \+ `completion` as in"),
+        ("prompt-only", {"prompt": 3}, "column 'prompt': found 3, expected a string or a list of messages"),
+        ("prompt-only", {"prompt": []}, r"column 'prompt': found \[\], expected a string"),
+        ("prompt-only", {"prompt": [USER, {"role": "user"}]}, r"column 'prompt': found {'role': 'user'} as message 2"),
+        (
+            "prompt-only",
+            {"prompt": [{"from": "a", "value": "b"}]},
+            "column 'prompt': found {'from': 'a', 'value': 'b'} as",
+        ),
+        ("prompt-completion", {"completion": [GOOD]}, "column 'completion': found another form than `prompt` has"),
+        ("preference", {"rejected": [BAD]}, "column 'rejected': found another form than `chosen` has"),
+        ("preference", {"prompt": 1}, "column 'prompt': found 1"),
+        ("preference", {"margin": "much"}, "column 'margin': found 'much', expected a finite number"),
+        ("preference", {"margin": float("nan")}, "column 'margin': found nan"),
+        ("language-modelling", {"text": [USER]}, "column 'text': found a list, expected a string"),
+        ("language-modelling", {"messages": "hi"}, "column 'messages': found a str, expected a list of messages"),
+        ("unpaired", {"label": "good"}, "column 'label': found 'good', expected true or false"),
+        ("stepwise", {"labels": [True]}, r"column 'labels': found \[True\], expected a list of 2 numbers"),
+        ("stepwise", {"labels": [True, "no"]}, r"column 'labels': found \[True, 'no'\]"),
+        ("stepwise", {"completions": []}, r"column 'completions': found \[\], expected a list of at least 1"),
+        ("stepwise", {"completions": ["a", [GOOD]]}, "column 'completions': found messages, expected strings"),
+        ("ranking", {"completions": ["a"]}, r"column 'completions': found \['a'\], expected a list of at least 2"),
+        ("ranking", {"completions": ["a", 1]}, "column 'completions': found 1, expected strings or messages"),
+        ("ranking", {"ranks": [1, 2]}, r"column 'ranks': found \[1, 2\], expected a list of 3 numbers"),
+    ],
+)
+def test_rows_that_do_not_fit_are_named(name, change, message, tmp_path):
+    rows = [ROWS[name], {**ROWS[name], **change}]
+    with pytest.raises(ValueError, match=f"row 2(, |: ){message}"):
+        kind(rows)
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=rf"rows\.jsonl, line 3(, |: ){message}"):
+        read_rows(path)
+
+
+def test_columns_that_a_kind_does_not_use_are_not_looked_at():
+    assert kind([{**ROWS["preference"], "text": [1], "messages": "?", "completion": 3}]) == "preference"
+
+
+# Reading
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_are_read_as_they_are(name, tmp_path):
+    rows = [{**ROWS[name], "answer": str(i)} for i in range(3)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert read_rows(tmp_path / "rows.jsonl") == read_rows(datasets.Dataset.from_list(rows)) == read_rows(rows) == rows
+
+
+def test_rows_of_no_known_kind_can_be_read():
+    assert read_rows([{"question": "q"}]) == [{"question": "q"}]
+
+
+def test_rankings_in_another_form_get_the_same_columns():
+    completions = [{"rank": 2, "completion": [BAD]}, {"rank": 1, "completion": [GOOD]}]
+    (row,) = read_rows([{"context": [USER], "completions": completions, "source": "a"}])
+    assert row == {"prompt": [USER], "completions": [[BAD], [GOOD]], "ranks": [2, 1], "source": "a"}
+    assert kind([row]) == "ranking"
+
+
+# Implicit prompts
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "expected"),
+    [
+        ("the sky is blue", "the sky is green", ("the sky is", " blue", " green")),
+        ("Human: a\n\nAssistant: yes", "Human: a\n\nAssistant: no", ("Human: a\n\nAssistant:", " yes", " no")),
+        ("47+85=132", "47+85=131", ("47+85=", "132", "131")),
+        ("a cat", "a car", ("a", " cat", " car")),
+        ("the sky", "the", ("", "the sky", "the")),
+        ("so: the sky", "so: the", ("so:", " the sky", " the")),
+        ("the sky is", "the sky, not", ("the sky", " is", ", not")),
+        ("q:\nyes", "q:\nno", ("q:\n", "yes", "no")),
+        ("yes", "no", ("", "yes", "no")),
+        ("a cat.", "a cats", ("a", " cat.", " cats")),
+        ("a cats", "a cat.", ("a", " cats", " cat.")),
+    ],
+)
+def test_the_implicit_prompt_of_strings(chosen, rejected, expected):
+    assert compare({"chosen": chosen, "rejected": rejected}) == expected
+
+
+@settings(deadline=None, max_examples=200)
+@given(left=st.text("ab .", max_size=8), right=st.text("ab .", max_size=8))
+def test_an_implicit_prompt_takes_nothing_away(left, right):
+    prompt, chosen, rejected = compare({"chosen": left, "rejected": right})
+    assert (prompt + chosen, prompt + rejected) == (left, right)
+    if left.strip() and right.strip() and left != right:
+        assert chosen
+        assert rejected
+
+
+def test_the_implicit_prompt_of_conversations():
+    turns = [USER, GOOD, USER]
+    assert compare({"chosen": [*turns, GOOD], "rejected": [*turns, BAD]}) == (turns, [GOOD], [BAD])
+    assert compare({"chosen": [USER, GOOD], "rejected": [USER, GOOD]}) == ([USER], [GOOD], [GOOD])
+
+
+def test_a_prompt_beside_whole_conversations_is_not_doubled():
+    row = {"prompt": "hi", "chosen": [USER, GOOD], "rejected": [USER, BAD]}
+    assert compare(row) == ([USER], [GOOD], [BAD])
+
+
+def test_a_prompt_beside_answers_is_the_users_message():
+    assert compare({"prompt": "hi", "chosen": [GOOD], "rejected": [BAD]}) == ([USER], [GOOD], [BAD])
+
+
+def test_an_explicit_prompt_stays():
+    assert compare({"prompt": "p", "chosen": "a b", "rejected": "a c"}) == ("p", "a b", "a c")
+    assert compare({"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]}) == ([USER], [GOOD], [BAD])
+
+
+# Splitting and order
+
+
+def test_a_split_loses_nothing_and_keeps_the_order():
+    rows = [{"prompt": f"{i}"} for i in range(50)]
+    train, held_out = split_rows(rows, 0.2, 3)
+    assert (len(train), len(held_out)) == (40, 10)
+    assert sorted([*train, *held_out], key=lambda row: int(row["prompt"])) == rows
+    for part in (train, held_out):
+        numbers = [int(row["prompt"]) for row in part]
+        assert numbers == sorted(numbers)
+
+
+def test_a_split_depends_on_the_seed_alone():
+    rows = [{"prompt": f"{i}"} for i in range(50)]
+    assert split_rows(rows, 10, 3) == split_rows(list(rows), 0.2, 3)
+    assert split_rows(rows, 10, 3) != split_rows(rows, 10, 4)
+    assert split_rows(rows, 0, 3) == (rows, [])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"prompt": [{"role": "user", "content": str(i // 5)}], "completion": [GOOD]} for i in range(50)],
+        [{"chosen": f"question {i // 5}: yes {i}", "rejected": f"question {i // 5}: no {i}"} for i in range(50)],
+        [{"text": f"{i // 5}"} for i in range(50)],
+        [{"question": f"{i // 5}"} for i in range(50)],
+    ],
+)
+def test_rows_on_one_prompt_stay_together(rows):
+    train, held_out = split_rows(rows, 0.18, 0)
+    assert (len(train), len(held_out)) == (40, 10)
+    group_of = {json.dumps(row): i // 5 for i, row in enumerate(rows)}
+    assert not {group_of[json.dumps(row)] for row in train} & {group_of[json.dumps(row)] for row in held_out}
+
+
+@pytest.mark.parametrize("held_out", [-1, -0.5, 1.0, 1.5])
+def test_what_is_no_share_is_refused(held_out):
+    with pytest.raises(ValueError, match=f"held_out is {held_out}, expected a share"):
+        split_rows([{"prompt": "a"}, {"prompt": "b"}], held_out, 0)
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(2, 2), (2, 5), (1, 1)])
+def test_something_must_be_left_to_train_on(count, held_out):
+    with pytest.raises(ValueError, match=f"leaves none of the {count} rows"):
+        split_rows([{"prompt": str(i)} for i in range(count)], held_out, 0)
+
+
+def test_orders_never_change():
+    # Whoever changes these numbers breaks the resuming of every run.
+    assert order(8, 0, 0).tolist() == [6, 4, 3, 5, 2, 7, 0, 1]
+    assert order(8, 1, 0).tolist() == [2, 5, 3, 0, 7, 6, 1, 4]
+    assert order(8, 0, 1).tolist() == [1, 7, 6, 5, 3, 0, 2, 4]
+
+
+def test_an_order_is_a_permutation_of_its_own():
+    orders = [order(100, epoch, seed) for epoch in range(3) for seed in range(3)]
+    assert all((np.sort(one) == np.arange(100)).all() for one in orders)
+    assert len({tuple(one) for one in orders}) == 9
+    assert (order(100, 2, 1) == orders[7]).all()
+    assert order(0, 0, 0).tolist() == []
+
+
+def test_every_place_is_as_likely_in_every_epoch():
+    first = Counter(int(order(4, epoch, 0)[0]) for epoch in range(2000))
+    assert all(abs(first[i] - 500) < 100 for i in range(4))  # five standard deviations

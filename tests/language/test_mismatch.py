@@ -1,0 +1,67 @@
+import math
+
+import pytest
+import torch
+
+from operant.language.mismatch import STARTING_GAP, check_start, corrections, mismatch_metrics
+
+RATIOS = torch.tensor([0.2, 0.5, 1.0, 1.5, 2.0, 7.0])
+BEHAVIOUR = torch.tensor([-1.0, -2.0, -0.5, -3.0, -1.5, -4.0])
+TRAINER = BEHAVIOUR + RATIOS.log()
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("none", [1, 1, 1, 1, 1, 1]),
+        ("truncate", [0.2, 0.5, 1, 1.5, 2, 2]),
+        ("mask", [0, 0.5, 1, 1.5, 2, 0]),
+    ],
+)
+def test_weights_by_hand(how, expected):
+    # A little room, so that rounding does not decide on which side of a bound a ratio falls.
+    weights = corrections(TRAINER, BEHAVIOUR, how, cap=2.00001, low=0.49999)
+    torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float32), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("how", ["none", "truncate", "mask"])
+def test_policies_that_agree_need_no_correction_and_no_gradient_passes(how):
+    trainer = BEHAVIOUR.clone().requires_grad_()
+    weights = corrections(trainer, BEHAVIOUR, how, cap=2.0)
+    assert weights.tolist() == [1.0] * 6
+    assert not weights.requires_grad
+
+
+def test_the_size_of_the_gap():
+    found = mismatch_metrics(TRAINER, BEHAVIOUR, RATIOS)
+    gaps = RATIOS.log().abs()
+    assert found["sampling/sampling_logp_difference/mean"] == pytest.approx(float(gaps.mean()), rel=1e-5)
+    assert found["sampling/sampling_logp_difference/max"] == pytest.approx(math.log(7), rel=1e-5)
+    assert found["sampling/importance_sampling_ratio/min"] == pytest.approx(0.2)
+    assert found["sampling/importance_sampling_ratio/mean"] == pytest.approx(float(RATIOS.mean()))
+    assert found["sampling/importance_sampling_ratio/max"] == 7
+
+
+def test_a_right_start_passes():
+    near = BEHAVIOUR + torch.tensor([1, -1, 1, -1, 1, -1]) * 1e-4
+    check_start(near.clone().requires_grad_(), near, BEHAVIOUR, dtype=torch.float32)
+
+
+def test_a_ratio_that_is_not_1_is_named():
+    with pytest.raises(ValueError, match=r"ratio should be exactly 1, but a log-probability is .* off.*dropout"):
+        check_start(BEHAVIOUR + 1e-6, BEHAVIOUR, BEHAVIOUR, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("dtype", list(STARTING_GAP))
+def test_an_engine_that_disagrees_is_named(dtype):
+    allowed = BEHAVIOUR + 0.9 * STARTING_GAP[dtype]
+    check_start(allowed, allowed, BEHAVIOUR, dtype=dtype)
+    off = BEHAVIOUR + 1.1 * STARTING_GAP[dtype]
+    with pytest.raises(ValueError, match="other weights, another temperature or another precision"):
+        check_start(off, off, BEHAVIOUR, dtype=dtype)
+
+
+def test_an_engine_without_numbers_is_named():
+    broken = torch.full_like(BEHAVIOUR, math.nan)
+    with pytest.raises(ValueError, match="nan nats off"):
+        check_start(BEHAVIOUR, BEHAVIOUR, broken, dtype=torch.float32)

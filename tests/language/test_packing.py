@@ -1,0 +1,199 @@
+import pytest
+import torch
+
+from operant import ops
+from operant.language.packing import Sample, group_batches, micro_batches, pack, take
+
+KINDS = ["llama", "llama-tied", "qwen3", "mistral", "gpt2", "gemma2", "gemma3", "phi", "cohere", "granite"]
+
+
+def draw(lengths, *, seed=0, vocabulary=99):
+    """Samples with prompts and completions of the given lengths, in groups that share a prompt."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def ids(count):
+        return torch.randint(3, vocabulary, (count,), generator=generator).tolist()
+
+    return [Sample(prompt, ids(n)) for p, completions in lengths for prompt in [ids(p)] for n in completions]
+
+
+SAMPLES = draw([(7, (5, 1, 11)), (1, (3,)), (2, (9, 9)), (0, (6,)), (12, (2, 4))])
+
+
+def alone(model, samples):
+    """Log-probabilities of each sample by a plain forward pass of its own, without anything of ours."""
+    found = []
+    for prompt, completion, mask in samples:
+        ids = torch.tensor([[*prompt, *completion]])
+        logits = model.network(input_ids=ids, use_cache=False).logits[0]
+        log_probs = logits.log_softmax(-1)
+        live = mask or [True] * len(completion)
+        places = [i for i, counts in zip(range(len(prompt), ids.shape[1]), live, strict=True) if counts and i]
+        found.append(torch.stack([log_probs[i - 1, ids[0, i]] for i in places]))
+    return found
+
+
+def gradients(model):
+    return torch.cat([p.grad.flatten() for p in model.trained().values() if p.grad is not None])
+
+
+def sft_loss(model, samples, **options):
+    """The mean over tokens of the negative log-probability, backward included."""
+    model.network.zero_grad()
+    batch = pack(samples, **options)
+    weights = ops.token_weights(batch.lengths, how="token_mean")
+    loss = -(weights[batch.owner] * model.log_probs(batch)[0]).sum()
+    loss.backward()
+    return loss.detach(), gradients(model)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_gives_what_each_sequence_gives_alone(make_model, kind):
+    model = make_model(kind)
+    loss, gradient = sft_loss(model, SAMPLES)
+    flat = torch.cat(alone(model, SAMPLES))
+    torch.testing.assert_close(model.log_probs(pack(SAMPLES))[0], flat, atol=1e-5, rtol=1e-5)
+    model.network.zero_grad()
+    (-flat.mean()).backward()
+    torch.testing.assert_close(loss, -flat.mean().detach(), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(gradient, gradients(model), atol=1e-5, rtol=1e-4)
+    assert gradient.abs().max() > 0.01
+
+
+def test_in_double_precision_it_is_the_same_to_rounding(make_model):
+    model = make_model("gpt2", dtype=torch.float64)
+    found = []
+    for log_probs in (model.log_probs(pack(SAMPLES))[0], torch.cat(alone(model, SAMPLES))):
+        model.network.zero_grad()
+        log_probs.mean().backward()
+        found.append((log_probs.detach(), gradients(model)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gpt2"])
+def test_sharing_prompts_changes_nothing_but_the_work(make_model, kind):
+    model = make_model(kind)
+    shared, apart = pack(SAMPLES), pack(SAMPLES, share=False)
+    assert len(shared.ids) == sum(len(s.completion) for s in SAMPLES) + 7 + 1 + 2 + 12
+    assert len(apart.ids) == sum(len(s.prompt) + len(s.completion) for s in SAMPLES)
+    for one, other in zip(sft_loss(model, SAMPLES), sft_loss(model, SAMPLES, share=False), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_the_order_of_the_batch_changes_nothing(make_model):
+    model = make_model()
+    order = [4, 8, 0, 6, 2, 5, 1, 7, 3]
+    straight, shuffled = sft_loss(model, SAMPLES), sft_loss(model, take(SAMPLES, order))
+    for one, other in zip(straight, shuffled, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    packed = pack(take(SAMPLES, order))
+    rows = model.log_probs(packed)[0].split(packed.lengths.tolist())
+    for position, row in zip(order, rows, strict=True):
+        (expected,) = alone(model, [SAMPLES[position]])
+        torch.testing.assert_close(row, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["token_mean", "sequence_mean"])
+@pytest.mark.parametrize("tokens", [1, 10, 20, 25, 1000])
+def test_the_division_into_micro_batches_changes_nothing(make_model, how, tokens):
+    model = make_model("gpt2", dtype=torch.float64)
+
+    def accumulated(most):
+        model.network.zero_grad()
+        parts = [take(SAMPLES, part) for part in micro_batches(SAMPLES, tokens=most)]
+        packed = [pack(part) for part in parts]
+        weights = ops.token_weights(torch.cat([p.lengths for p in packed]), how=how)
+        total = torch.zeros((), dtype=torch.float64)
+        for batch, weight in zip(packed, weights.split([len(part) for part in parts]), strict=True):
+            loss = -(weight.double()[batch.owner] * model.log_probs(batch)[0]).sum()
+            loss.backward()
+            total += loss.detach()
+        return total, gradients(model)
+
+    for one, other in zip(accumulated(tokens), accumulated(10_000), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-10)
+
+
+def test_what_surrounds_a_sequence_does_not_leak_into_it(make_model):
+    model = make_model()
+    one, other = (draw([(5, (4,)), (6, (7,))], seed=seed) for seed in (0, 1))
+    mixed = [other[0], one[1]]
+    first, second = (model.log_probs(pack(samples))[0][4:] for samples in (one, mixed))
+    torch.testing.assert_close(first, second, atol=1e-6, rtol=0)
+    hidden = model.read(pack(one))
+    (edge,) = torch.autograd.grad(hidden[-1].sum(), [model.network.get_input_embeddings().weight], retain_graph=True)
+    touched = edge.abs().sum(1).nonzero().flatten().tolist()
+    assert set(touched) <= {*one[1].prompt, *one[1].completion}
+
+
+def test_where_every_number_of_a_batch_is():
+    samples = [
+        Sample([1, 5], [6, 2]),
+        Sample([1, 5], [7, 8, 2], [True, False, True]),
+        Sample([], [9, 3, 2]),
+        Sample([1, 5], [2]),
+    ]
+    batch = pack(samples)
+    assert batch.ids.tolist() == [1, 5, 6, 2, 7, 8, 2, 9, 3, 2, 1, 5, 2]
+    assert batch.positions.tolist() == [0, 1, 2, 3, 2, 3, 4, 0, 1, 2, 0, 1, 2]
+    assert batch.before.tolist() == [1, 2, 1, 5, 7, 8, 11]
+    assert batch.targets.tolist() == [6, 2, 7, 2, 3, 2, 2]
+    assert batch.owner.tolist() == [0, 0, 1, 1, 2, 2, 3]
+    assert batch.lengths.tolist() == [2, 2, 2, 1]
+    assert batch.last.tolist() == [3, 6, 9, 12]
+
+
+def test_tokens_that_do_not_count_are_read_but_not_trained(make_model):
+    model = make_model()
+    mask = [True, False, False, True, True]
+    (sample,) = draw([(4, (5,))])
+    whole = model.log_probs(pack([sample]))[0]
+    masked = model.log_probs(pack([sample._replace(mask=mask)]))[0]
+    torch.testing.assert_close(masked, whole[torch.tensor(mask)])
+
+
+def test_a_batch_in_which_nothing_counts_has_a_loss_of_zero(make_model):
+    model = make_model()
+    (sample,) = draw([(4, (2,))])
+    loss, gradient = sft_loss(model, [sample._replace(mask=[False, False])])
+    assert loss == 0
+    assert (gradient == 0).all()
+
+
+def test_micro_batches_count_a_shared_prompt_once():
+    assert micro_batches(SAMPLES[:3], tokens=24) == [[0, 1, 2]]
+    assert micro_batches(SAMPLES[:3], tokens=23) == [[0, 1], [2]]
+    assert micro_batches(SAMPLES[:3], tokens=12) == [[0], [1], [2]]
+    assert micro_batches(SAMPLES[:3], tokens=1) == [[0], [1], [2]], "a longer sample makes a part of its own"
+    assert micro_batches([], tokens=5) == []
+
+
+def test_groups_are_not_parted():
+    groups = [SAMPLES[:3], SAMPLES[4:6], SAMPLES[7:9]]  # 24, 20 and 18 tokens
+    assert group_batches(groups, tokens=62) == [[0, 1, 2]]
+    assert group_batches(groups, tokens=61) == [[0, 1], [2]]
+    assert group_batches(groups, tokens=40) == [[0], [1, 2]]
+    assert group_batches(groups, tokens=1) == [[0], [1], [2]]
+    assert group_batches([groups[0][:2], groups[0][1:]], tokens=7 + 5 + 1 + 1 + 11) == [[0, 1]], "the prompt is shared"
+
+
+@pytest.mark.parametrize("tokens", [13, 20, 31, 64])
+def test_micro_batches_keep_the_limit_and_the_order(tokens):
+    parts = micro_batches(SAMPLES, tokens=tokens)
+    assert [i for part in parts for i in part] == list(range(len(SAMPLES)))
+    assert all(len(pack(take(SAMPLES, part)).ids) <= tokens or len(part) == 1 for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        ([], "at least one sample"),
+        ([Sample([1], [2]), Sample([1, 4], [])], "sample 1 has a prompt of 2 and a completion of 0 tokens"),
+        ([Sample([], [2])], "sample 0 has a prompt of 0 and a completion of 1 tokens"),
+        ([Sample([1], [4, 2], [True])], "sample 0 has 2 completion tokens but a mask of 1"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused(samples, message):
+    with pytest.raises(ValueError, match=message):
+        pack(samples)

@@ -1,0 +1,168 @@
+import asyncio
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from operant import ops
+from operant.language.rewards import RewardError, combine, name_of, text_of
+
+PROMPTS, COMPLETIONS, IDS = ["p", "q", "r"], ["a", "bb", "ccc"], [[1], [1, 1], [1, 1, 1]]
+
+
+def lengths(completions, **_):
+    return [float(len(completion)) for completion in completions]
+
+
+def where_known(completions, answer, **_):
+    return [None if right is None else float(right == c) for c, right in zip(completions, answer, strict=True)]
+
+
+def returning(result):
+    def reward(**_):
+        return result
+
+    return reward
+
+
+def ask(*functions, weights=None, **columns):
+    return combine(functions, weights)(PROMPTS, COMPLETIONS, IDS, **columns)
+
+
+def test_the_total_is_the_weighted_sum_over_what_applies():
+    rewards = ask(lengths, where_known, weights=[0.5, 10], answer=["a", None, "x"])
+    assert rewards.names == ("lengths", "where_known")
+    assert rewards.table.nan_to_num(nan=-1).tolist() == [[1, 1], [2, -1], [3, 0]]
+    assert rewards.total.tolist() == [10.5, 1.0, 1.5]
+    assert rewards.valid.tolist() == [True] * 3
+    assert rewards.total.dtype == torch.float32
+
+
+def test_without_weights_each_counts_once():
+    assert ask(lengths, lengths).total.tolist() == [2, 4, 6]
+
+
+def test_functions_of_one_name_are_told_apart():
+    assert ask(lengths, lengths, lengths).names == ("lengths", "lengths_2", "lengths_3")
+
+
+def test_functions_are_given_prompts_completions_tokens_and_columns():
+    seen = {}
+
+    def note(prompts, completions, completion_ids, **columns):
+        seen.update(columns, prompts=prompts, completions=completions, completion_ids=completion_ids)
+        return [0, 0, 0]
+
+    ask(note, answer=[1, 2, 3])
+    assert seen == {"prompts": PROMPTS, "completions": COMPLETIONS, "completion_ids": IDS, "answer": [1, 2, 3]}
+
+
+def test_a_row_to_which_nothing_applies_is_invalid_and_named_once():
+    combined = combine([where_known])
+    with pytest.warns(RuntimeWarning, match=r"row 1 \(prompt 'q'\): where_known returned None"):
+        rewards = combined(PROMPTS, COMPLETIONS, IDS, answer=["a", None, "x"])
+    assert rewards.valid.tolist() == [True, False, True]
+    assert rewards.total.isnan().tolist() == [False, True, False]
+    combined(PROMPTS, COMPLETIONS, IDS, answer=[None] * 3)  # no second warning, which would be an error here
+
+
+@pytest.mark.filterwarnings("ignore:no reward function applies")
+def test_invalid_rows_get_no_advantage():
+    rewards = ask(where_known, answer=["a", None, "x"])
+    advantages = ops.group_advantages(rewards.total[None], valid=rewards.valid[None], eps=0.0)
+    torch.testing.assert_close(advantages, torch.tensor([[0.5**0.5, 0.0, -(0.5**0.5)]]))
+    nothing = ask(where_known, answer=[None] * 3)
+    assert ops.group_advantages(nothing.total[None], valid=nothing.valid[None]).tolist() == [[0, 0, 0]]
+
+
+def test_asynchronous_functions_are_awaited():
+    async def later(completions, **_):
+        await asyncio.sleep(0)
+        return lengths(completions)
+
+    assert ask(later).total.tolist() == [1, 2, 3]
+
+
+def test_asynchronous_functions_are_awaited_beside_a_running_loop():
+    async def later(completions, **_):
+        await asyncio.sleep(0)
+        return lengths(completions)
+
+    async def inside():
+        return ask(later).total.tolist()
+
+    assert asyncio.run(inside()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "result", [[1, True, 0.5], (1, 1, 0.5), np.array([1, 1, 0.5]), torch.tensor([1, 1, 0.5]), [np.float32(1), 1, 0.5]]
+)
+def test_rewards_may_be_any_numbers(result):
+    assert ask(returning(result)).total.tolist() == [1.0, 1.0, 0.5]
+
+
+def test_equal_rewards_give_equal_totals():
+    totals = ask(returning([1.1] * 3), returning([0.7] * 3), weights=[0.3, 0.9]).total
+    assert ops.group_advantages(totals[None]).tolist() == [[0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "message"),
+    [
+        ([1, math.nan, 1], ValueError, "reward of reward for row 1 is nan, expected a finite number"),
+        ([1, 1, math.inf], ValueError, "row 2 is inf"),
+        ([1, "2", 1], TypeError, "row 1 must be a number or None, got '2'"),
+        ([1, [2], 1], TypeError, r"row 1 must be a number or None, got \[2\]"),
+        ([1, 1], ValueError, "reward must return 3 rewards, one a completion, got 2"),
+        (1.0, TypeError, "list of 3 rewards, got 1.0"),
+        (None, TypeError, "list of 3 rewards, got None"),
+    ],
+)
+def test_wrong_results_are_errors_that_name_the_place(result, error, message):
+    with pytest.raises(error, match=message):
+        ask(returning(result))
+
+
+def test_exceptions_are_errors_that_name_the_function():
+    def broken(**_):
+        raise ZeroDivisionError("one by nought")
+
+    with pytest.raises(RewardError, match="function broken raised ZeroDivisionError: one by nought") as raised:
+        ask(lengths, broken)
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+def test_columns_of_another_length_are_refused():
+    with pytest.raises(ValueError, match="3 completions, but 2 entries of answer"):
+        ask(lengths, answer=[1, 2])
+    with pytest.raises(ValueError, match="3 completions, but 1 entries of prompts"):
+        combine([lengths])(["p"], COMPLETIONS, IDS)
+
+
+@pytest.mark.parametrize(
+    ("functions", "weights", "message"),
+    [
+        ([], None, "at least one"),
+        ([lengths], [1, 2], r"1 reward functions \(lengths\) need as many weights, got \[1, 2\]"),
+        ([lengths], [math.nan], "finite"),
+    ],
+)
+def test_wrong_combinations_are_refused(functions, weights, message):
+    with pytest.raises(ValueError, match=message):
+        combine(functions, weights)
+
+
+def test_texts_of_completions():
+    assert text_of("a") == "a"
+    assert text_of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]) == "b"
+    for wrong in ([], [{"role": "assistant"}], 3, [{"content": None}]):
+        with pytest.raises(TypeError, match="string or a list of messages"):
+            text_of(wrong)
+
+
+def test_names_of_functions_and_objects():
+    class Judge:
+        pass
+
+    assert (name_of(lengths), name_of(Judge())) == ("lengths", "Judge")

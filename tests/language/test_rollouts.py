@@ -1,0 +1,189 @@
+import math
+
+import pytest
+import torch
+
+from operant.language.engines import Completion, NativeEngine, Sampling
+from operant.language.packing import Sample
+from operant.language.rewards import combine
+from operant.language.rollouts import (
+    Answers,
+    Rollout,
+    Sampler,
+    judge,
+    length_metrics,
+    reward_metrics,
+    shuffled,
+)
+from operant.language.tokenised import Prompt
+from operant.language.tokens import encode_prompt
+
+
+def lengths_of(prompts, completions, **columns):
+    return [float(len(text)) for text in completions]
+
+
+def digits(prompts, completions, answer, **columns):
+    return [None if a is None else float(a in text) for a, text in zip(answer, completions, strict=True)]
+
+
+def asked(characters, texts):
+    return [Prompt(encode_prompt(characters, text), {"prompt": text, "answer": text[:1]}) for text in texts]
+
+
+@pytest.fixture
+def make_sampler(make_model, characters):
+    def make(*, seed=0, rewards=(lengths_of,), count=5):
+        engine = NativeEngine(make_model())
+        prompts = asked(characters, [f"{i}+1=" for i in range(count)])
+        return Sampler(engine, prompts, combine(list(rewards)), characters, Sampling(max_tokens=6), seed=seed)
+
+    return make
+
+
+# The walk through the prompts
+
+
+@pytest.mark.parametrize("steps", [[5] * 4, [3, 3, 7, 1, 6], [20], [1] * 20])
+def test_every_epoch_visits_each_thing_once_however_it_is_divided(steps):
+    walk = [i for n, count in enumerate(steps) for i in shuffled(5, sum(steps[:n]), count, seed=3)]
+    assert walk == shuffled(5, 0, 20, seed=3)
+    epochs = [walk[i : i + 5] for i in range(0, 20, 5)]
+    assert all(sorted(epoch) == list(range(5)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+
+
+def test_the_walk_belongs_to_its_seed():
+    assert shuffled(50, 0, 50, seed=0) != shuffled(50, 0, 50, seed=1)
+    assert shuffled(50, 7, 0, seed=0) == []
+
+
+# Asking
+
+
+def test_answers_to_a_prompt_lie_side_by_side(make_sampler, characters):
+    rollout = make_sampler().draw(3, 4)
+    assert len(rollout) == 3
+    assert rollout.group == 4
+    answers = rollout.answers
+    assert [p.row["prompt"] for p in answers.prompts] == [
+        answers.prompts[4 * i].row["prompt"] for i in range(3) for _ in range(4)
+    ]
+    assert len({p.row["prompt"] for p in answers.prompts}) == 3
+    assert rollout.rewards().shape == rollout.valid().shape == (3, 4)
+    assert rollout.rewards().flatten().tolist() == [float(len(text)) for text in answers.texts]
+    for prompt, completion, text, sample in zip(
+        answers.prompts, answers.completions, answers.texts, answers.samples(), strict=True
+    ):
+        assert text == characters.decode(completion.ids, skip_special_tokens=True)
+        assert sample == Sample(prompt.prompt, completion.ids)
+
+
+def test_prompts_follow_the_walk(make_sampler):
+    sampler = make_sampler()
+    seen = [p.row["prompt"] for n in (2, 4, 1) for p in sampler.draw(n, 2).answers.prompts[::2]]
+    assert seen == [f"{i}+1=" for i in shuffled(5, 0, 7, seed=0)]
+    assert sampler.asked == 7
+
+
+def test_a_sampler_goes_on_exactly(make_sampler):
+    one, two = make_sampler(), make_sampler()
+    one.draw(3, 2)
+    two.load_state_dict(one.state_dict())
+    for _ in range(2):
+        mine, yours = one.draw(4, 2).answers, two.draw(4, 2).answers
+        assert mine.texts == yours.texts
+        assert [c.log_probs for c in mine.completions] == [c.log_probs for c in yours.completions]
+
+
+def test_seeds_differ(make_sampler):
+    assert make_sampler(seed=0).draw(5, 2).answers.texts != make_sampler(seed=1).draw(5, 2).answers.texts
+
+
+def test_without_prompts_there_is_nothing_to_train_on(make_model, characters):
+    with pytest.raises(ValueError, match="there is no prompt to train on"):
+        Sampler(NativeEngine(make_model()), [], combine([lengths_of]), characters, Sampling(max_tokens=2), seed=0)
+
+
+# Rollouts
+
+
+def test_a_part_and_the_whole(make_sampler):
+    sampler = make_sampler(rewards=(lengths_of, digits))
+    one, two = sampler.draw(3, 2), sampler.draw(2, 2)
+    whole = Rollout.join([one, two])
+    assert len(whole) == 5
+    assert torch.equal(whole.rewards(), torch.cat([one.rewards(), two.rewards()]))
+    part = whole.take([4, 0])
+    assert part.answers.texts == two.answers.texts[2:] + one.answers.texts[:2]
+    assert torch.equal(part.rewards(), whole.rewards()[[4, 0]])
+    assert torch.equal(part.judged.table, whole.judged.table[[8, 9, 0, 1]])
+    assert part.judged.names == ("lengths_of", "digits")
+    none = whole.take([])
+    assert len(none) == 0
+    assert len(Rollout.join([none, two])) == 2
+
+
+# Judging
+
+
+def test_reward_functions_are_given_what_the_rows_have():
+    seen = {}
+
+    def watch(prompts, completions, completion_ids, **columns):
+        seen.update(columns, prompts=prompts, completions=completions, completion_ids=completion_ids)
+        return [1.0, 2.0]
+
+    rows = [{"prompt": "a", "answer": 5, "completion": "demonstrated"}, {"prompt": "b", "level": "hard"}]
+    prompts = [Prompt([1, 3], rows[0]), Prompt([1, 4], rows[1])]
+    completions = [Completion([7, 2], [-1.0, -1.0], False), Completion([8], [-1.0], True)]
+    found = judge(combine([watch]), Answers(prompts, completions, ["x", "y"]))
+    assert found.total.tolist() == [1.0, 2.0]
+    assert seen == {
+        "prompts": ["a", "b"],
+        "completions": ["x", "y"],
+        "completion_ids": [[7, 2], [8]],
+        "prompt_ids": [[1, 3], [1, 4]],
+        "truncated": [False, True],
+        "answer": [5, None],
+        "level": [None, "hard"],
+    }, "the demonstrated completion is not handed over"
+
+
+# Metrics
+
+
+def test_lengths_by_hand():
+    completions = [Completion([5] * n, [0.0] * n, cut) for n, cut in [(2, False), (6, True), (4, False)]]
+    assert length_metrics(completions) == {
+        "completions/mean_length": 4.0,
+        "completions/min_length": 2.0,
+        "completions/max_length": 6.0,
+        "completions/mean_terminated_length": 3.0,
+        "completions/clipped_ratio": pytest.approx(1 / 3),
+    }
+    cut = length_metrics(completions[1:2])
+    assert math.isnan(cut["completions/mean_terminated_length"])
+    assert cut["completions/clipped_ratio"] == 1
+
+
+def rollout_of(table, weights, group):
+    judged = combine([lambda completions, i=i, **_: table[i] for i in range(len(table))], weights)
+    count = len(table[0])
+    texts = ["x"] * count
+    answers = Answers([Prompt([1], {"prompt": ""})] * count, [Completion([2], [0.0], False)] * count, texts)
+    return Rollout(answers, judge(judged, answers), group)
+
+
+def test_rewards_by_hand():
+    found = reward_metrics(rollout_of([[1.0, 3.0, 0.0, 0.0], [1.0, 0.0, 0.0, 1.0]], [1.0, 2.0], 2))
+    assert found["reward"] == pytest.approx((3 + 3 + 0 + 2) / 4)
+    assert found["reward_std"] == pytest.approx((0 + math.sqrt(2)) / 2)
+    names = [name for name in found if name.startswith("rewards/")]
+    assert [found[name] for name in names] == [1.0, 0.5]
+
+
+def test_answers_without_a_reward_are_left_out_of_the_means():
+    with pytest.warns(RuntimeWarning, match="no reward function applies"):
+        found = reward_metrics(rollout_of([[1.0, None, 2.0, 3.0]], [1.0], 2))
+    assert found["reward"] == pytest.approx(2)

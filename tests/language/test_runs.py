@@ -1,0 +1,130 @@
+import pytest
+import torch
+
+from operant import api
+from operant.language.configs import ModelOptions
+from operant.language.models import Reference, load
+from operant.language.packing import Sample, pack
+from operant.language.runs import base_model, built_in, load_trained, model_options, trained_state
+from operant.runtime.run import Run, RunError
+
+BATCH = pack([Sample([1, 40, 41], [50, 51, 2]), Sample([1], [70, 71, 72, 2])])
+
+
+def log_probs(model):
+    with torch.no_grad():
+        return model.log_probs(BATCH)[0]
+
+
+@pytest.fixture
+def train(model_folder, tmp_path):
+    """Return what trains a small model for two steps."""
+
+    def train(name, *, algorithm="sft", seeds=1, **values):
+        values = {"model": model_folder, "train_rows": 20, "held_out": 5, "batch": 8, "learning_rate": 0.01} | values
+        if "init" in values:
+            del values["model"]
+        trained = api.train(
+            algorithm, "reverse", seeds=seeds, budget=16, run=tmp_path / name, progress="silent", **values
+        )
+        return trained, str(tmp_path / name)
+
+    return train
+
+
+def test_a_trained_model_comes_back(train):
+    trained, folder = train("one")
+    model = load_trained(ModelOptions(init=folder), seed=0)
+    assert torch.equal(log_probs(model), log_probs(trained.experiment.members[0].learner.model))
+    assert not model.fresh_adapter
+    assert torch.equal(log_probs(load(ModelOptions(init=folder), seed=0)), log_probs(model))
+
+
+def test_each_seed_has_its_own_and_a_stranger_the_first(train):
+    trained, folder = train("two", seeds=[3, 4], lora_rank=2, model="tiny")
+    mine = [log_probs(member.learner.model) for member in trained.experiment.members]
+    for seed, expected in ((3, mine[0]), (4, mine[1]), (9, mine[0])):
+        torch.testing.assert_close(log_probs(load_trained(ModelOptions(init=folder), seed=seed)), expected)
+
+
+def test_other_numbers(train):
+    _, folder = train("one")
+    model = load_trained(ModelOptions(init=folder, dtype="bfloat16", gradient_checkpointing=True), seed=0)
+    assert model.dtype == torch.bfloat16
+    assert model.network.is_activation_checkpointing
+    exact = load_trained(ModelOptions(init=folder), seed=0)
+    assert (log_probs(model) - log_probs(exact)).abs().max() < 0.2
+
+
+def test_a_new_adapter_on_what_was_trained(train):
+    _, folder = train("one")
+    plain = load_trained(ModelOptions(init=folder), seed=0)
+    model = load_trained(ModelOptions(init=folder, lora_rank=2), seed=0)
+    assert model.fresh_adapter
+    assert all("lora_" in name for name in model.trained())
+    torch.testing.assert_close(log_probs(model), log_probs(plain), atol=1e-5, rtol=0)
+
+
+def test_an_adapter_is_trained_on_and_its_reference_is_a_copy(train):
+    trained, folder = train("adapter", lora_rank=2)
+    model = load_trained(ModelOptions(init=folder), seed=0)
+    expected = log_probs(trained.experiment.members[0].learner.model)
+    assert all("lora_" in name for name in model.trained())
+    torch.testing.assert_close(log_probs(model), expected, atol=1e-6, rtol=0)
+    assert not model.fresh_adapter
+    reference = Reference(model)
+    torch.testing.assert_close(reference.log_probs(BATCH), expected, atol=1e-6, rtol=0)
+    with model.network.disable_adapter(), torch.no_grad():
+        assert (model.log_probs(BATCH)[0] - expected).abs().max() > 1e-3, "without the adapter it is another policy"
+
+
+def test_a_new_adapter_makes_the_old_one_part_of_the_weights(train):
+    trained, folder = train("adapter", lora_rank=2)
+    model = load_trained(ModelOptions(init=folder, lora_rank=3), seed=0)
+    expected = log_probs(trained.experiment.members[0].learner.model)
+    torch.testing.assert_close(log_probs(model), expected, atol=1e-5, rtol=0)
+    assert model.fresh_adapter
+    assert {min(value.shape) for value in model.trained().values()} == {3}
+    with model.network.disable_adapter():
+        torch.testing.assert_close(log_probs(model), expected, atol=1e-5, rtol=0)
+
+
+def test_runs_that_went_on_from_each_other(train):
+    _, first = train("adapter", lora_rank=2)
+    trained, second = train("second", init=first)
+    now = log_probs(trained.experiment.members[0].learner.model)
+    torch.testing.assert_close(log_probs(load_trained(ModelOptions(init=second), seed=0)), now, atol=1e-6, rtol=0)
+    third = load_trained(ModelOptions(init=second, lora_rank=3), seed=0)
+    torch.testing.assert_close(log_probs(third), now, atol=1e-5, rtol=0)
+    assert {min(value.shape) for value in third.trained().values()} == {3}
+
+
+def test_where_training_began(train, model_folder):
+    _, first = train("first")
+    _, second = train("second", init=first)
+    assert base_model("anything", second) == model_folder
+    assert base_model("tiny") == "tiny"
+    assert model_options(Run.open(second)) == ModelOptions(init=first)
+    assert built_in(ModelOptions())
+    assert not built_in(ModelOptions(init=second))
+    assert built_in(object()), "no language model at all"
+
+
+def test_parts_of_a_state(train):
+    _, folder = train("one")
+    own, state = trained_state(folder, "optimizer", seed=0)
+    assert own.lora_rank == 0
+    assert state["steps"] == 2
+    with pytest.raises(ValueError, match="is a run of sft, which has no head"):
+        trained_state(folder, "head", seed=0)
+
+
+def test_what_is_no_run_of_a_language_model(tmp_path):
+    with pytest.raises(RunError):
+        load_trained(ModelOptions(init=str(tmp_path / "nowhere")), seed=0)
+    folder = tmp_path / "tabular"
+    api.train("q-learning", "CliffWalking-v1", budget=200, run=folder, progress="silent")
+    with pytest.raises(ValueError, match="is a run of q-learning, which trains no language model"):
+        load_trained(ModelOptions(init=str(folder)), seed=0)
+    with pytest.raises(ValueError, match="which trains no language model"):
+        base_model("", str(folder))

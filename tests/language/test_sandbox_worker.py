@@ -1,0 +1,67 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from operant.language import sandbox_worker
+from operant.language.sandbox_worker import answer, load
+
+
+def test_answers_are_lines_of_json():
+    assert answer(lambda x, y: x + y, {"args": [1], "kwargs": {"y": 2}}) == '{"result": 3}'
+    assert json.loads(answer(lambda: "a\nb", {"args": [], "kwargs": {}})) == {"result": "a\nb"}
+    assert "\n" not in answer(lambda: "a\nb", {"args": [], "kwargs": {}})
+
+
+def test_exceptions_become_answers():
+    reply = json.loads(answer(lambda: 1 / 0, {"args": [], "kwargs": {}}))
+    assert reply["error"].endswith("ZeroDivisionError: division by zero\n")
+
+    def hog():
+        raise MemoryError
+
+    assert json.loads(answer(hog, {"args": [], "kwargs": {}})) == {"memory": "ran out of memory"}
+
+
+def test_functions_are_loaded_from_modules_and_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert load("math:sqrt")(4.0) == 2.0
+    (tmp_path / "helper_beside_it.py").write_text("ONE = 1\n")
+    (tmp_path / "json.py").write_text("from helper_beside_it import ONE\nvalue = 3\ndef f(x): return x + ONE\n")
+    assert load(f"{tmp_path}/json.py:f")(1) == 2
+    assert sys.modules["json"] is json
+    with pytest.raises(TypeError, match=r"value in .* is 3, not a function"):
+        load(f"{tmp_path}/json.py:value")
+    with pytest.raises(AttributeError, match="nothing"):
+        load(f"{tmp_path}/json.py:nothing")
+
+
+def test_the_script_answers_line_by_line_and_ends_with_its_input():
+    calls = [{"args": [x], "kwargs": {}, "seconds": 1.0} for x in (4.0, -1.0, 9.0)]
+    result = subprocess.run(
+        [sys.executable, "-P", sandbox_worker.__file__, "math:sqrt", "0"],
+        input="".join(json.dumps(call) + "\n" for call in calls),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    first, two, wrong, three = map(json.loads, result.stdout.splitlines())
+    assert (first, two, three) == ({"result": True}, {"result": 2.0}, {"result": 3.0})
+    assert "ValueError" in wrong["error"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such alarm")
+def test_a_worker_without_a_parent_ends_itself(tmp_path):
+    (tmp_path / "hang.py").write_text("def f():\n    while True: pass\n")
+    call = json.dumps({"args": [], "kwargs": {}, "seconds": 0.2 - sandbox_worker.GRACE})
+    result = subprocess.run(
+        [sys.executable, "-P", sandbox_worker.__file__, f"{tmp_path}/hang.py:f", "0"],
+        input=call + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode < 0

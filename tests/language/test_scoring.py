@@ -1,0 +1,188 @@
+"""What reward models are used for: scores of answers as sampled, steps found again, runs loaded and refused."""
+
+import pytest
+import torch
+
+from operant import api
+from operant.language import tasks
+from operant.language.configs import ModelOptions
+from operant.language.engines.protocol import Completion
+from operant.language.models import ScalarHead, load
+from operant.language.packing import Sample, pack
+from operant.language.runs import load_trained
+from operant.language.scoring import (
+    RewardModelFunction,
+    Scorer,
+    load_scorer,
+    load_step_judge,
+    places,
+    starting_head,
+    step_ends,
+)
+from operant.language.tokenised import Prompt
+from operant.language.tokens import encode_pair, encode_prompt
+
+EOS = 2
+SMALL = {"budget": 8, "train_rows": 8, "held_out": 4, "batch": 4, "progress": "silent"}
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    head = ScalarHead(128)
+    head.weight.data.normal_(std=0.3, generator=torch.Generator().manual_seed(1))
+    head.bias.data.fill_(0.25)
+    return Scorer(load(ModelOptions(), seed=0), head)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    api.train("reward-model", "preference", run=folder / "outcome", **SMALL)
+    api.train("process-reward-model", "steps", run=folder / "process", **SMALL)
+    api.train("sft", "arithmetic", run=folder / "sft", **SMALL)
+    return folder
+
+
+def test_places_are_those_of_the_tokens():
+    samples = [Sample([1, 9], [20, 21, 22]), Sample([1, 9], [30, 31]), Sample([1, 8], [40])]
+    packed = pack(samples)
+    found = places(packed, samples, [[0, 2], [1], [0]])
+    assert packed.ids[found].tolist() == [20, 22, 31, 40]
+
+
+def test_scores_do_not_depend_on_the_company(scorer):
+    samples = [Sample([1, 9, 10], [20, 21, EOS]), Sample([1, 9, 10], [30, EOS]), Sample([1, 8], [40, 41, 42, EOS])]
+    together = scorer.scores(samples)
+    alone = torch.cat([scorer.scores([sample]) for sample in samples])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+    steps = scorer.step_scores(samples, [[0, 2], [1], [1, 3]], tokens=1)
+    torch.testing.assert_close(torch.stack([row[-1] for row in steps]), together, atol=1e-5, rtol=1e-5)
+    assert [len(row) for row in steps] == [2, 1, 2]
+    assert not together.requires_grad
+
+
+def test_the_body_of_a_tied_model_has_its_embeddings(scorer):
+    names = scorer.body()
+    assert not any("lm_head" in name for name in names)
+    assert any("embed_tokens" in name for name in names)
+    network = scorer.model.network
+    own = network.lm_head.weight
+    network.lm_head.weight = network.model.embed_tokens.weight
+    try:
+        assert any("embed_tokens" in name for name in scorer.body())
+    finally:
+        network.lm_head.weight = own
+
+
+@pytest.mark.parametrize(
+    ("text", "ends", "ended"),
+    [
+        ("1+2=3\n3", [5, 7], True),
+        ("1+2=3\n3", [5, 6], False),
+        ("12", [2], True),
+        ("1\n2\n", [1, 3], True),
+        ("1\n2\n", [1, 3], False),
+        ("\n\n", [0, 1], True),
+        ("", [0], True),
+    ],
+)
+def test_steps_end_at_separators_and_at_the_end(characters, text, ends, ended):
+    ids = characters.encode(text, add_special_tokens=False) + [EOS] * ended
+    assert step_ends(characters, ids, "\n") == ends
+
+
+def test_steps_end_where_those_of_the_training_rows_do(characters):
+    task = tasks.find("steps")
+    for row in task.stepwise_rows("train", 5, seed=0):
+        from_text = encode_pair(characters, row["prompt"], "\n".join(row["completions"]), eos_ids={EOS})[1]
+        total, expected = 0, []
+        for step in row["completions"]:
+            total += len(step) + 1
+            expected.append(total - 1)
+        assert step_ends(characters, from_text, "\n") == expected
+
+
+def test_a_longer_separator_ends_a_step_at_its_last_token(characters):
+    ids = [*characters.encode("a. Step b", add_special_tokens=False), EOS]
+    assert step_ends(characters, ids, ". Step ") == [7, 9]
+
+
+def test_the_tokens_that_were_sampled_are_scored(scorer):
+    reward = RewardModelFunction(scorer, process=False, separator="\n")
+    prompt = encode_prompt(scorer.model.tokenizer, "ab")
+    cut = scorer.model.tokenizer.encode("xyz", add_special_tokens=False)
+    sampled = [cut, [*cut, EOS]]
+    found = reward(["ab"] * 2, ["xyz"] * 2, sampled, prompt_ids=[prompt] * 2, truncated=[True, False], answer=["5"] * 2)
+    expected = scorer.scores([Sample(prompt, ids) for ids in sampled]).tolist()
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert found[0] != pytest.approx(found[1], abs=1e-3)
+    texts_alone = reward(["ab"] * 2, ["xyz"] * 2, [[], []], truncated=[True, False])
+    assert texts_alone == pytest.approx(expected, abs=1e-5)
+
+
+def test_another_vocabulary_has_the_texts_tokenised_anew(scorer, words):
+    own = scorer.model.tokenizer
+    reward = RewardModelFunction(scorer, process=False, separator="\n", tokenizer=words)
+    found = reward(["ab"], ["xyz"], [[300, 301, 302, 303]], prompt_ids=[[308, 309]])
+    expected = scorer.scores([Sample(*encode_pair(own, "ab", "xyz", eos_ids={EOS}))])
+    assert found == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_a_process_model_rewards_an_answer_with_the_probability_that_all_is_right(scorer):
+    reward = RewardModelFunction(scorer, process=True, separator="\n")
+    (found,) = reward(["ab"], ["1\n2"], [[]])
+    prompt, ids = encode_pair(scorer.model.tokenizer, "ab", "1\n2", eos_ids={EOS})
+    (steps,) = scorer.step_scores([Sample(prompt, ids)], [[1, 3]])
+    assert found == pytest.approx(float(steps.sigmoid().prod()), rel=1e-5)
+
+
+def test_a_run_becomes_a_reward_function(runs):
+    reward = load_scorer(str(runs / "outcome"))
+    trained = api.load(runs / "outcome").experiment.members[0].learner.scorer
+    rows = tasks.find("preference").pairs("held-out", 4, seed=0)
+    found = reward([r["prompt"] for r in rows], [r["chosen"] for r in rows], [[]] * 4)
+    tokenizer = trained.model.tokenizer
+    samples = [Sample(*encode_pair(tokenizer, r["prompt"], r["chosen"], eos_ids={EOS})) for r in rows]
+    assert found == pytest.approx(trained.scores(samples).tolist(), abs=1e-6)
+    assert not any(p.requires_grad for p in reward.scorer.head.parameters())
+
+
+def test_a_process_run_judges_steps(runs):
+    judge = load_step_judge(str(runs / "process"))
+    tokenizer = load_scorer(str(runs / "process")).scorer.model.tokenizer
+    prompts, completions = [], []
+    for text in ("12+7=19\n19-5=14\n14", "12"):
+        prompt, ids = encode_pair(tokenizer, "12+7-5=", text, eos_ids={EOS})
+        prompts.append(Prompt(prompt, {"prompt": "12+7-5="}))
+        completions.append(Completion(ids, [0.0] * len(ids), False))
+    rewards, ends, exists = judge(prompts, completions)
+    assert exists.tolist() == [[True, True, True], [True, False, False]]
+    assert ends.tolist() == [[7, 15, 18], [2, 0, 0]]
+    assert ((rewards[exists] > 0) & (rewards[exists] < 1)).all()
+
+
+def test_a_new_reward_model_goes_on_from_the_head_of_another(runs):
+    init = str(runs / "outcome")
+    model = load_trained(ModelOptions(init=init), seed=0)
+    head = starting_head(init, model, seed=0)
+    assert head is not None
+    torch.testing.assert_close(head.weight, load_scorer(init).scorer.head.weight)
+    assert starting_head(str(runs / "sft"), model, seed=0) is None
+    assert starting_head("", model, seed=0) is None
+
+
+def test_runs_that_do_not_suit_are_refused(runs, words):
+    with pytest.raises(ValueError, match=r"is a run of sft, which trains no reward model"):
+        load_scorer(str(runs / "sft"))
+    with pytest.raises(ValueError, match=r"scores whole answers, but steps are to be rewarded"):
+        load_step_judge(str(runs / "outcome"))
+    with pytest.raises(ValueError, match=r"another vocabulary than the policy"):
+        load_step_judge(str(runs / "process"), tokenizer=words)
+
+
+def test_grpo_is_rewarded_by_a_process_model(runs, tmp_path):
+    values = {"supervision": "process", "reward_model": str(runs / "process"), "prompts": 2, "group": 2, "budget": 2}
+    result = api.train(
+        "grpo", "steps", run=tmp_path / "run", held_out=2, max_completion=12, progress="silent", **values
+    )
+    assert result.outcome.consumed == 2

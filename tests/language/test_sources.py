@@ -1,0 +1,169 @@
+import csv
+import json
+import socket
+
+import datasets
+import pytest
+
+from operant.language.sources import read
+
+ROWS = [{"prompt": "1+1=", "answer": "2"}, {"prompt": 'say "hi",\nplease', "answer": "07"}]
+
+
+def rows_of(source, split="train"):
+    return [row for _, row in read(source, split=split)]
+
+
+def places_of(source, split="train"):
+    return [where for where, _ in read(source, split=split)]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return what writes rows as a file of a format."""
+
+    def write(suffix, rows=ROWS):
+        path = tmp_path / f"rows{suffix}"
+        if suffix == ".jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        elif suffix == ".json":
+            path.write_text(json.dumps(rows, indent=2), encoding="utf-8")
+        elif suffix == ".parquet":
+            datasets.Dataset.from_list(rows).to_parquet(path)
+        else:
+            with path.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, rows[0])
+                writer.writeheader()
+                writer.writerows(rows)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet", ".csv"])
+def test_files_of_all_formats_hold_the_same_rows(written, suffix):
+    path = written(suffix)
+    assert rows_of(path) == rows_of(str(path)) == ROWS
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
+def test_nested_columns_survive(written, suffix):
+    rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "label": True}]
+    assert rows_of(written(suffix, rows)) == rows
+
+
+def test_columns_of_a_csv_file_that_are_no_strings(written):
+    path = written(".csv", [{"prompt": "5", "label": "True", "margin": "0.5", "labels": "[true, false]", "ranks": ""}])
+    assert rows_of(path) == [{"prompt": "5", "label": True, "margin": 0.5, "labels": [True, False], "ranks": None}]
+
+
+def test_places(written):
+    assert places_of(written(".jsonl"))[1].endswith("rows.jsonl, line 2")
+    assert places_of(written(".csv"))[1].endswith("rows.csv, line 4")  # the quoted cell has two lines
+    assert places_of(written(".parquet"))[1].endswith("rows.parquet, row 2")
+    assert places_of(ROWS) == ["the data, row 1", "the data, row 2"]
+
+
+def test_empty_lines_are_passed_over_and_counted(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "a\xe2\x80\xa8b"}\r\n\n{"prompt": "c"}')
+    assert [place.rpartition(" ")[2] for place in places_of(path)] == ["1", "3"]
+    assert rows_of(path) == [{"prompt": "a\u2028b"}, {"prompt": "c"}]
+
+
+def test_lines_are_read_as_they_are_needed(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "a"}\n{"prom')
+    rows = read(path, split="train")
+    assert next(rows)[1] == {"prompt": "a"}
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 2, character 2: Unterminated string.*cut off\?"):
+        next(rows)
+
+
+def test_lines_of_json_under_another_name(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    assert rows_of(path) == [{"prompt": "a"}, {"prompt": "b"}]
+    path.write_text('{"prompt": "a"}')
+    assert rows_of(path) == [{"prompt": "a"}]
+
+
+def test_splits_of_a_json_file(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"train": ROWS, "test": ROWS[:1]}))
+    assert rows_of(path) == ROWS
+    assert rows_of(path, "test") == ROWS[:1]
+    with pytest.raises(ValueError, match=r"no split 'validation', expected one of 'train', 'test'"):
+        rows_of(path, "validation")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b'{"prompt": "a"}\n{"prompt": "b",}\n', r"a\.jsonl, line 2, character 1\d: "),
+        ("a.jsonl", b'{"prompt": "a"}\n[1]\n', r"a\.jsonl, line 2: found a list, expected an object with columns"),
+        ("a.jsonl", b'{"prompt": "\xff"}\n', r"a\.jsonl, line 1, byte 13: this is no UTF-8"),
+        ("a.json", b'[{"prompt": "a"},\n {"prompt" "b"}]', r"a\.json, line 2, character 12: Expecting ':'"),
+        ("a.json", b'["a"]', r"a\.json, row 1: found a str"),
+        ("a.csv", b"prompt,answer\na,b\nc,d,e\n", r"a\.csv, line 3: more or fewer cells than the 2 of the header"),
+        ("a.csv", b"prompt,answer\na\n", r"a\.csv, line 2: more or fewer cells"),
+        ("a.csv", b"prompt,label\na,maybe\n", r"a\.csv, line 2, column 'label': 'maybe' is no JSON"),
+        ("a.csv", b'prompt,answer\na,"b"c\n', r"a\.csv, line 2: .*expected after"),
+        ("a.csv", b"prompt\n\xff\n", r"a\.csv: this is no UTF-8"),
+        ("a.json", b'["\xff"]', r"a\.json, byte 3: this is no UTF-8"),
+        ("a.parquet", b"PAR1 or not", r"a\.parquet cannot be read as Parquet: "),
+        ("a.txt", b"prompt", r"a\.txt ends in '\.txt', expected one of \.jsonl, \.json, \.parquet, \.csv"),
+    ],
+)
+def test_what_is_broken_is_named(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        rows_of(path)
+
+
+def test_datasets_in_memory():
+    dataset = datasets.Dataset.from_list(ROWS)
+    assert rows_of(dataset) == rows_of(ROWS) == rows_of(iter(ROWS)) == ROWS
+    parts = datasets.DatasetDict(train=dataset, test=dataset.select([1]))
+    assert rows_of(parts, "test") == ROWS[1:]
+    with pytest.raises(ValueError, match=r"the data has no split 'dev', expected one of 'train', 'test'"):
+        rows_of(parts, "dev")
+
+
+def test_rows_are_copies():
+    (row, *_) = rows_of(ROWS)
+    row["prompt"] = "changed"
+    assert ROWS[0]["prompt"] == "1+1="
+
+
+def test_what_is_no_row_is_refused():
+    with pytest.raises(ValueError, match="the data, row 2: found a str"):
+        rows_of([{"prompt": "a"}, "prompt"])
+
+
+def test_saved_datasets(tmp_path):
+    dataset = datasets.Dataset.from_list(ROWS)
+    dataset.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict(train=dataset, test=dataset.select([1])).save_to_disk(tmp_path / "two")
+    assert rows_of(tmp_path / "one") == rows_of(tmp_path / "two") == ROWS
+    assert rows_of(tmp_path / "two", "test") == ROWS[1:]
+
+
+def test_a_folder_without_a_dataset_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="the folder cannot be loaded"):
+        rows_of(tmp_path)
+
+
+@pytest.mark.parametrize("source", ["missing.jsonl", "data/missing.csv", "/nowhere/at/all", "./owner/name"])
+def test_a_file_that_is_not_there_is_not_looked_for_elsewhere(source, monkeypatch):
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("looked for it in the network"))
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        rows_of(source)
+
+
+def test_a_dataset_of_the_hub_that_cannot_be_had_is_named(monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(FileNotFoundError, match=r"'nobody/nothing:main': there is no such file.*with network access"):
+        rows_of("nobody/nothing:main")

@@ -1,0 +1,260 @@
+import importlib.util
+import time
+from fractions import Fraction
+
+import pytest
+
+from operant.language import verifiers
+from operant.language.rewards import combine, name_of
+from operant.language.sandbox import SandboxError
+from operant.language.verifiers import VERIFIERS, find, last_box, last_number
+
+
+def rate(verifier, completions, ids=None, **columns):
+    ids = [[0] * len(str(c)) for c in completions] if ids is None else ids
+    return verifier(prompts=["p"] * len(completions), completions=completions, completion_ids=ids, **columns)
+
+
+def test_exact():
+    completions = ["132", " 132\n", "133", "0132", ""]
+    assert rate(find("exact"), completions, answer=["132"] * 5) == [1, 1, 0, 0, 0]
+    assert rate(find("exact"), ["132", "x"], answer=[132, None]) == [1, None]
+    assert rate(find("exact:column=solution"), ["a"], solution=["a"]) == [1]
+
+
+def test_conversations_are_read_too():
+    assert rate(find("exact"), [[{"role": "assistant", "content": "5"}]], answer=["5"]) == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("132", 132),
+        ("the answer is 1,234.5.", Fraction("1234.5")),
+        ("1/2", Fraction(1, 2)),
+        ("3.0", 3),
+        (".5", Fraction(1, 2)),
+        ("5.", 5),
+        ("x=-7", -7),
+        ("12-7", 7),
+        ("12 - 7", 7),
+        ("(3)-4", 4),
+        ("\N{MINUS SIGN}7", -7),
+        ("+3", 3),
+        ("1.5e-3", Fraction("0.0015")),
+        ("2E3", 2000),
+        ("first 3 then 4 apples", 4),
+        ("1,2", 2),
+        ("1,234,567", 1234567),
+        ("-3/4", Fraction(-3, 4)),
+        ("$42$", 42),
+        ("a1", 1),
+        ("", None),
+        ("none", None),
+        ("1/0", None),
+        ("1e999999999", None),
+        ("9" * 1000, None),
+    ],
+)
+def test_the_last_number(text, number):
+    assert last_number(text) == number
+
+
+def test_numeric():
+    completions = ["so it is 1,234.50", "1234.5", "1234.6", "none", "2469/2", "1/0"]
+    assert rate(find("numeric"), completions, answer=["1234.5"] * 6) == [1, 1, 0, 0, 1, 0]
+    assert rate(find("numeric"), ["3", "4"], answer=[3.0, None]) == [1, None]
+    near = find("numeric:tolerance=0.01")
+    assert rate(near, ["101", "102", "99", "0.009", "0.02"], answer=[100, 100, 100, 0, 0]) == [1, 0, 1, 1, 0]
+    with pytest.raises(ValueError, match="column 'answer' must hold numbers, got 'x'"):
+        rate(near, ["3"], answer=["x"])
+
+
+@pytest.mark.parametrize(
+    ("text", "box"),
+    [
+        (r"\boxed{5}", "5"),
+        (r"first \boxed{4}, no: \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        (r"\boxed {a{b{c}}d} e}", "a{b{c}}d"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\fbox{7}", "7"),
+        (r"\boxed{}", ""),
+        (r"\boxed{5} and \boxed{6", "5"),
+        (r"\boxed{6", None),
+        ("5", None),
+    ],
+)
+def test_the_last_box(text, box):
+    assert last_box(text) == box
+
+
+def test_boxed():
+    def reward(text, gold):
+        return rate(find("boxed"), [text], answer=[gold])[0]
+
+    assert reward(r"so \boxed{\dfrac{1}{2}}", r"\frac{1}{2}") == 1
+    assert reward(r"\boxed{ 1,000 }", 1000) == 1
+    assert reward(r"\boxed{0.5}", "1/2") == 1
+    assert reward(r"\boxed{\left(1, 2\right)}", "(1,2)") == 1
+    assert reward(r"\boxed{5}", r"\boxed{5}") == 1
+    assert reward(r"\boxed{x = 5}", "5") == 0
+    assert reward(r"\boxed{51}", "5") == 0
+    assert reward("5", "5") == 0
+    assert reward(r"\boxed{}", "5") == 0
+    assert reward(r"\boxed{5}", None) is None
+
+
+def test_format():
+    verifier = find(r"format:pattern=\d{1,3}, .*")
+    assert rate(verifier, ["12, a\nb", "1234, a", "x 12, a"]) == [1, 0, 0]
+    assert name_of(verifier) == "format"
+    with pytest.raises(ValueError, match=r"regular expression, got '\('"):
+        find("format:pattern=(")
+    with pytest.raises(ValueError, match="format needs pattern"):
+        find("format")
+
+
+def test_think_format():
+    completions = [
+        "<think>\nreasons\n</think>\nanswer",
+        "<think>\nreasons\nanswer",
+        "so <think>a</think> b",
+        "<think>a<think>b</think>c",
+        "<think></think>",
+    ]
+    assert rate(find("think-format"), completions) == [1, 0, 0, 0, 1]
+
+
+def test_think_answer_format():
+    completions = [
+        "<think>a\nb</think>\n<answer>5</answer>\n",
+        "<think>a</think>5",
+        "<think>a</think><answer>5</answer> more",
+        "<think>a</think><answer>5</answer><answer>6</answer>",
+        "<answer>5</answer>",
+    ]
+    assert rate(find("think-answer-format"), completions) == [1, 0, 0, 0, 0]
+
+
+def test_length():
+    ids = [[0] * n for n in (0, 5, 10, 15, 20, 30)]
+    assert rate(find("length:target=10"), [""] * 6, ids) == [0, 0.5, 1, 0.5, 0, 0]
+    assert rate(find("length:limit=15"), [""] * 6, ids) == [1, 1, 1, 1, 0, 0]
+    for options in ({}, {"target": 3, "limit": 3}, {"limit": 0}):
+        with pytest.raises(ValueError, match="positive target or a positive limit"):
+            verifiers.length(**options)
+
+
+def test_repetition():
+    verifier = find("repetition:ngram_size=2,max_penalty=-0.6")
+    # a b, b a, a b: two of three are different; the same word ten times: one of nine.
+    completions = ["a b A b", "one two three", "x " * 10, "one", ""]
+    assert rate(verifier, completions) == pytest.approx([-0.2, 0, -0.6 * 8 / 9, 0, 0])
+    assert rate(find("repetition"), ["a b c"]) == [0]
+    with pytest.raises(ValueError, match="ngram_size"):
+        find("repetition:ngram_size=0")
+    with pytest.raises(ValueError, match=r"max_penalty must be finite and at most 0, got 1\.0"):
+        find("repetition:max_penalty=1")
+
+
+def test_soft_overlong():
+    ids = [[0] * n for n in (79, 80, 90, 100, 120)]
+    assert rate(find("soft-overlong", max_completion=100), [""] * 5, ids) == pytest.approx([0, 0, -0.5, -1, -1])
+    assert rate(find("soft-overlong:max_completion=50,buffer=10"), ["", ""], ids[:2]) == [-1, -1]
+    assert rate(find("soft-overlong:buffer=40", max_completion=100), [""] * 2, ids[:2]) == pytest.approx(
+        [-19 / 40, -0.5]
+    )
+    with pytest.raises(ValueError, match="needs max_completion"):
+        find("soft-overlong")
+    with pytest.raises(ValueError, match="buffer must lie in"):
+        find("soft-overlong:buffer=101", max_completion=100)
+
+
+def test_accuracy_compares_mathematics_in_another_process():
+    pytest.importorskip("math_verify")
+    verifier = find("accuracy")
+    completions = [r"\boxed{\frac{2}{6}}", r"\boxed{\frac{1}{2}}", "no", "1/3"]
+    assert rate(verifier, completions, solution=[r"\frac{1}{3}"] * 3 + [None]) == [1, 0, 0, None]
+    assert rate(verifier, ["$(1,2)$"], answer=["$1<x<2$"]) == [1]  # the other way round it would be 0
+    with pytest.raises(ValueError, match="reads the column 'answer', which the rows lack; their columns: gold"):
+        rate(verifier, ["1"], gold=["1"])
+
+
+def test_accuracy_is_stopped_by_its_deadline():
+    pytest.importorskip("math_verify")
+    verifier = find("accuracy:seconds=1")
+    rate(verifier, ["2"], answer=["1"])  # imports the package
+    start = time.monotonic()
+    with pytest.warns(RuntimeWarning, match="did not answer within 1 seconds"):
+        rewards = rate(verifier, ["$2$", "2"], answer=[r"$\sum_{k=1}^{100000000} \sin(k)$", "2"])
+    assert rewards == [None, 1]
+    assert time.monotonic() - start < 30
+
+
+def test_accuracy_says_what_it_needs(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "operant\[language\]"'):
+        find("accuracy")
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "rewards.py"
+    path.write_text(
+        "import json, time\n"
+        "def vowels(completions, **_):\n"
+        "    return [sum(c in 'aeiou' for c in text) for text in completions]\n"
+        "async def given(prompts, completions, completion_ids, level, **_):\n"
+        "    return [len(p) + len(c) + len(i) + x for p, c, i, x in zip(prompts, completions, completion_ids, level)]\n"
+        "def hang(**_):\n"
+        "    time.sleep(600)\n"
+        "def wrong(**_):\n"
+        "    return 1 / 0\n"
+    )
+    return path
+
+
+def test_functions_of_a_file(own):
+    vowels = find(f"{own}:vowels")
+    assert name_of(vowels) == "vowels"
+    assert rate(vowels, ["banana", "rhythm"]) == [3, 0]
+    assert rate(find(f"{own}:given"), ["ab"], [[1, 2, 3]], level=[10]) == [1 + 2 + 3 + 10]
+
+
+def test_mistakes_in_a_file_are_found_at_once(own):
+    with pytest.raises(SandboxError, match="no attribute 'vowel'"):
+        find(f"{own}:vowel")
+    with pytest.raises(ValueError, match="no file"):
+        find("nowhere.py:vowels")
+    with pytest.raises(SandboxError, match="ZeroDivisionError"):
+        rate(find(f"{own}:wrong"), ["a"])
+
+
+def test_a_function_that_hangs_does_not_apply(own):
+    verifier = verifiers.user_function(f"{own}:hang", seconds=0.3)
+    with pytest.warns(RuntimeWarning, match="did not answer"):
+        assert rate(verifier, ["a", "b"]) == [None, None]
+
+
+def test_verifiers_combine():
+    rewards = combine([find("exact"), find("soft-overlong", max_completion=10)], [1, 0.5])
+    result = rewards(["p", "p"], ["5", "6"], [[0] * 9, [0] * 2], answer=["5", "5"])
+    assert result.names == ("exact", "soft_overlong")
+    assert result.total.tolist() == [0.75, 0.0]
+
+
+def test_each_verifier_is_called_what_its_name_says():
+    options = {"format": "format:pattern=x", "length": "length:limit=3"}
+    for name in VERIFIERS:
+        assert name_of(find(options.get(name, name), max_completion=10)) == name.replace("-", "_")
+
+
+def test_unknown_verifiers_and_missing_columns_are_named():
+    with pytest.raises(ValueError, match=r"no verifier 'exat' \(did you mean 'exact'\?\)"):
+        find("exat")
+    with pytest.raises(
+        ValueError, match="exact reads the column 'answer', which the rows lack; their columns: solution"
+    ):
+        rate(find("exact"), ["1"], solution=["1"])
+    with pytest.raises(ValueError, match="tolerance must be finite and not negative, got -1"):
+        find("numeric:tolerance=-1")
