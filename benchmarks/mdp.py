@@ -77,7 +77,7 @@ def operant_sweeps(mdp: MDP, threads: int) -> Prepared:
 
 def quantecon(mdp: MDP, method: str) -> Prepared:
     """Return QuantEcon's solver over state-action pairs."""
-    from quantecon.markov import DiscreteDP  # noqa: PLC0415 - each process imports the peer that it measures
+    from quantecon.markov import DiscreteDP
 
     matrix, rewards, owners = absorbing(mdp)
     actions = np.arange(owners.size) - np.searchsorted(owners, owners)
@@ -87,7 +87,7 @@ def quantecon(mdp: MDP, method: str) -> Prepared:
 
 def mdpsolver(mdp: MDP, method: str, update: str, threads: int) -> Prepared:
     """Return MDPSolver's, which takes nested lists, and whose second solution begins where the first one ended."""
-    import mdpsolver as package  # noqa: PLC0415 - each process imports the peer that it measures
+    import mdpsolver as package
 
     matrix, rewards, owners = absorbing(mdp)
     begins, firsts = matrix.indptr.tolist(), np.searchsorted(owners, np.arange(mdp.states + 1)).tolist()

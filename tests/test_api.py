@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import torch
@@ -221,3 +222,68 @@ def test_the_public_names_are_there():
     assert set(operant.__all__) - {"__version__"} <= set(dir(api))
     with pytest.raises(AttributeError, match="has no attribute 'teach'"):
         operant.teach  # noqa: B018
+
+
+SPEAKING = {"train_rows": 48, "held_out": 6, "max_completion": 6, "budget": 64, "evaluate_every": 32}
+SPEAKING |= {"progress": "silent", "checkpoint_seconds": 0}
+
+
+def bytes_of(run):
+    """Return the latest checkpoint of a run and what it answered in evaluations, as bytes."""
+    checkpoint, _ = run.checkpoints.latest()
+    files = {path.name: path.read_bytes() for path in checkpoint.iterdir()}
+    return files, run.samples_path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "values"), [("sft", {"batch": 8}), ("grpo", {"prompts": 8, "group": 2, "kl_coefficient": 0.1})]
+)
+def test_an_interrupted_language_model_is_resumed_to_the_same_end(tmp_path, algorithm, values):
+    def speak(folder, **changes):
+        return operant.train(algorithm, "arithmetic", run=tmp_path / folder, seeds=2, **SPEAKING, **values, **changes)
+
+    whole = speak("whole")
+    part = speak("part", interrupted=interrupted_after(6))
+    assert part.outcome.interrupted
+    assert 32 < part.outcome.consumed < 64
+    resumed = operant.resume(tmp_path / "part", progress="silent")
+    assert bytes_of(resumed.run) == bytes_of(whole.run)
+    assert resumed.evaluate() == whole.evaluate() == operant.load(tmp_path / "part").evaluate()
+    assert resumed.evaluate().episodes == 6
+    assert resumed.evaluate(2).episodes == 2
+
+
+def test_what_a_language_model_answered_is_kept_and_rewound(tmp_path):
+    trained = operant.train("sft", "arithmetic", run=tmp_path / "run", **SPEAKING, batch=8)
+    before = trained.run.samples_path.read_bytes()
+    samples = read_records(trained.run.samples_path)
+    assert {record["consumed"] for record in samples} == {32, 64}
+    assert samples[0].keys() == {"consumed", "seed", "prompt", "completion", "reward", "truncated", "temperature"}
+    of_a_prompt = [s for s in samples if (s["consumed"], s["prompt"]) == (64, samples[0]["prompt"])]
+    assert sorted(s["temperature"] for s in of_a_prompt) == [0.0, 1.0, 1.0]
+    assert [s for s in samples if s["consumed"] == 64] == [{"consumed": 64, **s} for s in trained.experiment.samples]
+    shutil.rmtree(trained.run.checkpoints.paths()[-1])
+    trained.run.evaluations_path.write_bytes(trained.run.evaluations_path.read_bytes().splitlines(True)[0])
+    resumed = operant.resume(tmp_path / "run", progress="silent")
+    assert resumed.run.samples_path.read_bytes() == before, "samples of an evaluation that was lost are written once"
+
+
+def test_the_language_extra_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(api, "find_spec", lambda name: None if name == "peft" else name)
+    with pytest.raises(ModuleNotFoundError, match=r'sft needs peft: pip install "operant\[language\]"'):
+        operant.train("sft", "arithmetic", run=tmp_path / "run", **SPEAKING)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pretrained_models_get_all_cores_and_small_ones_a_single_one(tmp_path, monkeypatch):
+    quick = {**SPEAKING, "budget": 16, "batch": 16}
+    small = operant.train("sft", "arithmetic", run=tmp_path / "run", **quick)
+    assert small.run.resolved() == {"device": "cpu", "threads": 1, "precision": "highest"}
+    small.experiment.learner.learners[0].model.save(tmp_path / "model")
+    used: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    large = operant.train("sft", "arithmetic", run=tmp_path / "large", model=str(tmp_path / "model"), **quick)
+    assert large.run.resolved()["threads"] == used[0] == 2
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert api._cores() >= 1

@@ -6,9 +6,11 @@ A result is scored by `Trained.evaluate`.
 import importlib
 import logging
 import operator
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,17 @@ from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.progress import ProgressMode
 from operant.runtime.run import Run, RunError, default_run_path
+from operant.runtime.samples import keep_samples
 from operant.runtime.settings import Settings
 from operant.runtime.training import Outcome, resume_from
 from operant.runtime.training import train as run_training
 
 logger = logging.getLogger(__name__)
+
+LANGUAGE = ("transformers", "tokenizers", "peft", "datasets")
+"""Packages of the extra `language` that every run of a language model needs."""
+EPISODES = 100
+"""Of each seed, when a run is scored after training, unless another number is asked for."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +48,15 @@ class Trained:
     experiment: Any
     outcome: Outcome | None = None
 
-    def evaluate(self, episodes: int = 100, *, backend: str | None = None) -> Evaluation:
+    def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
         """Score the policies of all seeds, greedily.
 
         Args:
-            episodes: of each seed.
-            backend: "tensor" or "gymnasium". Default: that of the run.
+            episodes: of each seed, or held-out examples of a language model. Default: 100 episodes, all the examples.
+            backend: "tensor" or "gymnasium"; means nothing for language models. Default: that of the run.
         """
+        if episodes is None:
+            episodes = getattr(self.experiment, "held_out", EPISODES)
         return self.experiment.evaluate(episodes, backend=backend)
 
     def close(self) -> None:
@@ -76,7 +86,7 @@ def train(
     *,
     seeds: int | Sequence[int] = 1,
     seed: int = 0,
-    budget: int = 100_000,
+    budget: int | None = None,
     run: str | Path | None = None,
     preset: str | None = None,
     config: Any = None,
@@ -92,7 +102,7 @@ def train(
         task: what to train on, such as `"CartPole-v1"`.
         seeds: how many, counted from `seed`; or the seeds themselves.
         seed: the first one.
-        budget: of each seed, in the algorithm's unit (environment steps).
+        budget: of each seed, in the algorithm's unit (environment steps, prompts, ...). Default: the algorithm's own.
         run: the folder, new or empty. Default: `runs/<algorithm>-<task>-<n>`, the first that is free.
         preset: a named configuration. Default: the one for the task.
         config: a whole configuration instead of a preset and parameters.
@@ -113,12 +123,13 @@ def train(
         seeds = range(seed, seed + operator.index(seeds))
     elif seed:
         raise ValueError(f"seed={seed} says where to count from, but the seeds are given one by one: {list(seeds)}")
+    budget = entry.budget if budget is None else budget
     settings = Settings(algorithm=algorithm, task=task, seeds=tuple(seeds), budget=budget, **chosen)
     if config is None:
         config = configure(algorithm, task, preset=preset, **parameters)
     elif preset is not None or parameters:
         raise ValueError(f"config is complete: it goes without a preset and without {', '.join(parameters) or preset}")
-    resolved = _resolve(settings)
+    resolved = _resolve(entry, settings, config)
     experiment = _assemble(entry, settings, config, resolved)
     try:
         folder = Run.create(
@@ -185,7 +196,7 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
         trained.experiment.learner,
         trained.run,
         budget=settings.budget,
-        evaluate=lambda _: trained.experiment.evaluate(),
+        evaluate=lambda _: _evaluate(trained),
         evaluate_every=settings.evaluation_interval,
         checkpoint_seconds=settings.checkpoint_seconds,
         interrupted=interrupted,
@@ -194,12 +205,31 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
     return replace(trained, outcome=outcome)
 
 
-def _resolve(settings: Settings) -> dict[str, Any]:
+def _evaluate(trained: Trained) -> Evaluation:
+    """Score the policies in the course of training, and keep what they answered, where they do."""
+    evaluation = trained.experiment.evaluate()
+    keep_samples(trained.run, trained.experiment.learner.consumed, getattr(trained.experiment, "samples", ()))
+    return evaluation
+
+
+def _resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:
     """Decide what the settings leave open: small networks are fastest on one thread of the CPU."""
-    device = "cpu" if settings.device == "auto" else settings.device
+    large = entry.chapter == "language" and not _chapter(entry).built_in(config)
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if large and torch.cuda.is_available() else "cpu"
     if not _present(device):
         raise ValueError(f"device {device!r} is not on this machine; `operant doctor` lists those that are")
-    return {"device": device, "threads": settings.threads or 1, "precision": settings.precision}
+    threads = settings.threads or (_cores() if large else 1)
+    return {"device": device, "threads": threads, "precision": settings.precision}
+
+
+def _cores() -> int:
+    """Return how many cores this process may use: as `OMP_NUM_THREADS` says, or all that it may run on."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _present(device: str) -> bool:
@@ -229,4 +259,12 @@ def _reassemble(folder: Run) -> Any:
 
 
 def _chapter(entry: catalog.Algorithm) -> Any:
+    """Return the package of an algorithm's chapter.
+
+    Raises:
+        ModuleNotFoundError: what it needs is not installed; the message says how to do so.
+    """
+    absent = [name for name in LANGUAGE if entry.chapter == "language" and find_spec(name) is None]
+    if absent:
+        raise ModuleNotFoundError(f'{entry.name} needs {", ".join(absent)}: pip install "operant[language]"')
     return importlib.import_module(f"operant.{entry.chapter}")

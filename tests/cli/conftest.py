@@ -20,6 +20,18 @@ def run(tmp_path_factory):
     return path
 
 
+SPEAKING = ["--train-rows", "64", "--held-out", "12", "--batch", "16", "--max-completion", "6", "--progress", "silent"]
+
+
+@pytest.fixture(scope="session")
+def spoken(tmp_path_factory):
+    """Give the folder of a run that has trained a language model; tests must not change it but as those of `run`."""
+    path = tmp_path_factory.mktemp("runs") / "spoken"
+    flags = [*SPEAKING, "--budget", "64", "--evaluate-every", "32", "--run", str(path)]
+    assert main(["train", "sft", "arithmetic", *flags]) == 0
+    return path
+
+
 @pytest.fixture
 def cli(capfd):
     """Give a function that runs a command in this process and returns exit status, output and errors."""

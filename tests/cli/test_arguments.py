@@ -1,9 +1,10 @@
+import json
 from dataclasses import fields
 
 import pytest
 
 from operant import catalog, configure
-from operant.cli.arguments import DEFAULT_SEEDS, TrainOptions, parse_training
+from operant.cli.arguments import TrainOptions, parse_training
 from operant.control.ppo import PPOConfig
 from operant.runtime.settings import Settings
 
@@ -28,8 +29,18 @@ def file(tmp_path):
 
 def test_without_flags_there_are_the_defaults_and_the_preset():
     options, config = parse_training(["ppo", TASK])
-    assert options.settings() == vars(Settings("ppo", TASK, seeds=tuple(range(DEFAULT_SEEDS))))
+    assert options.settings() == vars(Settings("ppo", TASK, seeds=tuple(range(8))))
     assert config == configure("ppo", TASK)
+
+
+@pytest.mark.parametrize("entry", catalog.ALGORITHMS, ids=lambda entry: entry.name)
+def test_seeds_and_budget_are_those_of_the_algorithm(entry):
+    options, _ = parse_training([entry.name, TASK])
+    assert (options.chosen_seeds(), options.budget) == (tuple(range(entry.seeds)), entry.budget)
+
+
+def test_an_asynchronous_algorithm_and_a_language_model_have_one_seed():
+    assert [parse_training([name, TASK])[0].chosen_seeds() for name in ("a3c", "sft")] == [(0,), (0,)]
 
 
 def test_seeds_is_a_count_and_seed_the_first():
@@ -142,3 +153,62 @@ def test_no_parameter_of_an_algorithm_is_called_like_an_option(algorithm):
     assert {field.name for field in fields(config)}.isdisjoint(
         {field.name for field in fields(TrainOptions)} | {"seeds", "seed"}
     )
+
+
+ENVIRONMENTS_ONLY = ("--env-backend", "--vectorization", "--worker-seconds", "--evaluate-episodes")
+
+
+def test_options_about_environments_are_hidden_from_language_models(capsys):
+    for arguments, there in ((["sft", "arithmetic"], False), (["ppo", TASK], True)):
+        with pytest.raises(SystemExit, match="0"):
+            parse_training([*arguments, "--help"])
+        out = capsys.readouterr().out
+        assert [flag in out for flag in ENVIRONMENTS_ONLY] == [there] * 4
+        assert "--evaluate-every" in out
+    with pytest.raises(SystemExit, match="2"):
+        parse_training(["sft", "arithmetic", "--env-backend", "tensor"])
+
+
+def test_a_data_set_stands_for_the_task():
+    for flags in (["--dataset", "data/pairs.v2.jsonl"], ["--dataset=data/pairs.v2.jsonl"]):
+        options, config = parse_training(["sft", *flags])
+        assert (options.task, config.dataset) == ("pairs.v2", "data/pairs.v2.jsonl")
+    assert parse_training(["sft", "mine", "--dataset", "x.jsonl"])[0].task == "mine"
+    assert parse_training(["sft", "x.jsonl"])[0].task == "x.jsonl"
+
+
+@pytest.mark.parametrize("flags", [[], ["--dataset"], ["--model", "tiny"]])
+def test_a_task_or_a_data_set_is_needed(flags):
+    with pytest.raises(ValueError, match="name a task or a data set: operant train sft arithmetic, or operant train"):
+        parse_training(["sft", *flags])
+
+
+def test_step_sizes_for_small_models_are_not_for_others(spoken, file):
+    small = parse_training(["sft", "arithmetic"])[1].learning_rate
+    asked = configure("sft", "arithmetic", preset="paper").learning_rate
+    assert small > asked
+    flags = {
+        "of another size": ["--model", "small"],
+        "from a run": ["--init", str(spoken)],
+        "on a data set": ["--dataset", "x.jsonl"],
+    }
+    for more in flags.values():
+        assert parse_training(["sft", "arithmetic", *more])[1].learning_rate == small
+    _, config = parse_training(["sft", "arithmetic", "--model", "owner/model"])
+    assert (config.model, config.learning_rate) == ("owner/model", asked)
+    named = file("[config]\nmodel = 'owner/model'\n")
+    assert parse_training(["sft", "arithmetic", "--config", named])[1].learning_rate == asked
+    assert parse_training(["sft", "arithmetic", "--config", named, "--model", "tiny"])[1].learning_rate == small
+    assert parse_training(["sft", "arithmetic", "--model", "owner/model", "--learning-rate", "1"])[1].learning_rate == 1
+
+
+def test_a_run_that_went_on_from_a_pretrained_model_is_not_small(spoken, tmp_path):
+    text = (spoken / "config.toml").read_text()
+    for name, model, init in (("first", "owner/model", ""), ("second", "tiny", str(tmp_path / "first"))):
+        (tmp_path / name).mkdir()
+        changed = text.replace('model = "tiny"', f'model = "{model}"').replace(
+            'init = ""', f"init = {json.dumps(init)}"
+        )
+        (tmp_path / name / "config.toml").write_text(changed)
+    paper = configure("sft", "arithmetic", preset="paper").learning_rate
+    assert parse_training(["sft", "arithmetic", "--init", str(tmp_path / "second")])[1].learning_rate == paper

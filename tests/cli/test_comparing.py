@@ -1,7 +1,7 @@
 import imageio.v3 as iio
 import pytest
 
-from cli.conftest import TINY
+from cli.conftest import SPEAKING, TINY
 from operant.cli import output
 
 
@@ -58,6 +58,23 @@ def test_runs_of_another_protocol_are_refused(cli, run, tmp_path):
 @pytest.mark.parametrize("arguments", [[], ["--out", "picture.jpeg"]])
 def test_wrong_use(arguments, cli, run):
     assert cli("compare", *([run] if arguments else []), *arguments)[0] == 2
+
+
+def test_language_models(cli, spoken, tmp_path):
+    other = tmp_path / "other"
+    flags = ["--prompts", 16, "--group", 2, "--held-out", 12, "--max-completion", 6, "--progress", "silent"]
+    flags += ["--budget", 64, "--evaluate-every", 32, "--run", other]
+    assert cli("train", "grpo", "arithmetic", *flags)[0] == 0
+    status, out, err = cli("compare", spoken, other, "--out", tmp_path / "compare.png")
+    assert status == 0, err
+    assert out.startswith("arithmetic, 64 demonstrations or prompts a seed, 12 held-out examples\n")
+    assert (tmp_path / "compare.png").exists()
+    few = tmp_path / "few"
+    flags = ["--held-out", 6, "--budget", 64, "--evaluate-every", 32, "--run", few]
+    assert cli("train", "sft", "arithmetic", *SPEAKING, *flags)[0] == 0
+    status, _, err = cli("compare", spoken, few)
+    assert status == 2
+    assert "cannot be compared: --held-out is 12 and 6;" in err
 
 
 def test_the_same_run_twice(cli, run):

@@ -29,7 +29,33 @@ def test_a_required_score(cli, run):
     assert "seed 1 scored" in err
 
 
-@pytest.mark.parametrize("arguments", [[], ["--episodes", "0"]])
+def test_a_language_model_is_scored_on_held_out_examples(cli, answer, spoken):
+    status, out, _ = cli("evaluate", spoken, "--samples", 4)
+    lines = [line.split() for line in out.splitlines()]
+    assert status == 0
+    assert lines[0] == ["seed", "score", "worst", "best", "examples"]
+    assert lines[1][-1] == "12"
+    assert ["seed", "avg@4", "95", "%", "interval", "pass@1", "pass@2", "pass@4"] in lines
+    assert ["prompt", "completion", "reward"] in lines
+    scored = answer("evaluate", spoken, "--samples", 4)
+    assert (scored["unit"], scored["episodes"]) == ("demonstrations", 12)
+    assert "env_backend" not in scored
+    (sampled,) = scored["samples"]["per_seed"]
+    assert (scored["samples"]["count"], sampled["seed"], list(sampled["pass"])) == (4, 0, ["1", "2", "4"])
+    assert sampled["interval"][0] <= sampled["average"] <= sampled["interval"][1]
+    (expected,) = load(spoken).experiment.sample(4, 12)
+    assert (sampled["average"], list(sampled["pass"].values())) == (expected.average, list(expected.passes.values()))
+    assert answer("evaluate", spoken, "--episodes", 5)["episodes"] == 5
+    assert read_records(spoken / "eval" / "final.jsonl")[-1]["episodes"] == 5
+
+
+def test_samples_are_for_language_models(cli, run):
+    status, _, err = cli("evaluate", run, "--samples", 4)
+    assert status == 2
+    assert "--samples is for language models" in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--episodes", "0"], ["--samples", "-1"]])
 def test_wrong_use(arguments, cli, run):
     assert cli("evaluate", *arguments, *([run] if arguments else []))[0] == 2
 

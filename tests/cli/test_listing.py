@@ -22,5 +22,15 @@ def test_one_algorithm_in_full(cli, answer):
     assert answer("list", "ppo")["presets"] == json.loads(json.dumps(presets))
 
 
+def test_an_algorithm_for_language_models(cli):
+    status, out, _ = cli("list", "grpo")
+    assert status == 0
+    assert "tasks   arithmetic, " in out
+    assert "20000 prompts a seed" in out
+    assert "  dapo: " in out
+    assert "the small models that are built here get learning_rate = " in out
+    assert "model of the world" not in out
+
+
 def test_an_unknown_algorithm(cli):
     assert cli("list", "pppo") == (2, "", "operant: error: no algorithm is called 'pppo'; did you mean 'ppo'?\n")

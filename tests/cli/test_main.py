@@ -41,6 +41,7 @@ def test_an_unknown_command(cli):
     [
         (ValueError("a\n  b"), 2),
         (ModuleNotFoundError("a b"), 2),
+        (FileNotFoundError("a b"), 2),
         (NonFiniteError("a b"), 1),
         (OSError("a b"), 1),
     ],

@@ -2,10 +2,11 @@ import json
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
-from cli.conftest import TINY
+from cli.conftest import SPEAKING, TINY
 from operant.runtime.run import Run
 
 JSON_KEYS = "algorithm task seeds budget per_seed_scores mean iqm interval env_steps_per_second wall_seconds"
@@ -79,6 +80,9 @@ def test_flags_reach_the_configuration(cli, tmp_path):
     [
         (["train", "pppo", "CartPole-v1"], "no algorithm is called 'pppo'; did you mean 'ppo'?"),
         (["train", "ppo", "CartPol-v1"], "did you mean CartPole-v1"),
+        (["train", "grpo", "arithmetix"], "there is no task 'arithmetix' (did you mean 'arithmetic'?)"),
+        (["train", "sft", "--dataset", "nothing.jsonl"], "nothing.jsonl"),
+        (["train", "sft", "arithmetic", "--init", "nothing"], "is not the folder of a run"),
         (["train", "ppo", "CartPole-v1", "--preset", "best"], "ppo has no preset 'best'"),
         (["train", "ppo", "CartPole-v1", "--seeds", "0"], "--seeds must be at least 1"),
         (["train", "ppo", "CartPole-v1", "--config", "nothing.toml"], "cannot be read"),
@@ -157,3 +161,34 @@ def test_json_alone_is_on_standard_output(start, tmp_path):
     assert process.returncode == 0
     assert json.loads(out)["task"] == "CartPole-v1"
     assert "ppo CartPole-v1  100 %" in err
+
+
+def test_the_report_of_a_language_model(cli, answer, tmp_path):
+    path = tmp_path / "run"
+    flags = [*SPEAKING, "--budget", 32, "--evaluate-every", 16, "--run", path]
+    status, out, err = cli("train", "sft", "arithmetic", "--seeds", 2, *flags)
+    assert (status, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert ["seed", "score", "worst", "best", "examples"] in lines
+    answers = lines[lines.index(["prompt", "completion", "reward"]) + 1 :][:8]
+    assert all(row[0].endswith("=") for row in answers)
+    assert "demonstrations a second in training" in out
+    assert f"  operant chat {path} " in out
+    assert "operant watch" not in out
+    again = answer("resume", path, "--progress", "silent")
+    assert (again["unit"], again["units_per_second"], again["seeds"]) == ("demonstrations", None, [0, 1])
+    assert cli("resume", path, "--progress", "silent")[1].count("completion  reward") == 1, "read from the run"
+
+
+def test_a_data_set_without_rewards(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": f"{i}+1=", "completion": str(i + 1)} for i in range(20)]
+    Path("sums.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    flags = [*SPEAKING, "--budget", 16, "--evaluate-every", 16]
+    status, out, err = cli("train", "sft", "--dataset", "sums.jsonl", *flags)
+    assert status == 0, err
+    assert "completion  reward" not in out
+    assert Path("runs", "sft-sums-1", "config.toml").exists()
+    status, out, err = cli("train", "sft", "sums.jsonl", *flags)
+    assert status == 0, err
+    assert "operant chat runs/sft-sums.jsonl-1" in out

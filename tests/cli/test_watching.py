@@ -100,6 +100,12 @@ def test_no_window_can_be_opened(cli, run, monkeypatch):
     assert "make a film by leaving out --live" in err
 
 
+def test_a_language_model_is_not_watched_but_talked_to(cli, spoken):
+    status, out, err = cli("watch", spoken)
+    assert (status, out) == (2, "")
+    assert f"try `operant chat {spoken}`" in err
+
+
 def test_without_the_extra(cli, run, monkeypatch):
     monkeypatch.setattr(output, "missing", list)
     status, _, err = cli("watch", run)

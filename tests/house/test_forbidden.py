@@ -77,6 +77,8 @@ def draws_globally(call: ast.Call, name: str) -> bool:
     """Tell whether ``call`` reads or seeds a generator that the whole process shares."""
     given = any(keyword.arg == "generator" for keyword in call.keywords)
     module, _, function = name.rpartition(".")
+    if name == "torch.random.fork_rng":  # what others draw inside it leaves the global generator as it was
+        return False
     if name.startswith(TORCH_SEEDS):
         return True
     if (module == "torch" and function in TORCH_DRAWS) or module == "torch.nn.init":
@@ -179,6 +181,7 @@ def test_the_rule_sees_global_draws(code):
     [
         "import torch\ntorch.randn(3, generator=g)",
         "import torch\ntorch.Generator().manual_seed(0)",
+        "import torch\nwith torch.random.fork_rng():\n    pass",
         "import numpy as np\nnp.random.default_rng(0)",
         "import numpy as np\nnp.random.SeedSequence([0])",
         "import torch\ntorch.empty(3).uniform_(generator=g)",

@@ -36,6 +36,9 @@ COMMANDS = {
     "evaluate": Command("evaluating.evaluate", "RUN", "score the policies of a run greedily over whole episodes"),
     "compare": Command("comparing.compare", "RUN...", "put runs side by side: scores, intervals, learning curves"),
     "watch": Command("watching.watch", "RUN", "film a trained policy, or show it in a window"),
+    "chat": Command("chatting.chat", "RUN|MODEL", "talk to a language model"),
+    "export": Command("exporting.export", "RUN FOLDER", "write a trained language model in Hugging Face's format"),
+    "label": Command("labelling.label", "RUN", "compare what a language model has sampled, to teach it preferences"),
     "list": Command("listing.list_algorithms", "[ALGORITHM]", "name the algorithms, or tell all about one"),
     "doctor": Command("doctor.doctor", "", "report versions, devices, threads and what is missing"),
     "tour": Command("tour.tour", "", "train, evaluate and show a small policy, with explanations"),
@@ -109,7 +112,7 @@ def _help() -> str:
 
 def _status(error: Exception) -> int | None:
     """Return the exit status of an error whose message says all there is to say, None for any other."""
-    if isinstance(error, ValueError | ModuleNotFoundError):
+    if isinstance(error, ValueError | ModuleNotFoundError | FileNotFoundError):
         return USAGE
     if isinstance(error, OSError):
         return FAILURE

@@ -4,8 +4,9 @@ import argparse
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
@@ -15,8 +16,6 @@ from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table
 
 T = TypeVar("T")
-
-DEFAULT_SEEDS = 8
 
 _ALGORITHM, _TASK = "ALGORITHM", "TASK"
 _NOT_A_FLAG = (tyro.conf.Fixed, tyro.conf.Suppress)
@@ -44,9 +43,9 @@ class TrainOptions(Training, Settings):
 
     algorithm: Annotated[str, *_NOT_A_FLAG] = _ALGORITHM
     task: Annotated[str, *_NOT_A_FLAG] = _TASK
-    seeds: Annotated[tuple[int, ...], *_NOT_A_FLAG] = tuple(range(DEFAULT_SEEDS))
+    seeds: Annotated[tuple[int, ...], *_NOT_A_FLAG] = tuple(range(catalog.Algorithm.seeds))
 
-    count: Annotated[int, tyro.conf.arg(name="seeds")] = DEFAULT_SEEDS
+    count: Annotated[int, tyro.conf.arg(name="seeds")] = catalog.Algorithm.seeds
     """How many seeds are trained side by side. One seed is no result: take 5 or more."""
 
     first: Annotated[int, tyro.conf.arg(name="seed")] = 0
@@ -72,6 +71,19 @@ class TrainOptions(Training, Settings):
     def settings(self) -> dict[str, Any]:
         """Return the fields of `Settings`, with the chosen seeds."""
         return {field.name: getattr(self, field.name) for field in fields(Settings)} | {"seeds": self.chosen_seeds()}
+
+
+@dataclass(frozen=True)
+class LanguageTrainOptions(TrainOptions):
+    """What is common to all algorithms for language models."""
+
+    env_backend: Annotated[Literal["auto", "tensor", "gymnasium"], *_NOT_A_FLAG] = "auto"
+    vectorization: Annotated[Literal["sync", "async"], *_NOT_A_FLAG] = "sync"
+    worker_seconds: Annotated[float, *_NOT_A_FLAG] = 120.0
+    evaluate_episodes: Annotated[int, *_NOT_A_FLAG] = 20
+
+    count: Annotated[int, tyro.conf.arg(name="seeds")] = 1
+    """How many seeds are trained, in turns. One seed is no result: report 3 or more."""
 
 
 def parse(kind: type[T], arguments: Sequence[str], command: str, **options: Any) -> T:
@@ -101,38 +113,58 @@ def parse_training(arguments: Sequence[str]) -> tuple[TrainOptions, Any]:
         ValueError: algorithm, preset or file are wrong.
         SystemExit: as for `parse`.
     """
-    words = [word for word, _ in zip(arguments, range(2), strict=False) if not word.startswith("-")]
+    words = list(takewhile(lambda word: not word.startswith("-"), arguments[:2]))
     flags = list(arguments[len(words) :])
     asks_for_help = "-h" in flags or "--help" in flags
+    first_look = _first_look(flags)
+    if len(words) == 1 and first_look.dataset and catalog.find(words[0]).chapter == "language":
+        words.append(Path(first_look.dataset).stem)
     if len(words) < 2 and not asks_for_help:
-        raise ValueError("name an algorithm and a task first: operant train ppo CartPole-v1 (see operant train --help)")
+        raise ValueError(_missing_words(words))
     algorithm, task = [*words, _ALGORITHM, _TASK][0], [*words[1:], _TASK][0]
     command = f"train {algorithm} {task}"
     if not words:
-        note = "Train an algorithm on a task. Its own options are listed by `operant train ALGORITHM --help`."
+        note = (
+            "Train an algorithm on a task. Its own options, number of seeds and budget are listed by "
+            "`operant train ALGORITHM --help`."
+        )
         parse(TrainOptions, flags, command, description=note)
-    options, config = _defaults(algorithm, task, flags)
+    options, config = _defaults(algorithm, task, first_look)
     entry = catalog.find(algorithm)
     own = algorithm.replace("-", "_")
-    both = make_dataclass("Both", [("run", TrainOptions), (own, type(config))])
-    note = f"Train {entry.title} ({entry.paper}), several seeds side by side."
+    both = make_dataclass("Both", [("run", type(options)), (own, type(config))])
+    note = f"Train {entry.title} ({entry.paper}){', several seeds side by side' if entry.seeds > 1 else ''}."
     parsed = parse(both, flags, command, default=both(options, config), description=note)
     return parsed.run, getattr(parsed, own)
 
 
-def _defaults(algorithm: str, task: str, flags: Sequence[str]) -> tuple[TrainOptions, Any]:
+def _missing_words(words: Sequence[str]) -> str:
+    if words and catalog.find(words[0]).chapter == "language":
+        name = words[0]
+        return f"name a task or a data set: operant train {name} arithmetic, or operant train {name} --dataset FILE"
+    return "name an algorithm and a task first: operant train ppo CartPole-v1 (see operant train --help)"
+
+
+def _first_look(flags: Sequence[str]) -> argparse.Namespace:
+    """Read the flags that decide what the others change."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--preset", "--config", "--dataset", "--model", "--init"):
+        parser.add_argument(name, nargs="?")  # a flag without a value is left to the real parser
+    return parser.parse_known_args(flags)[0]
+
+
+def _defaults(algorithm: str, task: str, named: argparse.Namespace) -> tuple[TrainOptions, Any]:
     """Return what the flags change: the preset under the configuration file."""
     from operant import api
 
-    first_look = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("--preset", "--config"):
-        first_look.add_argument(name, nargs="?")  # a flag without a value is left to the real parser
-    named, _ = first_look.parse_known_args(flags)
-    config = api.configure(algorithm, task, preset=named.preset)
-    options = TrainOptions(algorithm=algorithm, task=task)
-    if named.config is None:
+    entry = catalog.find(algorithm)
+    tables = _read(Path(named.config)) if named.config is not None else {}
+    config = api.configure(algorithm, task, preset=named.preset, **_model(entry, named, tables.get("config", {})))
+    kind = LanguageTrainOptions if entry.chapter == "language" else TrainOptions
+    seeds = tuple(range(entry.seeds))
+    options = kind(algorithm=algorithm, task=task, seeds=seeds, count=entry.seeds, budget=entry.budget)
+    if not tables:
         return options, config
-    tables = _read(Path(named.config))
     config = from_table(type(config), tables["config"], base=config, where=f"{named.config}: config")
     if "settings" not in tables:
         return options, config
@@ -141,6 +173,14 @@ def _defaults(algorithm: str, task: str, flags: Sequence[str]) -> tuple[TrainOpt
         raise ValueError(f"{named.config} configures {settings.algorithm}, not {algorithm}; name the former")
     values = {field.name: getattr(settings, field.name) for field in fields(Settings)} | {"task": task}
     return replace(options, **values, count=len(settings.seeds), first=settings.seeds[0]), config
+
+
+def _model(entry: catalog.Algorithm, named: argparse.Namespace, table: dict[str, Any]) -> dict[str, Any]:
+    """Return which language model is asked for: step sizes depend on it."""
+    if entry.chapter != "language":
+        return {}
+    asked = {name: getattr(named, name) or table.get(name) for name in ("model", "init")}
+    return {name: value for name, value in asked.items() if value}
 
 
 def _read(path: Path) -> dict[str, Any]:

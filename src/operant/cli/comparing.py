@@ -71,8 +71,12 @@ def curve_chart(curve: "Curve", budget: int, *, low: float, high: float, height:
 
 def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None:
     settings = standings[0].run.settings
-    unit = catalog.find(settings.algorithm).unit
-    print(f"{settings.task}, {settings.budget} {unit} a seed, {settings.evaluate_episodes} greedy episodes a seed\n")
+    entries = [catalog.find(standing.run.settings.algorithm) for standing in standings]
+    unit = " or ".join(dict.fromkeys(entry.unit for entry in entries))
+    scored = f"{settings.evaluate_episodes} greedy episodes a seed"
+    if entries[0].chapter == "language":
+        scored = f"{standings[0].final.episodes} held-out examples"
+    print(f"{settings.task}, {settings.budget} {unit} a seed, {scored}\n")
     print(_score_table(names, standings))
     print("\nIQM: interquartile mean over the seeds, with its 95 % bootstrap interval.")
     if len(standings) > 1:

@@ -1,5 +1,6 @@
 """`operant evaluate`."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,60 +8,93 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from operant import catalog
+from operant.cli.answers import answer_table, sampled_fields, sampled_table
 from operant.cli.arguments import Answering, parse
 from operant.cli.output import number, print_json, say, score_fields, seed_table
 
 if TYPE_CHECKING:
     from operant.api import Trained
+    from operant.language.evaluation import Sampled
     from operant.runtime.evaluation import Evaluation
 
 
 @dataclass(frozen=True)
 class EvaluateOptions(Answering):
-    """Score the policies of all seeds greedily over whole episodes, and append the result to eval/final.jsonl."""
+    """Score the policies of all seeds greedily, and append the result to eval/final.jsonl.
+
+    Policies play whole episodes; language models answer held-out prompts.
+    """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
 
-    episodes: int = 100
-    """Episodes of each seed."""
+    episodes: int | None = None
+    """Episodes of each seed, or held-out examples. Default: 100 episodes, all the examples."""
 
     env_backend: Literal["auto", "tensor", "gymnasium"] = "gymnasium"
     """Where environments come from: Gymnasium, operant's batched ones (tensor), or the faster that exists (auto)."""
+
+    samples: int = 0
+    """For language models: also draw so many answers to each held-out prompt, and report their mean reward (avg@k) and
+    the probability that one of k is right (pass@k, without bias); 0: not."""
 
     require: float | None = None
     """Exit with 1 unless the mean score of every seed reaches this."""
 
     def __post_init__(self) -> None:
-        if self.episodes < 1:
+        if self.episodes is not None and self.episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {self.episodes}")
+        if self.samples < 0:
+            raise ValueError(f"samples must be at least 0, got {self.samples}")
 
 
 def evaluate(arguments: list[str]) -> int:
     """Score the policies of a run."""
     options = parse(EvaluateOptions, arguments, "evaluate")
     from operant import api
+    from operant.runtime.run import Run
 
+    entry = catalog.find(Run.open(options.run).settings.algorithm)
+    speaks = entry.chapter == "language"
+    if options.samples and not speaks:
+        raise ValueError(f"--samples is for language models, and {options.run} is a run of {entry.name}; leave it out")
+    sampled: list[Sampled] = []
     trained = api.load(options.run)
     with closing(trained.experiment):
         evaluation = trained.evaluate(options.episodes, backend=options.env_backend)
-    keep(trained, evaluation, options.env_backend)
+        if options.samples:
+            sampled = trained.experiment.sample(options.samples, evaluation.episodes)
+    keep(trained, evaluation, None if speaks else options.env_backend)
     settings = trained.run.settings
     if options.json:
         facts = {"algorithm": settings.algorithm, "task": settings.task, "seeds": settings.seeds}
-        ours = {"consumed": trained.experiment.learner.consumed, "env_backend": options.env_backend}
+        ours = {"consumed": trained.experiment.learner.consumed}
+        ours |= {"unit": entry.unit} if speaks else {"env_backend": options.env_backend}
         counts = {"episodes": evaluation.episodes, "lengths": evaluation.lengths}
-        print_json({**facts, **ours, **counts, **score_fields(evaluation)})
+        drawn = sampled_fields(settings.seeds, sampled) if sampled else {}
+        print_json({**facts, **ours, **counts, **score_fields(evaluation), **drawn})
     else:
-        print(seed_table(settings.seeds, evaluation, threshold=options.require))
+        _print(trained, evaluation, sampled, options.require)
     return _missed(settings.seeds, evaluation.scores, options.require)
 
 
-def keep(trained: "Trained", evaluation: "Evaluation", backend: str) -> None:
+def _print(trained: "Trained", evaluation: "Evaluation", sampled: Sequence["Sampled"], threshold: float | None) -> None:
+    seeds, answers = trained.run.settings.seeds, getattr(trained.experiment, "samples", None)
+    counted = "episodes" if answers is None else "examples"
+    print(seed_table(seeds, evaluation, threshold=threshold, counted=counted))
+    if sampled:
+        print(f"\n{sampled_table(seeds, sampled)}")
+    if answers:
+        print(f"\n{answer_table(answers)}")
+
+
+def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None) -> None:
     """Append an evaluation to `eval/final.jsonl` of its run; a run that cannot be written is only warned of."""
     from operant.runtime.metrics import RecordWriter
 
-    stamp = {"consumed": trained.experiment.learner.consumed, "env_backend": backend}
+    stamp = {"consumed": trained.experiment.learner.consumed}
+    stamp |= {} if backend is None else {"env_backend": backend}
     try:
         with closing(RecordWriter(trained.run.path / "eval" / "final.jsonl")) as records:
             records.write(stamp | evaluation.record())

@@ -1,6 +1,7 @@
 """`operant list`; imports nothing heavy unless one algorithm is asked for."""
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -34,21 +35,44 @@ def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
     if as_json:
         print_json({**_facts(algorithm), "presets": presets})
         return 0
-    facts = [
-        ("family", algorithm.family),
-        ("policy", _policy(algorithm)),
+    speaks = algorithm.chapter == "language"
+    acts = [
         ("model of the world", algorithm.model),
         ("observations", algorithm.observations),
         ("actions", ", ".join(algorithm.actions)),
-        ("budget in", algorithm.unit),
+    ]
+    facts = [
+        ("family", algorithm.family),
+        ("policy", _policy(algorithm)),
+        *([("tasks", f"{_tasks()}, or a data set")] if speaks else acts),
+        ("budget", f"{algorithm.budget} {algorithm.unit} a seed, unless --budget says otherwise"),
+        ("seeds", f"{algorithm.seeds}, unless --seeds says otherwise"),
         ("paper", algorithm.paper),
         ("code", algorithm.module),
     ]
     print(f"{algorithm.name}: {algorithm.title}\n\n{algorithm.idea}\n\n{table(facts, '<<')}\n\npresets:")
     for name, values in presets.items():
-        print(f"  {name}: {', '.join(f'{key} = {value}' for key, value in values.items()) or 'the defaults'}")
+        print(f"  {name}: {_values(values) or 'the defaults'}")
+    if speaks and (small := _small(algorithm)):
+        print(f"\nUnder all of them but paper, the small models that are built here get {_values(small)}.")
     print(f"\n`operant train {algorithm.name} --help` says what each of these is.")
     return 0
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in values.items())
+
+
+def _tasks() -> str:
+    from operant.language import tasks
+
+    return ", ".join(tasks.names())
+
+
+def _small(algorithm: catalog.Algorithm) -> Mapping[str, Any]:
+    from operant.language.presets import SMALL
+
+    return SMALL.get(algorithm.name, {})
 
 
 def _facts(algorithm: catalog.Algorithm) -> dict[str, Any]:

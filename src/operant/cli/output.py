@@ -47,15 +47,18 @@ def number(value: float) -> str:
     return f"{value:.5g}"
 
 
-def seed_table(seeds: Sequence[int], evaluation: "Evaluation", *, threshold: float | None = None) -> str:
+def seed_table(
+    seeds: Sequence[int], evaluation: "Evaluation", *, threshold: float | None = None, counted: str = "episodes"
+) -> str:
     """Return the scores of every seed and their summary.
 
     Args:
         seeds: of the run.
         evaluation: of all of them.
         threshold: the mean score from which on the task counts as solved, for a column that says so.
+        counted: what was scored.
     """
-    rows = [["seed", "score", "worst", "best", "episodes"] + ([] if threshold is None else ["solved"])]
+    rows = [["seed", "score", "worst", "best", counted] + ([] if threshold is None else ["solved"])]
     for seed, score, episodes in zip(seeds, evaluation.scores, evaluation.episode_scores, strict=True):
         row = [str(seed), number(score), number(min(episodes)), number(max(episodes)), str(len(episodes))]
         rows.append(row + ([] if threshold is None else ["yes" if score >= threshold else "no"]))

@@ -40,8 +40,10 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
         _draw_final(finals, standing, i, colour)
     figure.suptitle(settings.task, fontsize=12)
     curves.set_xlim(0, max(standing.curve.consumed[-1] for standing in standings))
-    curves.set_xlabel(f"{catalog.find(settings.algorithm).unit} of each seed")
-    curves.set_ylabel("score: undiscounted return, greedy")
+    entries = [catalog.find(standing.run.settings.algorithm) for standing in standings]
+    curves.set_xlabel(f"{' or '.join(dict.fromkeys(entry.unit for entry in entries))} of each seed")
+    speaks = entries[0].chapter == "language"
+    curves.set_ylabel("score on held-out examples" if speaks else "score: undiscounted return, greedy")
     curves.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g} k" if x >= 1000 else f"{x:g}")
     finals.set_xlabel("at the end: each seed, IQM")
     finals.set_xticks([])

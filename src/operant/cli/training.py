@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from operant import catalog
+from operant.cli.answers import answer_table
 from operant.cli.arguments import Training, parse, parse_training
 from operant.cli.output import location, print_json, say, score_fields, seed_table
 from operant.runtime.signals import Interruption
@@ -76,8 +77,10 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         say(f"operant: interrupted and saved; go on with `operant resume {place}`")
         return outcome.exit_code
     evaluation = final_evaluation(trained)
-    settings = trained.run.settings
+    settings, entry = trained.run.settings, catalog.find(trained.run.settings.algorithm)
+    speaks = entry.chapter == "language"
     if as_json:
+        rate = outcome.steps_per_second
         print_json(
             {
                 "algorithm": settings.algorithm,
@@ -85,15 +88,28 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
                 "seeds": settings.seeds,
                 "budget": settings.budget,
                 **score_fields(evaluation),
-                "env_steps_per_second": outcome.steps_per_second,
+                **({"unit": entry.unit, "units_per_second": rate} if speaks else {"env_steps_per_second": rate}),
                 "wall_seconds": seconds,
             }
         )
         return 0
-    print(f"\nThe last evaluation, with greedy actions:\n\n{seed_table(settings.seeds, evaluation)}")
-    print(_speed(outcome.steps_per_second, seconds, catalog.find(settings.algorithm).unit))
-    print(f"\n{next_commands(place)}")
+    if speaks:
+        print(_held_out(trained, evaluation))
+    else:
+        print(f"\nThe last evaluation, with greedy actions:\n\n{seed_table(settings.seeds, evaluation)}")
+    print(_speed(outcome.steps_per_second, seconds, entry.unit))
+    print(f"\n{next_commands(place, entry)}")
     return 0
+
+
+def _held_out(trained: "Trained", evaluation: "Evaluation") -> str:
+    """Return how a language model was scored last, and what it answered."""
+    from operant.runtime.samples import latest_samples
+
+    scores = seed_table(trained.run.settings.seeds, evaluation, counted="examples")
+    answers = latest_samples(trained.run)
+    shown = f"\n\n{answer_table(answers)}\n" if answers else ""
+    return f"\nThe last evaluation, on held-out examples:\n\n{scores}{shown}"
 
 
 def final_evaluation(trained: "Trained") -> "Evaluation":
@@ -105,16 +121,29 @@ def final_evaluation(trained: "Trained") -> "Evaluation":
     return evaluations(trained.run)[-1][1]
 
 
-def next_commands(place: str) -> str:
-    """Return what can be done with the run at `place`."""
-    return "\n".join(
-        [
-            "Next:",
-            f"  operant evaluate {place}             100 more episodes, in Gymnasium's own environment",
-            f"  operant watch {place}                see it act",
-            f"  operant compare {place} ANOTHER-RUN  beside other runs",
-        ]
-    )
+def next_commands(place: str, entry: catalog.Algorithm | None = None) -> str:
+    """Return what can be done with the run at `place`.
+
+    Args:
+        place: of the run.
+        entry: its algorithm. Default: one that acts in environments.
+    """
+    if entry is None or entry.chapter != "language":
+        calls = {
+            f"evaluate {place}": "100 more episodes, in Gymnasium's own environment",
+            f"watch {place}": "see it act",
+        }
+    elif entry.family == "reward":
+        calls = {f"train rlhf TASK --init RUN --reward-model {place}": "let it teach a policy"}
+    else:
+        calls = {
+            f"chat {place}": "talk to it",
+            f"evaluate {place} --samples 8": "avg@8 and pass@8 of its answers",
+            f"train grpo TASK --init {place}": "go on with it",
+        }
+    calls |= {f"compare {place} ANOTHER-RUN": "beside other runs"}
+    width = max(map(len, calls))
+    return "\n".join(["Next:", *(f"  operant {call:{width}}  {what}" for call, what in calls.items())])
 
 
 def _speed(steps_per_second: float, seconds: float, unit: str) -> str:

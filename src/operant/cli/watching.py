@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from operant import catalog
 from operant.cli.arguments import parse
 from operant.cli.output import location, number, require_extra
 
@@ -71,6 +72,12 @@ class WatchOptions:
 def watch(arguments: list[str]) -> int:
     """Film a trained policy, or show it in a window."""
     options = parse(WatchOptions, arguments, "watch")
+    from operant.runtime.run import Run
+
+    entry = catalog.find(Run.open(options.run).settings.algorithm)
+    if entry.chapter == "language":
+        place = location(options.run)
+        raise ValueError(f"{entry.name} has trained a language model, which does not move; try `operant chat {place}`")
     require_extra("render", "watching", ["pygame"] if options.live else ["pygame", "imageio_ffmpeg"])
     from operant import api
 

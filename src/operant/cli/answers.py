@@ -1,0 +1,87 @@
+"""What language models answered, as text for a terminal."""
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from operant.cli.output import number, table
+
+if TYPE_CHECKING:
+    from operant.language.evaluation import Sampled
+
+SHOWN = 8
+"""Most answers in a table."""
+PROMPT_WIDTH, COMPLETION_WIDTH = 36, 52
+"""Most characters of a prompt and of a completion in a table."""
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    """Return a text in which everything that could steer a terminal is shown as its code.
+
+    Args:
+        text: from anywhere.
+        keep: characters to leave as they are, such as the line feed.
+    """
+    return "".join(
+        c if c in keep or c.isprintable() or unicodedata.category(c) == "Zs" else c.encode("unicode_escape").decode()
+        for c in text
+    )
+
+
+def as_text(text: Any) -> str:
+    """Return a prompt or completion as a string, whether it is one or a conversation."""
+    if isinstance(text, str):
+        return text
+    return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in text)
+
+
+def answer_table(samples: Sequence[Mapping[str, Any]]) -> str:
+    """Return the likeliest answers of the first seed as a table: prompt, completion, reward.
+
+    Args:
+        samples: records of `eval/samples.jsonl`, all of one evaluation.
+
+    Returns:
+        The table; an empty text where there is nothing to show.
+    """
+    likeliest = [s for s in samples if s["seed"] == samples[0]["seed"] and not s.get("temperature")]
+    if not likeliest:
+        return ""
+    rows = [["prompt", "completion", "reward"]]
+    for sample in likeliest[:SHOWN]:
+        prompt, completion = _cut(as_text(sample["prompt"]), PROMPT_WIDTH, end=True), as_text(sample["completion"])
+        completion = _cut(completion, COMPLETION_WIDTH)
+        rows.append([prompt, completion + (" (cut off)" if sample["truncated"] else ""), number(sample["reward"])])
+    return table(rows, "<<>")
+
+
+def sampled_table(seeds: Sequence[int], found: Sequence["Sampled"]) -> str:
+    """Return avg@k with its interval and pass@k for every seed.
+
+    Args:
+        seeds: of the run.
+        found: what many answers to each prompt tell, for every seed.
+    """
+    rows = [["seed", f"avg@{found[0].samples}", "95 % interval", *(f"pass@{k}" for k in found[0].passes)]]
+    for seed, sampled in zip(seeds, found, strict=True):
+        low, high = sampled.interval
+        passes = [f"{value:.4g}" for value in sampled.passes.values()]
+        rows.append([str(seed), f"{sampled.average:.4g}", f"[{low:.4g}, {high:.4g}]", *passes])
+    return table(rows, ">" * len(rows[0]))
+
+
+def sampled_fields(seeds: Sequence[int], found: Sequence["Sampled"]) -> dict[str, Any]:
+    """Return the same for an answer in JSON."""
+    each = [
+        {"seed": seed, "average": s.average, "interval": s.interval, "pass": {str(k): v for k, v in s.passes.items()}}
+        for seed, s in zip(seeds, found, strict=True)
+    ]
+    return {"samples": {"count": found[0].samples, "temperature": 1.0, "per_seed": each}}
+
+
+def _cut(text: str, width: int, *, end: bool = False) -> str:
+    """Return a text on one line of at most `width` characters: its beginning, or its end."""
+    text = visible(text) or "(empty)"
+    if len(text) <= width:
+        return text
+    return f"…{text[1 - width :]}" if end else f"{text[: width - 1]}…"

@@ -1,0 +1,64 @@
+"""`operant export` (extra: `language`)."""
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from operant.cli.arguments import Answering, parse
+from operant.cli.output import location, print_json, require_extra, say
+
+
+@dataclass(frozen=True)
+class ExportOptions(Answering):
+    """Write a trained language model in Hugging Face's format: safetensors, configuration and tokenizer.
+
+    An adapter is written by itself, as peft does. `--model FOLDER` goes on from it.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+
+    folder: tyro.conf.Positional[Path]
+    """Where to write; a new folder, or an empty one."""
+
+    seed: int | None = None
+    """Which seed's model. Default: the first one of the run."""
+
+    merge: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Add an adapter to the weights that it belongs to, and write the whole model."""
+
+
+def export(arguments: list[str]) -> int:
+    """Write a trained language model."""
+    options = parse(ExportOptions, arguments, "export")
+    from operant.runtime.run import Run
+
+    run, folder = Run.open(options.run), options.folder.expanduser().resolve()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{options.folder} exists already and is not an empty folder; name another one")
+    require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
+    from transformers.utils.logging import disable_progress_bar
+
+    from operant.language.speaking import write_model
+
+    disable_progress_bar()
+    seed = run.settings.seeds[0] if options.seed is None else options.seed
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+    try:
+        write_model(run, part, seed=seed, merge=options.merge)
+        part.chmod(0o755)  # that of a temporary folder is for its owner alone
+        part.rename(folder)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    files = sorted(path.name for path in folder.iterdir())
+    if options.json:
+        print_json({"folder": str(folder), "seed": seed, "files": files})
+    else:
+        say(f"written: {', '.join(files)}")
+        print(location(folder))
+    return 0

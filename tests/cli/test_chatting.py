@@ -1,0 +1,118 @@
+import io
+import os
+import pty
+import subprocess
+import sys
+import time
+
+import pytest
+
+from operant.cli import output
+from operant.runtime.run import Run
+from operant.runtime.samples import latest_samples
+
+
+@pytest.fixture
+def typed(monkeypatch, cli):
+    """Give a function that runs `operant chat` on some lines from a pipe."""
+
+    def call(text, *arguments):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        return cli("chat", *arguments)
+
+    return call
+
+
+def test_the_answers_are_those_of_the_evaluation(typed, spoken):
+    greedy = [s for s in latest_samples(Run.open(spoken)) if not s["temperature"]]
+    lines = "\n\n".join(sample["prompt"] for sample in greedy) + "\n"
+    status, out, err = typed(lines, spoken, "--temperature", 0, "--max-tokens", 6)
+    assert (status, err) == (0, "")
+    assert out == "".join(f"{sample['completion']}\n" for sample in greedy)
+
+
+def test_chance_belongs_to_the_seed(typed, spoken):
+    lines = "1+1=\n" * 8
+    answers = [typed(lines, spoken, "--seed", seed)[1] for seed in (1, 1, 2)]
+    assert answers[0] == answers[1] != answers[2]
+
+
+def test_an_exported_model_is_the_same(typed, cli, spoken, tmp_path):
+    status, out, err = cli("export", spoken, tmp_path / "model")
+    assert (status, out) == (0, f"{tmp_path / 'model'}\n")
+    assert "model.safetensors" in err
+    flags = ["--temperature", 0, "--max-tokens", 20]
+    assert typed("12+34=\n", tmp_path / "model", *flags)[1] == typed("12+34=\n", spoken, *flags)[1]
+
+
+def test_a_line_that_cannot_be_read_is_said_and_the_next_one_answered(typed, spoken):
+    status, out, err = typed("café\n1+1=\n", spoken, "--max-tokens", 3)
+    assert status == 1
+    assert "no token for 'é'" in err
+    assert out.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["./nothing"], "there is neither a run nor a model in ./nothing"),
+        (["tiny", "--seed-index", "x"], "--seed-index"),
+        (["tiny", "--temperature", "-1"], "temperature must be at least 0"),
+        (["tiny", "--max-tokens", "0"], "max_tokens must be at least 1"),
+    ],
+)
+def test_wrong_use(typed, arguments, message):
+    status, out, err = typed("1+1=\n", *arguments)
+    assert (status, out) == (2, "")
+    assert message in " ".join(err.replace("│", " ").split())
+
+
+def test_a_policy_in_an_environment_does_not_speak(typed, run):
+    status, _, err = typed("", run)
+    assert status == 2
+    assert "a run of ppo, which trains no model that answers" in err
+
+
+def test_without_the_extra(typed, spoken, monkeypatch):
+    monkeypatch.setattr(output, "missing", list)
+    status, _, err = typed("", spoken)
+    assert status == 2
+    assert 'pip install "operant[language]"' in err
+
+
+TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C reaches this process
+from operant.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def read_until(master, text, seconds=90):
+    """Return what a terminal has shown, up to a text."""
+    shown, end = b"", time.monotonic() + seconds
+    while text not in shown:
+        assert time.monotonic() < end, shown
+        shown += os.read(master, 4096)
+    return shown
+
+
+def test_a_conversation_in_a_terminal():
+    master, slave = pty.openpty()
+    flags = ["tiny", "--temperature", "0", "--max-tokens", "2000"]
+    command = [sys.executable, "-c", TERMINAL, "chat", *flags]
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    try:
+        assert b"Ctrl-C stops an answer" in read_until(master, b"> ")
+        os.write(master, b"1+1=\n")
+        read_until(master, b"1+1=\r\n")
+        os.read(master, 1)  # the answer has begun, and is long
+        os.write(master, b"\x03")
+        read_until(master, b"> ", 20)
+        os.write(master, b"\x04")
+        assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
