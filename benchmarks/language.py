@@ -278,7 +278,7 @@ def dpo(folder: Path, rounds: int) -> Rates:
         model = own_model(folder)
         pairs = tokenised.pairs(model.tokenizer, data, eos_ids=model.stop)
         learner = DPO(DPOConfig(batch=PAIRS, learning_rate=LEARNING_RATE), model, pairs, pairs, seed=0, budget=10**6)
-        _, seconds = timed(learner, "losses/dpo")
+        _, seconds = timed(learner, "num_tokens")
         mean = statistics.mean(len(pair.chosen) + len(pair.rejected) for pair in pairs) * PAIRS
         rates.add("operant", mean * TIMED, seconds)
 

@@ -93,6 +93,7 @@ def make_network():
         name, values = KINDS[kind]
         config = getattr(transformers, name)(**(SIZES | values | changes))
         with torch.random.fork_rng():
+            torch.manual_seed(seed)
             network = transformers.AutoModelForCausalLM.from_config(config)
         generator = torch.Generator().manual_seed(seed)
         for parameter in network.parameters():

@@ -223,11 +223,10 @@ def answering(model: LanguageModel, data: Material, judge: Judge | None, *, seed
     if judge is None:
         return {}
     prompts = tokenised.prompts(model.tokenizer, data.held_out, max_prompt=data.config.max_prompt)
+    size = {"max_tokens": data.max_tokens, "rows": getattr(data.config, "engine_rows", ROWS)}
     return {
-        "score": lambda count: greedy(model, prompts[:count], judge, max_tokens=data.max_tokens),
-        "sample": lambda count, most: sampled(
-            model, prompts[:most], judge, max_tokens=data.max_tokens, count=count, seed=seed
-        ),
+        "score": lambda count: greedy(model, prompts[:count], judge, **size),
+        "sample": lambda count, most: sampled(model, prompts[:most], judge, count=count, seed=seed, **size),
     }
 
 

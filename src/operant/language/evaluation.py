@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from operant import ops, streams
-from operant.language.engines.native import NativeEngine
+from operant.language.engines.native import ROWS, NativeEngine
 from operant.language.engines.protocol import Sampling
 from operant.language.models import LanguageModel
 from operant.language.rollouts import Answers, Judge, judge
@@ -40,7 +40,7 @@ class Sampled:
 
 
 def greedy(
-    model: LanguageModel, prompts: Sequence[Prompt], rewards: Judge, *, max_tokens: int
+    model: LanguageModel, prompts: Sequence[Prompt], rewards: Judge, *, max_tokens: int, rows: int = ROWS
 ) -> tuple[list[float], list[dict[str, Any]]]:
     """Score the likeliest answers.
 
@@ -49,16 +49,17 @@ def greedy(
         prompts: held-out ones.
         rewards: score; an answer without a reward scores 0.
         max_tokens: longest answer.
+        rows: answers that are written at once.
 
     Returns:
         The reward of each prompt; and what was answered to the first few, to be looked at: the likeliest answer to each
         (`temperature` 0), then others that were drawn.
     """
     sampling = Sampling(max_tokens=max_tokens, temperature=0)
-    answers = ask(model, prompts, 1, sampling, generator=torch.Generator())
+    answers = ask(model, prompts, 1, sampling, generator=torch.Generator(), rows=rows)
     scores = judge(rewards, answers).total.nan_to_num().tolist()
     sampling, generator = Sampling(max_tokens=max_tokens), streams.torch_generator(0, "shown answers")
-    drawn = ask(model, prompts[:SHOWN], DRAWN, sampling, generator=generator)
+    drawn = ask(model, prompts[:SHOWN], DRAWN, sampling, generator=generator, rows=rows)
     others = judge(rewards, drawn).total.nan_to_num().tolist()
     return scores, [*_shown(answers, scores, 0.0)[:SHOWN], *_shown(drawn, others, 1.0)]
 
@@ -80,7 +81,14 @@ def _shown(answers: Answers, scores: Sequence[float], temperature: float) -> lis
 
 
 def sampled(
-    model: LanguageModel, prompts: Sequence[Prompt], rewards: Judge, *, max_tokens: int, count: int, seed: int
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    rewards: Judge,
+    *,
+    max_tokens: int,
+    count: int,
+    seed: int,
+    rows: int = ROWS,
 ) -> Sampled:
     """Score `count` answers to each prompt, drawn at temperature 1.
 
@@ -91,9 +99,10 @@ def sampled(
         max_tokens: longest answer.
         count: answers per prompt.
         seed: of chance.
+        rows: answers that are written at once.
     """
     generator = streams.torch_generator(seed, "evaluation")
-    answers = ask(model, prompts, count, Sampling(max_tokens=max_tokens), generator=generator)
+    answers = ask(model, prompts, count, Sampling(max_tokens=max_tokens), generator=generator, rows=rows)
     total = judge(rewards, answers).total.nan_to_num().view(-1, count)
     right = (total >= 1).sum(1)
     ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= count]
@@ -106,10 +115,17 @@ def sampled(
 
 
 def ask(
-    model: LanguageModel, prompts: Sequence[Prompt], count: int, sampling: Sampling, *, generator: torch.Generator
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    count: int,
+    sampling: Sampling,
+    *,
+    generator: torch.Generator,
+    rows: int = ROWS,
 ) -> Answers:
-    """Return `count` answers to each prompt, side by side."""
-    found = NativeEngine(model).generate([p.prompt for p in prompts], count, sampling, generator=generator)
+    """Return `count` answers to each prompt, side by side, at most `rows` of them written at once."""
+    engine = NativeEngine(model, rows=rows)
+    found = engine.generate([p.prompt for p in prompts], count, sampling, generator=generator)
     completions = [completion for answers in found for completion in answers]
     texts = [decode(model.tokenizer, completion.ids) for completion in completions]
     return Answers([prompt for prompt in prompts for _ in range(count)], completions, texts)

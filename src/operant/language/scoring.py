@@ -169,8 +169,8 @@ class RewardModelFunction:
 def step_ends(tokenizer: Any, ids: Sequence[int], separator: str) -> list[int]:
     """Return the index of the last token of each step of a completion.
 
-    A step ends in the separator, the last one with the completion. Where nothing but the end of sequence is behind the
-    last separator, the step before it is the last one.
+    A step ends in the separator, the last one with the completion and its end of sequence. Where nothing but that is
+    behind the last separator, the step before it is the last one.
 
     Args:
         tokenizer: that the ids are of.
@@ -183,7 +183,9 @@ def step_ends(tokenizer: Any, ids: Sequence[int], separator: str) -> list[int]:
         end = last_token(tokenizer, ids, place)
         if end is not None and end not in ends:
             ends.append(end)
-    return ends if ends and place == len(text) else [*ends, len(ids) - 1]
+    if ends and place == len(text):
+        ends.pop()
+    return [*ends, len(ids) - 1]
 
 
 def load_scorer(
