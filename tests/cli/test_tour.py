@@ -92,3 +92,26 @@ def test_the_tour_visits_every_stop(statuses, expected, cli, tmp_path, monkeypat
 
 def test_stops_say_what_happens():
     assert all(stop.title and stop.text for stop in tour.STOPS)
+
+
+def test_a_model_learns_to_add_on_a_small_scale(tmp_path, capsys):
+    small = {"budget": 64, "train_rows": 64, "held_out": 8}
+    status = tour.calculate(
+        tmp_path, Interruption(), seeds=(0, 1), imitation=small, rewards=small | {"prompts": 8, "group": 4}
+    )
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["0"], ["1"]) and "%" in line]
+    gained = [float(after[:-1]) - float(before[:-1]) for _, before, after in rows]
+    assert len(gained) == 2
+    assert status == (0 if min(gained) >= 25 and all(float(row[2][:-1]) >= 85 for row in rows) else 1)
+    assert "prompt" in out
+    assert load(tmp_path / "grpo-arithmetic-1").experiment.members[0].learner.config.init == str(
+        tmp_path / "sft-arithmetic-1"
+    )
+    assert f"operant chat {tmp_path / 'grpo-arithmetic-1'}" in out
+
+
+def test_without_the_language_extra_the_tour_says_how_to_get_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(tour, "missing", lambda modules: modules)
+    assert tour.calculate(tmp_path, Interruption()) == 0
+    assert 'pip install "operant[language]"' in capsys.readouterr().out
