@@ -1,0 +1,128 @@
+"""Does raising the upper clip keep entropy up (DAPO; Yu et al. 2025, arXiv:2503.14476, section 3.1)?
+
+A ratio that has risen above 1 + ε loses its gradient, which caps an unlikely token at (1 + ε) times its probability
+while a likely one has nothing to lose: ε = 0.2 lets 0.01 become 0.012. DAPO raises the upper ε alone to 0.28; Magistral
+takes 0.26 to 0.3, ProRL 0.4.
+
+A task with many right answers: `47<` is answered by any larger number of two digits. A small language model that says
+the next number half of the time, and any number otherwise, is trained by GRPO with several passes over each batch, or
+else nothing would be clipped; nothing else differs. Five seeds, one start. The entropies of the second half of training
+are reported, whichever is higher.
+
+    python experiments/clip_higher.py            # about three minutes; goes on where it was stopped
+    python experiments/clip_higher.py --draw
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from checks import COLOURS, conclude, panels, save
+from tuning import Cells, arguments, demonstrate, interval, learner_of, reinforce, small
+
+from operant.language import GRPOConfig
+from operant.language.models import LanguageModel
+from operant.language.tasks import Row, Task
+from operant.state import State
+
+SEEDS, BATCHES = range(5), 80
+ARMS = {"0.2 / 0.2": 0.2, "0.2 / 0.28": 0.28, "0.2 / 0.4": 0.4}
+COMMON: dict[str, Any] = {
+    "prompts": 16,
+    "group": 16,
+    "minibatches": 2,
+    "epochs": 4,
+    "learning_rate": 3e-4,
+    "warmup": 0.05,
+    "weights": "token_mean",
+}
+KEPT = ("entropy", "reward", "clip_ratio/high_mean", "clip_ratio/low_mean")
+
+
+def make(generator: np.random.Generator) -> Row:
+    """Draw a number of two digits, and one that demonstrates."""
+    number, other = generator.integers(10, 99), generator.integers(10, 100)
+    shown = number + 1 if generator.random() < 0.5 else other
+    return {"prompt": f"{number}<", "completion": f"{shown}", "answer": f"{number}"}
+
+
+def larger(completions: list[str], answer: list[str], **_: object) -> list[float | None]:
+    """Reward 1 for a larger number of two digits, else 0."""
+    return [
+        float(len(text) == 2 and text.isdecimal() and text > below)
+        for text, below in zip(completions, answer, strict=True)
+    ]
+
+
+TASK = Task("larger", "Name a larger number, as in 47<", make, (larger,), max_completion=4)
+
+
+def begin() -> tuple[LanguageModel, State]:
+    """Return a model that says the next number half of the time."""
+    model = small()
+    return model, demonstrate(model, TASK.rows("train", 8000, seed=0, distinct=False), epochs=4, learning_rate=4e-3)
+
+
+def learn(model: LanguageModel, start: State, high: float, seed: int) -> dict[str, list[float]]:
+    """Train with an upper clip, and keep what is compared."""
+    model.load_state_dict(start)
+    config = GRPOConfig(**COMMON, clip_low=0.2, clip_high=high)
+    records = reinforce(learner_of(model, TASK, config, seed=seed, batches=BATCHES, train_rows=60), BATCHES)
+    return {name: [record[name] for record in records] for name in KEPT}
+
+
+def draw(curves: dict[str, np.ndarray]) -> None:
+    """Draw what is compared, smoothed over five batches: the mean of the seeds and its interval."""
+    figure, axes = panels(3)
+    titles = ("entropy, nats a token", "reward", "tokens above the upper clip")
+    for axis, name, title in zip(axes, KEPT[:3], titles, strict=True):
+        for colour, arm in zip(COLOURS, ARMS, strict=False):
+            table = np.apply_along_axis(
+                lambda row: np.convolve(row, np.ones(5) / 5, "valid"), 1, curves[f"{arm}: {name}"]
+            )
+            low, high = np.array([interval(column) for column in table.T]).T
+            at = np.arange(table.shape[1]) + 3
+            axis.plot(at, table.mean(0), color=colour, label=arm)
+            axis.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+        axis.set(title=title, xlabel="batches")
+    save(figure, __file__, axes)
+
+
+def main() -> None:
+    """Train, draw; fail if a claim does not hold."""
+    given = arguments(__doc__)
+    torch.set_num_threads(1)
+    cells = Cells(__file__)
+    if not given.draw:
+        model, start = begin()
+        for seed in SEEDS:
+            for arm, high in ARMS.items():
+                cells(f"{arm}, seed {seed}", lambda h=high, s=seed: learn(model, start, h, s))
+    curves = {
+        f"{arm}: {name}": np.array([cells.found[f"{arm}, seed {seed}"][name] for seed in SEEDS])
+        for arm in ARMS
+        for name in KEPT
+    }
+    late = {arm: {name: curves[f"{arm}: {name}"][:, BATCHES // 2 :].mean(1) for name in KEPT} for arm in ARMS}
+    symmetric = late["0.2 / 0.2"]["entropy"]
+    gains = {arm: late[arm]["entropy"] - symmetric for arm in ARMS if arm != "0.2 / 0.2"}
+    clipped = [curves[f"{arm}: clip_ratio/high_mean"].mean() for arm in ARMS]
+    claims = {
+        "with a higher clip fewer tokens are clipped": clipped[0] > clipped[1] > clipped[2] > 0,
+        "every arm learns": all(float(late[arm]["reward"].min()) > 0.9 for arm in ARMS),
+    }
+    draw(curves)
+    for arm, found in late.items():
+        print(arm, {name: values.mean().round(4) for name, values in found.items()})
+    results = {
+        "second half": late,
+        "more entropy than 0.2 / 0.2": {
+            arm: {"mean": gain.mean(), "interval": interval(gain), "seeds": gain} for arm, gain in gains.items()
+        },
+        "curves": curves,
+    }
+    conclude(__file__, results, [], claims)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Claim: dividing by each answer's length makes wrong answers longer (Liu et al. 2025, arXiv:2503.20783, section 3.1).
+
+The mean over an answer's tokens gives each token of a long answer less of the blame for being wrong, and of the praise
+for being right: what follows a mistake grows, what follows a right result shrinks. Dr. GRPO divides by a constant, and
+takes the advantage as it is, without the standard deviation of the group.
+
+Sums of two digits, where length is free: an answer is a result and a tail of any length, and only the result is
+rewarded. In demonstrations the result is wrong every other time; then the tail is of question marks, else of dots, six
+of either on average. So the first policy errs, knows when it does, and has no reason to write more or less. Three ways
+of the same learner, five seeds, one start: GRPO, GRPO without the standard deviation, Dr. GRPO. Every few batches 560
+sampled answers tell the mean length of right and of wrong ones.
+
+    python experiments/response_length.py            # about five minutes; goes on where it was stopped
+    python experiments/response_length.py --draw
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from checks import COLOURS, conclude, panels, save
+from tuning import Cells, arguments, demonstrate, interval, learner_of, reinforce, small
+
+from operant import streams
+from operant.language import GRPOConfig, tokenised
+from operant.language.engines.protocol import Sampling
+from operant.language.evaluation import ask
+from operant.language.models import LanguageModel
+from operant.language.tasks import Row, Task
+from operant.state import State
+
+SEEDS, BATCHES, EVERY, DOTS, LONGEST = range(5), 60, 5, 6, 48
+WAYS: dict[str, dict[str, str]] = {
+    "GRPO": {"weights": "sequence_mean", "advantage": "group"},
+    "GRPO without deviation": {"weights": "sequence_mean", "advantage": "mean"},
+    "Dr. GRPO": {"weights": "constant", "advantage": "mean"},
+}
+COMMON: dict[str, Any] = {"prompts": 16, "group": 16, "learning_rate": 3e-4, "warmup": 0.05}
+
+
+def make(generator: np.random.Generator) -> Row:
+    """Draw a sum."""
+    first, second = generator.integers(10, size=2)
+    return {"prompt": f"{first}+{second}=", "completion": f"{first + second} ", "answer": f"{first + second}"}
+
+
+def first_word(completions: list[str], answer: list[str], **_: object) -> list[float | None]:
+    """Reward 1 where the result is right, whatever comes behind it, else 0."""
+    return [float(text.split(" ")[0] == right) for text, right in zip(completions, answer, strict=True)]
+
+
+TASK = Task("sums with tails", "Add two digits, as in 3+4=", make, (first_word,), max_completion=LONGEST)
+
+
+def begin() -> tuple[LanguageModel, State]:
+    """Return a model that has seen results, right or wrong, with a tail behind them."""
+    generator = np.random.default_rng(streams.seed_sequence(0, "demonstrations"))
+    rows = TASK.rows("train", 6000, seed=0, distinct=False)
+    for row in rows:
+        result = row["answer"] if generator.random() < 0.5 else f"{generator.integers(19)}"
+        dots = min(int(generator.geometric(1 / (DOTS + 1))) - 1, LONGEST - 5)
+        row["completion"] = f"{result} {('.' if result == row['answer'] else '?') * dots}"
+    model = small()
+    return model, demonstrate(model, rows, epochs=10, learning_rate=4e-3)
+
+
+def look(model: LanguageModel, seed: int) -> dict[str, float]:
+    """Return the accuracy and the mean length in tokens of right and wrong answers to the prompts of training."""
+    prompts = tokenised.prompts(model.tokenizer, TASK.rows("train", 70, seed=0), max_prompt=16)
+    generator = streams.torch_generator(seed, "lengths")
+    answers = ask(model, prompts, 8, Sampling(max_tokens=LONGEST), generator=generator)
+    right = np.array(first_word(answers.texts, [p.row["answer"] for p in answers.prompts]), dtype=bool)
+    lengths = np.array([len(c.ids) for c in answers.completions], dtype=float)
+    means = {name: float(lengths[of].mean()) if of.any() else np.nan for name, of in ways_to_end(right)}
+    return {"accuracy": float(right.mean()), **means}
+
+
+def ways_to_end(right: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """Return names and masks of right and wrong answers."""
+    return [("right", right), ("wrong", ~right)]
+
+
+def learn(model: LanguageModel, start: State, way: str, seed: int) -> list[dict[str, float]]:
+    """Train one way, and look every few batches, before the first one too."""
+    model.load_state_dict(start)
+    config = GRPOConfig(**{**COMMON, **WAYS[way]})
+    seen = [{"batches": 0.0, **look(model, seed)}]
+
+    def watch(learner: Any, metrics: dict[str, float]) -> None:
+        if learner.iterations % EVERY == 0:
+            seen.append({"batches": float(learner.iterations), **look(model, seed)})
+
+    learner = learner_of(model, TASK, config, seed=seed, batches=BATCHES, train_rows=70)
+    reinforce(learner, BATCHES, watch)
+    return seen
+
+
+def draw(curves: dict[str, np.ndarray], at: np.ndarray) -> None:
+    """Draw lengths and accuracy: the mean of the seeds and its interval."""
+    figure, axes = panels(3)
+    titles = ("wrong answers, tokens", "right answers, tokens", "accuracy")
+    for axis, kind, title in zip(axes, ("wrong", "right", "accuracy"), titles, strict=True):
+        for colour, way in zip(COLOURS, WAYS, strict=False):
+            table = curves[f"{way}: {kind}"]
+            low, high = np.array([interval(column) for column in table.T]).T
+            axis.plot(at, table.mean(0), color=colour, label=way)
+            axis.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+        axis.set(title=title, xlabel="batches")
+    save(figure, __file__, axes)
+
+
+def main() -> None:
+    """Train, draw; fail if a claim does not hold."""
+    given = arguments(__doc__)
+    torch.set_num_threads(1)
+    cells = Cells(__file__)
+    if not given.draw:
+        model, start = begin()
+        for seed in SEEDS:
+            for way in WAYS:
+                cells(f"{way}, seed {seed}", lambda w=way, s=seed: learn(model, start, w, s))
+    curves = {
+        f"{way}: {kind}": np.array(
+            [[point[kind] for point in cells.found[f"{way}, seed {seed}"]] for seed in SEEDS], dtype=float
+        )
+        for way in WAYS
+        for kind in ("wrong", "right", "accuracy")
+    }
+    at = np.arange(BATCHES // EVERY + 1) * EVERY
+    growth = {way: growths(curves[f"{way}: wrong"]) for way in WAYS}
+    shrinking = {way: growths(curves[f"{way}: right"]) for way in WAYS}
+    difference = growth["GRPO"] - growth["Dr. GRPO"]
+    claims = {
+        "GRPO: what is wrong grows, for every seed": bool((growth["GRPO"] > 0).all()),
+        "it grows more than with Dr. GRPO": interval(difference)[0] > 0,
+    }
+    draw(curves, at)
+    for way in WAYS:
+        print(way, "wrong", growth[way].round(2), "right", shrinking[way].round(2))
+    results = {
+        "growth of wrong answers": {
+            way: {"mean": g.mean(), "interval": interval(g), "seeds": g} for way, g in growth.items()
+        },
+        "growth of right answers": {
+            way: {"mean": g.mean(), "interval": interval(g), "seeds": g} for way, g in shrinking.items()
+        },
+        "GRPO less Dr. GRPO": {"mean": difference.mean(), "interval": interval(difference)},
+        "final accuracy": {way: curves[f"{way}: accuracy"][:, -1] for way in WAYS},
+        "batches": at,
+        "curves": curves,
+    }
+    conclude(__file__, results, [], claims)
+
+
+def growths(table: np.ndarray) -> np.ndarray:
+    """Return by how many tokens the mean of the last quarter is above the first point, for each seed."""
+    return np.nanmean(table[:, -(table.shape[1] // 4) :], axis=1) - table[:, 0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""What the experiments about language models share: a small model, its start, and what it learns from its own answers.
+
+Models have some ten thousand to a hundred thousand parameters and read single characters, tasks are short sums, so
+that a hundred batches take seconds: enough to see the direction of an effect, not its size in large models.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from operant import streams
+from operant.language import GRPO, SFT, GRPOConfig, SFTConfig, tokenised
+from operant.language.engines.native import NativeEngine
+from operant.language.evaluation import sampled
+from operant.language.models import INITIAL_STD, LanguageModel
+from operant.language.rewards import combine
+from operant.language.stepping import Stepper
+from operant.language.tasks import Task
+from operant.language.tokens import character_tokenizer, stop_ids
+from operant.runtime.statistics import stratified_bootstrap
+from operant.state import State, clone
+
+PROMPT = 64
+"""Tokens that a prompt may have."""
+
+
+def small(*, width: int = 64, layers: int = 2, heads: int = 4, seed: int = 0) -> LanguageModel:
+    """Return a Llama with random weights that reads characters."""
+    tokenizer = character_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    with torch.random.fork_rng(devices=[]):  # transformers draws from the global generator
+        network = AutoModelForCausalLM.from_config(config)
+    generator = streams.torch_generator(seed, "weights")
+    for parameter in network.parameters():
+        if parameter.ndim >= 2:
+            torch.nn.init.normal_(parameter, std=INITIAL_STD, generator=generator)
+    return LanguageModel(network, tokenizer, stop=stop_ids(tokenizer, None))
+
+
+def demonstrate(
+    model: LanguageModel, rows: Sequence[dict[str, Any]], *, epochs: float, seed: int = 0, **values: Any
+) -> State:
+    """Fine-tune a model on demonstrations, and return its weights.
+
+    Args:
+        model: is changed.
+        rows: prompt and completion each.
+        epochs: how often every row is seen.
+        seed: of the order.
+        **values: fields of `SFTConfig` that differ from `learning_rate=2e-3`, a cosine and `weight_decay=0.1`.
+    """
+    config = SFTConfig(
+        **{"learning_rate": 2e-3, "schedule": "cosine", "warmup": 0.05, "weight_decay": 0.1, "keep_best": False}
+        | values
+    )
+    limits = {"max_prompt": PROMPT, "max_completion": 10 * PROMPT}
+    samples = tokenised.demonstrations(model.tokenizer, rows, eos_ids=model.stop, **limits)
+    learner = SFT(config, model, samples, samples[:1], seed=seed, budget=round(epochs * len(samples)))
+    while learner.consumed < learner.budget:
+        learner.iterate()
+    return clone(model.state_dict())
+
+
+def erring(task: Task, *, rows: int, epochs: float, seed: int = 0, **values: Any) -> tuple[LanguageModel, State]:
+    """Return a small model, and its weights, after demonstrations of which half have a mistake and what follows of it.
+
+    So the policy knows what is right and is not sure of it, as one that has read much: there is something to explore.
+
+    Args:
+        task: has answers of steps.
+        rows: demonstrations.
+        epochs: how often each is seen.
+        seed: of weights, demonstrations and order.
+        **values: as of `demonstrate`.
+    """
+    model = small(seed=seed)
+    shown = [
+        {"prompt": row["prompt"], "completion": "\n".join(row["completions"])}
+        for row in task.stepwise_rows("train", rows, seed=seed)
+    ]
+    return model, demonstrate(model, shown, epochs=epochs, seed=seed, **values)
+
+
+class Examination:
+    """Held-out prompts of a task, and how well a model answers them.
+
+    Args:
+        model: whose tokenizer reads them.
+        task: makes and rewards them.
+        prompts: how many.
+        max_tokens: longest answer; None: the task's.
+    """
+
+    def __init__(self, model: LanguageModel, task: Task, *, prompts: int, max_tokens: int | None = None):
+        self.prompts = tokenised.prompts(model.tokenizer, task.rows("held-out", prompts, seed=0), max_prompt=PROMPT)
+        self.judge = combine(list(task.rewards), None)
+        self.max_tokens = max_tokens or task.max_completion
+
+    def average(self, model: LanguageModel, count: int, *, seed: int = 0) -> float:
+        """Return the mean reward of `count` answers to each prompt, drawn at temperature 1 (avg@count)."""
+        return sampled(model, self.prompts, self.judge, max_tokens=self.max_tokens, count=count, seed=seed).average
+
+
+class Recorder(Stepper):
+    """A stepper that writes gradients down and changes nothing, so that every batch is sampled from one policy.
+
+    Attributes:
+        gradients: `[D]` of each optimizer step.
+    """
+
+    def __init__(self, learner: GRPO):
+        super().__init__(learner.model.trained(), learner.config)
+        self.gradients: list[torch.Tensor] = []
+        self.steps = 1  # nothing is checked as at a start
+
+    def step(self, progress: float) -> tuple[torch.Tensor, float]:
+        """Remember the gradient, and forget it where it was gathered."""
+        flat = torch.cat([value.grad.flatten() for value in self.parameters.values() if value.grad is not None])
+        for value in self.parameters.values():
+            value.grad = None
+        self.gradients.append(flat)
+        return flat.norm(), 0.0
+
+
+def learner_of(
+    model: LanguageModel, task: Task, config: GRPOConfig, *, seed: int, batches: int, train_rows: int
+) -> GRPO:
+    """Return a learner that goes on from what a model is now.
+
+    Args:
+        model: is trained.
+        task: makes prompts and rewards answers.
+        config: of GRPO; `max_completion` may cut answers earlier than the task does.
+        seed: of prompts, their order and chance.
+        batches: how many there will be.
+        train_rows: prompts to train on.
+    """
+    prompts = tokenised.prompts(model.tokenizer, task.rows("train", train_rows, seed=seed), max_prompt=PROMPT)
+    longest, budget = config.max_completion or task.max_completion, batches * config.prompts
+    judge = combine(list(task.rewards), None)
+    return GRPO(config, model, NativeEngine(model), prompts, judge, max_tokens=longest, seed=seed, budget=budget)
+
+
+def reinforce(
+    learner: GRPO, batches: int, watch: Callable[[GRPO, dict[str, float]], None] = lambda learner, metrics: None
+) -> list[dict[str, float]]:
+    """Train with GRPO, or what grew out of it, and return what was measured in every batch.
+
+    Args:
+        learner: as of `learner_of`.
+        batches: how many.
+        watch: sees the learner and the metrics after each batch, and may add to them.
+
+    Returns:
+        Metrics of every batch, with `prompts` asked, `rollouts` sampled and optimizer `steps` taken so far.
+    """
+    records: list[dict[str, float]] = []
+    for _ in range(batches):
+        metrics = {name: float(value) for name, value in learner.iterate().items()}
+        config, asked = learner.config, learner.consumed
+        metrics |= {
+            "prompts": float(asked),
+            "rollouts": float(asked * (config.group + config.statistics)),
+            "steps": float(learner.stepper.steps),
+        }
+        watch(learner, metrics)
+        records.append(metrics)
+    return records
+
+
+def interval(values: ArrayLike) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of a mean over seeds."""
+    return stratified_bootstrap(np.asarray(values, dtype=np.float64), lambda drawn: drawn.mean(-1))
+
+
+class Cells:
+    """Raw results of the cells of an experiment, each written down when it ends, so that a second start goes on.
+
+    Args:
+        file: of the experiment; the results lie beside it.
+    """
+
+    def __init__(self, file: str):
+        self.path = Path(file).with_suffix(".cells.json")
+        self.found: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
+
+    def __call__(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return the result of a cell, made now if it is not there."""
+        if name not in self.found:
+            self.found[name] = make()
+            self.path.write_text(json.dumps(self.found, separators=(",", ":")) + "\n")
+        return self.found[name]
+
+
+def arguments(description: str | None) -> argparse.Namespace:
+    """Read the command line: `--draw` redraws from the results."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draw", action="store_true", help="draw again from the results, without training")
+    return parser.parse_args()
