@@ -14,7 +14,15 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "reward-model": {"learning_rate": 3e-4, "schedule": "cosine", "warmup": 0.05},
     "process-reward-model": {"learning_rate": 1e-3, "schedule": "cosine", "warmup": 0.05},
     "dpo": {"learning_rate": 3e-5},
-    "rlhf": {"learning_rate": 1e-4, "critic_learning_rate": 1e-3, "critic_warmup": 2},
+    "rlhf": {
+        "learning_rate": 5e-4,
+        "critic_learning_rate": 1e-3,
+        "critic_warmup": 2,
+        "schedule": "linear",
+        "epochs": 1,
+        "minibatches": 4,
+        "kl_coefficient": 0.1,
+    },
     "iterative-grpo": {"learning_rate": 3e-4, "reward_learning_rate": 1e-4, "warmup": 0.02},
     "grpo": {"learning_rate": 3e-4, "warmup": 0.02},
 }
