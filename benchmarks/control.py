@@ -66,14 +66,19 @@ def peer(kind: Any, task: str, environments: int, **parameters: Any) -> Measure:
     return measure
 
 
-def own(name: str, task: str, *, seeds: int = 1, backend: str = "auto", **parameters: Any) -> Measure:
+def own(
+    name: str, task: str, *, seeds: int = 1, backend: str = "auto", compiled: bool = False, **parameters: Any
+) -> Measure:
     """Return the measurement of one of operant's algorithms; parameters as `operant.configure` takes them."""
 
     def measure(seconds: float) -> float:
         config = operant.configure(name, task, **parameters)
-        settings = Settings(name, task, seeds=tuple(range(seeds)), budget=10**8, env_backend=backend)  # pyright: ignore[reportArgumentType]
+        choices: dict[str, Any] = {"env_backend": backend, "compile": "on" if compiled else "off"}
+        settings = Settings(name, task, seeds=tuple(range(seeds)), budget=10**8, **choices)
         experiment = assemble(catalog.find(name), settings, config, device="cpu")
         learner = experiment.learner
+        while learner.consumed < 2_000:  # compiled, and past the warm-up of the memory
+            learner.iterate()
         begin = time.perf_counter()
         while time.perf_counter() - begin < WARM_UP:
             learner.iterate()
@@ -92,6 +97,7 @@ def a2c() -> Mapping[str, Measure]:
     return {
         "Stable-Baselines3": peer(stable_baselines3.A2C, "CartPole-v1", 8, n_steps=5),
         "operant, Gymnasium": own("a2c", "CartPole-v1", preset="zoo", backend="gymnasium"),
+        "operant, Gymnasium, compiled": own("a2c", "CartPole-v1", preset="zoo", backend="gymnasium", compiled=True),
         "operant, tensors": own("a2c", "CartPole-v1", preset="zoo"),
         "operant, tensors, 8 seeds": own("a2c", "CartPole-v1", preset="zoo", seeds=8),
     }
@@ -119,6 +125,9 @@ def dqn() -> Mapping[str, Measure]:
             **parameters,
         ),
         "operant, Gymnasium": own("dqn", "CartPole-v1", preset="zoo", epsilon_start=0.04, backend="gymnasium"),
+        "operant, Gymnasium, compiled": own(
+            "dqn", "CartPole-v1", preset="zoo", epsilon_start=0.04, backend="gymnasium", compiled=True
+        ),
         "operant, tensors": own("dqn", "CartPole-v1", preset="zoo", epsilon_start=0.04),
         "operant, tensors, 8 seeds": own("dqn", "CartPole-v1", preset="zoo", epsilon_start=0.04, seeds=8),
     }

@@ -2,10 +2,12 @@
 
 Every round times each competitor once, so that all of them meet the same disturbances; the table holds medians and the
 ratio of the tensor environment to each. Actions are random, so that episodes end about as often as they ever do.
-Gymnasium's vector environments spend a step on each reset, which is counted as a step, in their favour.
+Gymnasium's vector environments spend a step on each reset, which is counted as a step, in their favour; so do those of
+EnvPool, which is timed where it is installed, and has as many threads as the machine has cores.
 """
 
 import argparse
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable
@@ -30,9 +32,9 @@ def of_gymnasium(env: VectorEnv) -> Stepper:
     return lambda i: env.step(actions[i])
 
 
-def of_operant(task: str, rows: int, backend: str) -> Stepper:
+def of_operant(task: str, rows: int, backend: str, **options: str) -> Stepper:
     """Return a stepper of one of our environments."""
-    env = make(task, rows, [0], backend=backend)
+    env = make(task, rows, [0], backend=backend, **options)
     env.action_space.seed(0)
     actions = torch.stack([torch.as_tensor(env.action_space.sample()) for _ in range(ACTIONS * rows)])
     actions = actions.view(ACTIONS, rows, *actions.shape[1:])
@@ -40,13 +42,17 @@ def of_operant(task: str, rows: int, backend: str) -> Stepper:
     return lambda i: env.step(actions[i])
 
 
-def competitors(task: str, rows: int) -> dict[str, Stepper]:
-    """Return all that can run ``rows`` copies of a task, ours first."""
+def competitors(task: str, rows: int, *, processes: bool) -> dict[str, Stepper]:
+    """Return all that can run ``rows`` copies of a task, ours first; with a process for each copy if so wanted."""
     steppers = {
         "operant tensor": of_operant(task, rows, "tensor"),
         "operant adapter": of_operant(task, rows, "gymnasium"),
         "gymnasium sync": of_gymnasium(gymnasium.make_vec(task, rows, vectorization_mode="sync")),
     }
+    if processes:
+        steppers["operant processes"] = of_operant(task, rows, "gymnasium", vectorization="async")
+    if importlib.util.find_spec("envpool") is not None:
+        steppers["operant EnvPool"] = of_operant(task, rows, "envpool")
     if gymnasium.spec(task).vector_entry_point is not None:
         vector = gymnasium.make_vec(task, rows, vectorization_mode="vector_entry_point")
         steppers["gymnasium vector"] = of_gymnasium(vector)
@@ -71,12 +77,13 @@ def main() -> None:
     parser.add_argument(
         "--tasks", nargs="+", default=list(TENSOR_ENVS), choices=list(TENSOR_ENVS), help="Gymnasium ids"
     )
+    parser.add_argument("--processes", type=int, default=8, help="most environments that get a process each")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{'task':26}{'rows':>6}  {'environment':18}{'steps/s':>12}{'tensor is':>12}")
     for task in arguments.tasks:
         for rows in arguments.rows:
-            steppers = competitors(task, rows)
+            steppers = competitors(task, rows, processes=rows <= arguments.processes)
             speeds: dict[str, list[float]] = {name: [] for name in steppers}
             for _ in range(arguments.repeats):
                 for name, stepper in steppers.items():

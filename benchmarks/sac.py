@@ -6,7 +6,9 @@ Three questions, each answered by medians over rounds in which every competitor 
   products, counted exactly, over the rate of 256 x 256 x 256 products that is measured in the same rounds. Both are
   timed on the processor's clock of this process, so that other programs on the machine take no part.
 - How many environment steps a second, an update after each, beside Stable-Baselines3 and SBX, hyperparameters equal?
-- What do 16 seeds as one program cost, and what does `torch.set_float32_matmul_precision("medium")` change?
+  All have one core: JAX has more threads than it is told to have.
+- What do 16 seeds as one program cost, what does `torch.set_float32_matmul_precision("medium")` change, and what
+  are compiled updates worth?
 
     python benchmarks/sac.py [--rounds 5] [--seconds 3] [--sbx-python PATH] [--json]
 
@@ -30,11 +32,14 @@ import torch
 from operant.control.sac import SAC, SACConfig
 from operant.control.td3 import TD3, TD3Config
 from operant.envs import make
+from operant.nets import programs
 
 TASK, HIDDEN, BATCH, WARMUP = "Pendulum-v1", (256, 256), 256, 100
 OBSERVATION, ACTION = 3, 1
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {"sac": (SAC, SACConfig), "td3": (TD3, TD3Config)}
 SIDE, PRODUCTS = 256, 10
+VARIANTS = ("highest", "medium", "compiled")
+"""Precision of matrix products, as the updates are written; and the highest with compiled updates."""
 
 PEER = """
 import os, sys, time
@@ -101,18 +106,25 @@ def operations(name: str) -> float:
     return actor + targets + learn_critics + improve / TD3Config().delay
 
 
-def learner(name: str, seeds: int) -> Any:
-    """Make operant's learner with its environments in Gymnasium, as the peers have them, and a warm memory."""
+def learner(name: str, seeds: int, variant: str) -> Any:
+    """Make operant's learner with its environments in Gymnasium, as the peers have them, a warm memory."""
     kind, config = KINDS[name]
     settings = config(warmup=WARMUP, capacity=100_000, hidden=HIDDEN, batch=BATCH, rounds=10)
     made = kind(settings, make(TASK, 1, range(seeds), backend="gymnasium"), seeds=range(seeds), budget=10**6)
+    for program in programs(made):
+        program.compiled = variant == "compiled"
     made.iterate()
     return made
 
 
-def matrix_seconds(precision: str) -> float:
+def choose(variant: str) -> None:
+    """Set the precision of a variant."""
+    torch.set_float32_matmul_precision("medium" if variant == "medium" else "highest")
+
+
+def matrix_seconds(variant: str) -> float:
     """Return the processor seconds of one matrix product."""
-    torch.set_float32_matmul_precision(precision)
+    choose(variant)
     left, right, out = (torch.ones(SIDE, SIDE) for _ in range(3))
     start = time.process_time()
     for _ in range(PRODUCTS):
@@ -120,18 +132,18 @@ def matrix_seconds(precision: str) -> float:
     return (time.process_time() - start) / PRODUCTS
 
 
-def update_seconds(made: Any, precision: str, updates: int) -> float:
+def update_seconds(made: Any, variant: str, updates: int) -> float:
     """Return the processor seconds of one update, sampling included."""
-    torch.set_float32_matmul_precision(precision)
+    choose(variant)
     start = time.process_time()
     for _ in range(updates):
         made.improve(made.experience.sample(BATCH, gamma=made.config.gamma))
     return (time.process_time() - start) / updates
 
 
-def steps_per_second(made: Any, precision: str, seconds: float) -> float:
+def steps_per_second(made: Any, variant: str, seconds: float) -> float:
     """Return environment steps a second of all seeds together, an update after each."""
-    torch.set_float32_matmul_precision(precision)
+    choose(variant)
     steps, start = made.consumed, time.perf_counter()
     while time.perf_counter() - start < seconds:
         made.iterate()
@@ -150,24 +162,28 @@ def peer(python: str, library: str, name: str, seconds: float) -> float:
 
 def shares(rounds: int, seeds: tuple[int, ...]) -> dict[str, dict[str, float]]:
     """Measure the matrix rate and the updates in turn; return medians."""
-    made = {(name, count): learner(name, count) for name in KINDS for count in seeds}
+    made = {
+        (variant, name, count): learner(name, count, variant)
+        for variant in VARIANTS
+        for name in KINDS
+        for count in seeds
+    }
     ratios: dict[tuple[str, str, int], list[float]] = {}
     costs: dict[tuple[str, str, int], list[float]] = {}
     rates: dict[str, list[float]] = {}
     for _ in range(rounds):
-        for precision in ("highest", "medium"):
-            for (name, count), one in made.items():
-                before = matrix_seconds(precision)
-                cost = update_seconds(one, precision, max(2, 20 // count))
-                matrix = (before + matrix_seconds(precision)) / 2
-                rate = 2 * SIDE**3 / matrix
-                rates.setdefault(precision, []).append(rate)
-                costs.setdefault((precision, name, count), []).append(cost)
-                ratios.setdefault((precision, name, count), []).append(operations(name) * count / rate / cost)
+        for (variant, name, count), one in made.items():
+            before = matrix_seconds(variant)
+            cost = update_seconds(one, variant, max(2, 20 // count))
+            matrix = (before + matrix_seconds(variant)) / 2
+            rate = 2 * SIDE**3 / matrix
+            rates.setdefault(variant, []).append(rate)
+            costs.setdefault((variant, name, count), []).append(cost)
+            ratios.setdefault((variant, name, count), []).append(operations(name) * count / rate / cost)
     for one in made.values():
         one.close()
     torch.set_float32_matmul_precision("highest")
-    result = {"rate": {precision: statistics.median(values) for precision, values in rates.items()}}
+    result = {"rate": {variant: statistics.median(values) for variant, values in rates.items()}}
     for key, values in ratios.items():
         result["/".join(map(str, key))] = {
             "share": statistics.median(values),
@@ -180,14 +196,16 @@ def shares(rounds: int, seeds: tuple[int, ...]) -> dict[str, dict[str, float]]:
 def speeds(rounds: int, seconds: float, sbx: str | None) -> dict[str, list[float]]:
     """Measure environment steps a second of everyone in turn."""
     result: dict[str, list[float]] = {}
-    made = {name: learner(name, 1) for name in KINDS}
+    made = {(name, variant): learner(name, 1, variant) for name in KINDS for variant in VARIANTS}
     for _ in range(rounds):
-        for name, one in made.items():
+        for name in KINDS:
             contenders: dict[str, Callable[[], float]] = {
-                f"{name}: Stable-Baselines3": lambda name=name: peer(sys.executable, "sb3", name, seconds),
-                f"{name}: operant": lambda one=one: steps_per_second(one, "highest", seconds),
-                f"{name}: operant, medium": lambda one=one: steps_per_second(one, "medium", seconds),
+                f"{name}: Stable-Baselines3": lambda name=name: peer(sys.executable, "sb3", name, seconds)
             }
+            for variant in VARIANTS:
+                contenders[f"{name}: operant, {variant}"] = lambda name=name, variant=variant: steps_per_second(
+                    made[name, variant], variant, seconds
+                )
             if sbx:
                 contenders[f"{name}: SBX"] = lambda name=name: peer(sbx, "sbx", name, seconds)
             for label, measure in contenders.items():
@@ -208,18 +226,20 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one line with all numbers at the end")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # that of the peers' processes too
     for name in KINDS:
         print(f"{name}: {operations(name) / 1e9:.3f} GFLOP an update")
     bound = shares(args.rounds, (1, args.seeds))
-    for precision, rate in bound["rate"].items():
-        print(f"matrix rate, precision {precision}: {rate / 1e9:.0f} GFLOP/s")
+    for variant, rate in bound["rate"].items():
+        print(f"matrix rate, {variant}: {rate / 1e9:.0f} GFLOP/s")
     print(f"\n{'share of the bound':30}{'median':>10}{'best':>10}{'ms an update':>14}")
     for label, values in bound.items():
         if label != "rate":
             print(f"{label:30}{values['share']:10.2f}{values['best']:10.2f}{values['milliseconds']:14.2f}")
-    for precision in ("highest", "medium"):
-        one, many = (bound[f"{precision}/sac/{count}"]["milliseconds"] for count in (1, args.seeds))
-        print(f"{args.seeds} seeds of sac cost {many / one:.1f} x one, precision {precision}")
+    for variant in VARIANTS:
+        one, many = (bound[f"{variant}/sac/{count}"]["milliseconds"] for count in (1, args.seeds))
+        print(f"{args.seeds} seeds of sac cost {many / one:.1f} x one, {variant}")
     measured: dict[str, list[float]] = {}
     if not args.no_peers:
         if not args.sbx_python:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from operant.state import clone, copy_into, generator_state, set_generator_state
+from operant.state import Part, clone, copy_into, copy_named, generator_state, set_generator_state
 
 
 def tensors(state):
@@ -52,6 +52,26 @@ def test_copy_into_refuses_another_shape_even_if_it_broadcasts(shape):
     assert target.tolist() == [0, 0]
 
 
+def test_tensors_are_copied_by_name():
+    targets = {"a": torch.zeros(2), "b": torch.zeros(1, requires_grad=True)}
+    first = targets["a"]
+    copy_named(targets, {"b": torch.ones(1), "a": torch.tensor([2.0, 3.0])}, of="model")
+    assert first.tolist() == [2, 3]
+    assert targets["b"].tolist() == [1]
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "b", "c"), ("a", "c")])
+def test_tensors_of_other_names_are_refused_before_any_is_copied(names):
+    targets = {"a": torch.zeros(2), "b": torch.zeros(2)}
+    first = min({"a", "b"} ^ set(names))
+    message = (
+        f"the state and the critic differ in what is trained, first in '{first}': load it with the --rank of its own"
+    )
+    with pytest.raises(ValueError, match=message):
+        copy_named(targets, {name: torch.ones(2) for name in names}, of="critic", options="--rank")
+    assert targets["a"].tolist() == [0, 0]
+
+
 def test_a_generator_goes_on_where_it_was_saved():
     generator = torch.Generator().manual_seed(0)
     torch.randn(5, generator=generator)
@@ -84,3 +104,15 @@ def test_clone_shares_nothing():
     assert copy["b"][0].tolist() == [2, 3, 4, 5]
     assert len(copy["b"]) == 2
     assert len({tensor.untyped_storage().data_ptr() for tensor in tensors(copy)}) == 3
+
+
+def test_a_copy_of_a_part_says_that_it_has_not_changed():
+    mark = object()
+    original = {"memory": [Part({"x": torch.ones(2)}, mark=mark), {"x": torch.ones(2)}]}
+    copied = clone(original)
+    part, plain = copied["memory"]
+    assert isinstance(part, Part)
+    assert part.mark is mark
+    assert type(plain) is dict
+    original["memory"][0]["x"].zero_()
+    assert part["x"].tolist() == [1, 1]

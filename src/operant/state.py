@@ -10,6 +10,19 @@ State = dict[str, Any]
 """Nested dicts and lists whose leaves are tensors, ints, floats, strings, booleans or None; keys are strings."""
 
 
+class Part(dict[str, Any]):
+    """A part of a state that says whether it has changed: parts with one and the same mark hold the same.
+
+    Args:
+        entries: what it holds.
+        mark: any object; whoever makes the part gives it another one when what it holds changes.
+    """
+
+    def __init__(self, entries: Mapping[str, Any], *, mark: object) -> None:
+        super().__init__(entries)
+        self.mark = mark
+
+
 def generator_state(generator: torch.Generator) -> Tensor:
     """Return the state of `generator` as a uint8 tensor on the CPU."""
     return generator.get_state().clone()
@@ -35,10 +48,36 @@ def copy_into(target: Tensor, source: Tensor, name: str) -> None:
         target.copy_(source)
 
 
+def copy_named(
+    targets: Mapping[str, Tensor], sources: Mapping[str, Tensor], *, of: str, options: str = "configuration"
+) -> None:
+    """Copy tensors into others of the same names, in place.
+
+    Args:
+        targets: by name.
+        sources: as many, by the same names.
+        of: what the targets belong to, for the error, such as "model".
+        options: what has to be the same as in the run that the sources come from, for the error.
+
+    Raises:
+        ValueError: the names or the shapes differ.
+    """
+    if targets.keys() != sources.keys():
+        odd = min(targets.keys() ^ sources.keys())
+        raise ValueError(
+            f"the state and the {of} differ in what is trained, first in {odd!r}: load it with the {options} of its "
+            "own run"
+        )
+    for name, target in targets.items():
+        copy_into(target, sources[name], name)
+
+
 def clone(state: Any) -> Any:
     """Return a deep copy of a state whose tensors are detached and share no memory with the original."""
     if isinstance(state, Tensor):
         return state.detach().clone()
+    if isinstance(state, Part):
+        return Part({key: clone(value) for key, value in state.items()}, mark=state.mark)
     if isinstance(state, Mapping):
         return {key: clone(value) for key, value in state.items()}
     if isinstance(state, list | tuple):

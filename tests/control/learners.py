@@ -114,6 +114,23 @@ def assert_resumes_exactly(fresh, tmp_path, iterations=3):
     assert same(whole.state_dict(), second.state_dict())
 
 
+def assert_a_refused_state_changes_nothing(fresh):
+    """Check that a state that lacks a part, whichever, is refused, and leaves a learner of ``fresh()`` as it was."""
+    hit, twin, other = fresh(), fresh(), fresh()
+    for _ in range(2):
+        other.iterate()
+    for each in (hit, twin):
+        each.iterate()
+    state, before = other.state_dict(), twin.state_dict()
+    assert not same(state, before)
+    for part in state:
+        with pytest.raises(KeyError, match=part):
+            hit.load_state_dict({name: value for name, value in state.items() if name != part})
+        assert same(hit.state_dict(), before), part
+    assert_equal_metrics(twin.iterate(), hit.iterate())
+    assert same(hit.state_dict(), twin.state_dict())
+
+
 def assert_solved(learner, value, solution, *, atol=0.1):
     """Check what a learner knows of a probe: ``value(obs)`` its values (None: it has none), and its greedy actions."""
     seeds = len(learner.seeds)

@@ -154,10 +154,3 @@ def assert_dictionaries_are_learned_from(fresh, actions):
     assert set(map(tuple, seen.flatten(0, 2).tolist())) == {(0.0, 1.0, 1.0), (1.0, 0.0, -1.0)}, "name, then number"
     obs = {"number": torch.tensor([[[1.0], [-1.0]]] * 2), "name": torch.tensor([[1, 0]] * 2)}
     assert learner.act(obs, None, None)[0].shape[:2] == (2, 2)
-
-
-def recorded_gradients(learner, monkeypatch):
-    """Make a learner note the gradients of its steps by name, in place of stepping."""
-    gradients = {}
-    monkeypatch.setattr(learner, "step", lambda name, gradient: gradients.update({name: gradient.clone()}))
-    return gradients

@@ -7,6 +7,7 @@ from torch.distributions import Categorical, Independent, Normal
 
 from control.learners import (
     TASKS,
+    assert_a_refused_state_changes_nothing,
     assert_equal_metrics,
     assert_resumes_exactly,
     assert_solved,
@@ -269,6 +270,11 @@ def test_a_seed_learns_the_same_in_any_company(task):
 )
 def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, backend, config, tmp_path):
     assert_resumes_exactly(lambda: learner(task, backend=backend, **config), tmp_path)
+
+
+@pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
+def test_a_refused_state_leaves_the_learner_as_it_was(backend):
+    assert_a_refused_state_changes_nothing(lambda: learner(backend=backend, normalise_observations=True))
 
 
 def test_a_state_of_another_configuration_is_refused():

@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 import torch
 
-from control.learners import assert_solved, build
+from control.learners import assert_solved, build, same
 from control.probes import Constant, Matched
 from operant import catalog
 from operant.control.a2c import A2C, A2CConfig
@@ -184,6 +184,20 @@ def test_a_resumed_run_goes_on_from_the_same_parameters(started, tmp_path):
     second.close()
     second.close()
     assert not any(process.is_alive() for process in processes)
+
+
+@pytest.mark.parametrize("part", ["parameters", "moments", "counts"])
+def test_a_refused_state_leaves_the_learner_as_it_was(started, part):
+    first, other = started(optimizer="adam"), started(optimizer="adam")
+    for each in (first, other):
+        each.iterate()
+    before, state = first.state_dict(), other.state_dict()
+    del state[part]
+    with pytest.raises(KeyError, match=part):
+        first.load_state_dict(state)
+    assert same(first.state_dict(), before)
+    first.iterate()
+    assert first.consumed > int(before["counts"][STEPS])
 
 
 def test_workers_end_with_their_parent(tmp_path):

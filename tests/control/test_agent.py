@@ -104,3 +104,23 @@ def test_advantages_are_standardised_for_each_seed(weighted):
 def test_another_number_of_rows_is_refused():
     with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8 rows, but the environment has 6"):
         require_rows(Constant(range(6)), (0, 1), 4)
+
+
+def test_minibatches_shuffle_the_active_seeds_alone_each_by_its_own_stream():
+    it, batch = agent(), numbered()
+    streams = [torch.Generator().manual_seed(seed) for seed in (3, 5)]
+    parts = list(it.minibatches(batch, 3, streams, active=torch.tensor([True, False])))
+    assert [part.targets.shape for part in parts] == [(2, 4)] * 3
+    first, second = torch.cat([part.targets for part in parts], dim=1)
+    expected = torch.randperm(12, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(first, batch.targets[0][expected])
+    assert torch.equal(second, batch.targets[1])
+    assert torch.equal(streams[1].get_state(), torch.Generator().manual_seed(5).get_state())
+    assert next(it.minibatches(batch, 1, streams)) is batch
+
+
+def test_minibatches_are_standardised_each_by_itself():
+    streams = [torch.Generator().manual_seed(seed) for seed in (3, 5)]
+    for part in agent().minibatches(numbered(), 3, streams, standardise=True):
+        torch.testing.assert_close(part.advantages.mean(1), torch.zeros(2), atol=1e-5, rtol=0)
+        torch.testing.assert_close(part.advantages.std(1, correction=0), torch.ones(2), atol=1e-4, rtol=0)

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from control.learners import build, poison
+from control.learners import assert_a_refused_state_changes_nothing, build, poison
 from control.off_policy import QUICK
 from operant.control.alternation import EPISODES, LENGTH, RETURN, alternate, merge
 from operant.control.experience import DROPPED
@@ -66,3 +66,7 @@ def test_steps_and_updates_take_turns(rounds, steps, updates):
     assert td3.experience.replay.size == rounds * steps * 4
     assert metrics["losses/critic"] == len(log), "the last improvement is reported"
     assert metrics[EPISODES].tolist() == [0, 0]
+
+
+def test_a_refused_state_leaves_the_learner_as_it_was():
+    assert_a_refused_state_changes_nothing(lambda: build(TD3, TD3Config(**QUICK), "Pendulum-v1"))

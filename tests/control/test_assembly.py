@@ -198,7 +198,7 @@ def test_the_number_of_episodes_is_that_of_the_settings_unless_told():
 def test_a_policy_can_be_evaluated_in_either_backend():
     made = experiment()
     assert made.evaluate(4, backend="gymnasium").episodes == 4
-    with pytest.raises(ValueError, match="backend must be 'auto', 'tensor' or 'gymnasium', got 'jax'"):
+    with pytest.raises(ValueError, match="backend must be 'auto', 'tensor', 'gymnasium' or 'envpool', got 'jax'"):
         made.evaluate(4, backend="jax")
 
 

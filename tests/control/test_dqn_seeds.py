@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from control.learners import assert_resumes_exactly, next_step, poison
+from control.learners import assert_a_refused_state_changes_nothing, assert_resumes_exactly, next_step, poison
 from control.probes import Constant
 from control.test_dqn import VARIANTS, learner, shaken, transitions
 from operant.runtime.training import train
@@ -42,6 +42,11 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint(variant, backend, tmp_pa
 
 def test_a_memory_that_is_full_is_resumed_too(tmp_path):
     assert_resumes_exactly(lambda: learner(capacity=44, n=3, priority=0.5), tmp_path, iterations=5)
+
+
+@pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
+def test_a_refused_state_leaves_the_learner_as_it_was(backend):
+    assert_a_refused_state_changes_nothing(lambda: learner(backend=backend, priority=0.5, warmup=16))
 
 
 def test_a_state_of_another_configuration_is_refused():

@@ -8,6 +8,7 @@ from torch.distributions import Categorical, Independent, Normal
 
 from control.learners import (
     TASKS,
+    assert_a_refused_state_changes_nothing,
     assert_equal_metrics,
     assert_resumes_exactly,
     assert_solved,
@@ -358,6 +359,10 @@ def test_no_seed_runs_ahead_and_none_goes_on_when_it_has_used_its_budget():
 )
 def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, backend, tmp_path):
     assert_resumes_exactly(lambda: learner(task, psi="baseline", backend=backend, budget=2000), tmp_path)
+
+
+def test_a_refused_state_leaves_the_learner_as_it_was():
+    assert_a_refused_state_changes_nothing(lambda: learner(psi="baseline"))
 
 
 def test_a_state_of_another_configuration_is_refused():

@@ -7,6 +7,7 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from control.learners import (
     TASKS,
+    assert_a_refused_state_changes_nothing,
     assert_resumes_exactly,
     assert_solved,
     build,
@@ -350,6 +351,10 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, config, normalise,
         return learner(task, normalise_observations=normalise, normalise_rewards=normalise, **config)
 
     assert_resumes_exactly(fresh, tmp_path)
+
+
+def test_a_refused_state_leaves_the_learner_as_it_was():
+    assert_a_refused_state_changes_nothing(lambda: learner(normalise_rewards=True))
 
 
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():

@@ -137,3 +137,11 @@ def test_require_space_names_the_space_and_who_supports_it():
     odd.action_space = spaces.MultiBinary(3)
     with pytest.raises(ValueError, match=r"MultiBinary\(3\); no algorithm supports it"):
         require_space(odd, algorithm="ppo")
+
+
+def test_envpool_that_is_not_installed_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)  # as if it were not there
+    with pytest.raises(
+        ModuleNotFoundError, match=r"'envpool', which is not installed: pip install .operant\[envpool\]"
+    ):
+        make("CartPole-v1", 1, [0], backend="envpool")

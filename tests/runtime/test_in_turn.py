@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from operant.runtime.in_turn import InTurn
+from operant.state import clone
 from runtime.tiny import Regression
 
 
@@ -97,6 +98,20 @@ def test_the_state_goes_on_exactly():
     finish(one, 100)
     finish(two, 100)
     assert all(torch.equal(a.weight, b.weight) for a, b in zip(one.learners, two.learners, strict=True))
+
+
+def test_a_state_that_one_refuses_leaves_all_as_they_were():
+    both = InTurn([One(seed) for seed in (0, 5)], budget=100)
+    before = clone(both.state_dict())
+    other = InTurn([One(seed) for seed in (0, 5)], budget=100)
+    other.iterate()
+    state = other.state_dict()
+    del state["learners"][1]["consumed"]
+    with pytest.raises(KeyError, match="consumed"):
+        both.load_state_dict(state)
+    assert both.consumed == 0
+    for left, right in zip(both.state_dict()["learners"], before["learners"], strict=True):
+        assert torch.equal(left["weight"], right["weight"])
 
 
 def test_a_state_of_other_seeds_is_refused():

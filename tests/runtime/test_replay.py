@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operant.runtime import replay as memory
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.encoding import flatten
@@ -214,6 +215,27 @@ def test_types_of_observations_are_kept():
     assert (batch.obs.dtype, batch.next_obs.dtype, batch.actions.dtype) == (torch.uint8, torch.uint8, torch.int64)
 
 
+def test_numbers_are_kept_that_are_too_large_to_be_added_up():
+    story, actions = rollout(3, 1, 2)
+    large = torch.full_like(story.obs, 3e38)
+    replay = Replay(seeds=1, rows=2, capacity=8)
+    assert replay.add(replace(story, obs=large), actions).tolist() == [0]
+    batch = replay.take(torch.arange(6).expand(1, -1), gamma=0.9)
+    assert batch.weights is None
+    assert torch.equal(batch.obs, large.view(1, 6, 3))
+
+
+def test_gaps_are_known_when_whole_transitions_were_there_before_and_come_after():
+    replay = Replay(seeds=1, rows=1, capacity=4)
+    for first in range(9):
+        story, actions = rollout(1, 1, 1, first=first)
+        bad = first in {3, 5}
+        rewards = torch.full_like(story.rewards, torch.nan if bad else 1.0)
+        assert replay.add(replace(story, rewards=rewards), actions).tolist() == [int(bad)]
+    weights = replay.take(torch.arange(4).unsqueeze(0), gamma=0.9).weights
+    assert weights.tolist() == [[1.0, 0.0, 1.0, 1.0]], "of the steps 8, 5, 6 and 7"
+
+
 # What it saves
 
 
@@ -246,6 +268,33 @@ def test_segments_that_have_not_changed_are_the_same():
     equal = [all(torch.equal(old[name], new[name]) for name in old) for old, new in zip(before, after, strict=True)]
     assert [len(segment["rewards"]) for segment in after] == [SEGMENT, SEGMENT, 12]
     assert equal[:2] == [True, True]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 23), st.lists(st.integers(0, 30), max_size=12))
+def test_a_segment_keeps_its_mark_exactly_as_long_as_nothing_is_written_to_it(length, parts):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "SEGMENT", 4)
+        replay, first = Replay(seeds=1, rows=1, capacity=length), 0
+        before = replay.state_dict()["segments"]
+        for steps in parts:
+            if steps:
+                replay.add(*rollout(steps, 1, 1, first=first))
+            written = {(first + k) % length // 4 for k in range(max(0, steps - length), steps)}
+            first += steps
+            after = clone(replay.state_dict())["segments"]
+            same = [new.mark is old.mark for old, new in zip(before, after, strict=False)]
+            assert same == [place not in written for place in range(len(before))]
+            assert len({segment.mark for segment in after}) == len(after)
+            before = after
+
+
+def test_a_memory_that_was_loaded_has_marks_of_its_own():
+    replay = Replay(seeds=1, rows=1, capacity=8)
+    replay.add(*rollout(8, 1, 1))
+    state = clone(replay.state_dict())
+    replay.load_state_dict(state)
+    assert replay.state_dict()["segments"][0].mark is not state["segments"][0].mark
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 8), (1, 2, 8), (1, 1, 9)], ids=str)

@@ -279,6 +279,23 @@ def test_a_state_of_another_number_of_rows_is_refused():
         Collector(Scripted(no_ends(1, 2), no_ends(1, 2)), seeds=2).load_state_dict(state)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_rollout_does_not_change_while_the_collector_goes_on(steps):
+    terminated = no_ends(12, 2)
+    terminated[4] = True
+    collector = Collector(Scripted(terminated, no_ends(12, 2)), seeds=2)
+    rollouts = [collector.collect(steps, act) for _ in range(2)]
+    names = ("obs", "last_obs", "rewards", "terminated", "truncated", "final_obs", "metrics")
+    before = clone([{name: getattr(rollout, name) for name in names} for rollout in rollouts])
+    for _ in range(2):
+        collector.collect(steps, act)
+    for rollout, kept in zip(rollouts, before, strict=True):
+        for name in names[:-1]:
+            assert torch.equal(getattr(rollout, name), kept[name]), name
+        for name, metric in kept["metrics"].items():
+            assert torch.equal(rollout.metrics[name].nan_to_num(-1), metric.nan_to_num(-1)), name
+
+
 def test_rows_that_cannot_be_shared_equally_are_refused():
     with pytest.raises(ValueError, match="5 environments cannot be shared equally by 2 seeds"):
         Collector(Scripted(no_ends(1, 5), no_ends(1, 5)), seeds=2)

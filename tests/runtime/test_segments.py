@@ -2,6 +2,8 @@ import pytest
 import torch
 
 from operant.runtime.checkpoints import CheckpointError, Checkpoints, NonFiniteError, load, verify
+from operant.runtime.segments import marks
+from operant.state import Part
 
 
 def state(parts, weight=1.0):
@@ -116,3 +118,72 @@ def test_equal_states_give_equal_files(tmp_path):
     one, two = (Checkpoints(tmp_path / name).save(state([1, 2]), 5) for name in ("one", "two"))
     for file in one.iterdir():
         assert file.read_bytes() == (two / file.name).read_bytes()
+
+
+# Parts that say whether they have changed
+
+
+def marked(numbered, *, bad=None):
+    """A state whose parts have the given marks and numbers; a part is not finite where its mark is ``bad``."""
+    parts = []
+    for mark, number in numbered:
+        obs = torch.full((50, 2), torch.nan if mark == bad else float(number))
+        parts.append(Part({"obs": obs, "actions": torch.full((50,), number)}, mark=mark))
+    return {"replay": {"segments": parts}}
+
+
+def test_marks_are_found_by_path():
+    assert marks({"a/b": [{"segments": [Part({}, mark=1), Part({}, mark=2)]}], "c": 3}) == {
+        "/a~1b/0/segments/0": 1,
+        "/a~1b/0/segments/1": 2,
+    }
+
+
+def test_what_says_that_it_has_not_changed_is_not_looked_at(checkpoints):
+    checkpoints.save(marked([("a", 1), ("b", 2)]), 1)
+    before = files(checkpoints)
+    path = checkpoints.save(marked([("a", 7), ("c", 3)]), 2)
+    assert numbers(load(path)) == [1, 3], "the 7 was not to be seen"
+    assert verify(path) == 2
+    after = files(checkpoints)
+    assert {name: after[name] for name in before} == before
+    assert numbers(load(checkpoints.save(marked([("d", 7), ("c", 3)]), 3))) == [7, 3]
+
+
+def test_another_session_looks_at_everything(checkpoints):
+    checkpoints.save(marked([("a", 1)]), 1)
+    path = Checkpoints(checkpoints.folder).save(marked([("a", 7)]), 2)
+    assert numbers(load(path)) == [7]
+
+
+@pytest.mark.parametrize("damage", ["flip", "shorten", "remove"])
+def test_a_file_that_was_touched_is_written_anew_though_its_part_has_not_changed(checkpoints, damage):
+    checkpoints.save(marked([("a", 1), ("b", 2)]), 1)
+    for name in files(checkpoints):
+        file = checkpoints.folder / "segments" / name
+        contents = bytearray(file.read_bytes())
+        contents[-1] ^= 1
+        if damage == "remove":
+            file.unlink()
+        else:
+            file.write_bytes(contents if damage == "flip" else contents[:-1])
+    path = checkpoints.save(marked([("a", 1), ("b", 2)]), 2)
+    assert verify(path) == 2
+    assert numbers(load(path)) == [1, 2]
+
+
+def test_what_was_put_aside_is_not_taken_for_good(checkpoints):
+    checkpoints.save(marked([("a", 1)]), 1)
+    for consumed in (2, 3):
+        with pytest.raises(NonFiniteError, match=r"replay/segments/1/obs"):
+            checkpoints.save(marked([("a", 1), ("b", 2)], bad="b"), consumed)
+    assert numbers(load(checkpoints.latest()[0])) == [1]
+
+
+def test_the_manifest_does_not_say_what_was_there_before(tmp_path):
+    one, two = (Checkpoints(tmp_path / name) for name in ("one", "two"))
+    one.save(marked([("b", 2), ("a", 1)]), 1)
+    states = [marked([("b", 2), ("c", 3), ("a", 1)]) for _ in range(2)]
+    left, right = one.save(states[0], 2), two.save(states[1], 2)
+    for file in left.iterdir():
+        assert file.read_bytes() == (right / file.name).read_bytes()

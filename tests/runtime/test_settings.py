@@ -29,6 +29,7 @@ def test_defaults_are_good():
         ({"worker_seconds": 0.0}, "worker_seconds must be positive and finite, got 0.0"),
         ({"vectorization": "threads"}, "vectorization must be sync or async, got 'threads'"),
         ({"precision": "low"}, "precision must be highest, high or medium, got 'low'"),
+        ({"compile": "yes"}, "compile must be auto, on or off, got 'yes'"),
         ({"device": "gpu"}, "device must be .*'gpu'"),
     ],
 )

@@ -23,9 +23,9 @@ from torch import Tensor
 from operant import ops
 from operant.control.agent import Agent, Samples, Scaling
 from operant.envs import BatchEnv
-from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec
+from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, compilable
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics
+from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.rollouts import Rollout, by_seed
 from operant.state import State, clone
 
@@ -170,6 +170,11 @@ class A2C:
         )
         self.consumed = 0
 
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes."""
+        return self.budget // (self.config.steps * self.config.environments)
+
     def iterate(self) -> Metrics:
         """Collect a rollout, judge it and improve on it once."""
         remaining = max(1.0 - self.consumed / self.budget, 1e-6)
@@ -211,6 +216,7 @@ class A2C:
         metrics["health/skipped_updates"] = self.optimizer.skipped - skipped
         return metrics
 
+    @compilable
     def gradient(self, batch: Samples) -> tuple[Tensor, Tensor]:
         """Return the gradient `[S, P]` of the loss, and the means `[3, S]` of its parts: policy, value, entropy."""
         networks = Pass(self.agent.networks, batch.obs)
@@ -239,8 +245,9 @@ class A2C:
             {"consumed": self.consumed, "agent": self.agent.state_dict(), "optimizer": self.optimizer.state_dict()}
         )
 
+    @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken."""
+        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
         self.agent.load_state_dict(state["agent"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.consumed = state["consumed"]

@@ -34,10 +34,10 @@ from torch import Tensor
 from operant import streams
 from operant.control.a2c import A2C, DIAGNOSTICS, A2CConfig
 from operant.control.agent import Agent, Scaling
-from operant.envs import BatchEnv, TensorEnv, make
+from operant.envs import BatchEnv, EnvPool, TensorEnv, make
 from operant.nets import OPTIMIZERS, Spec
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics
+from operant.runtime.learner import Metrics, all_or_nothing
 from operant.state import State, clone, copy_into
 
 
@@ -312,7 +312,7 @@ class A3C:
             env.task,
             _registration(env.task),
             config.environments,
-            "tensor" if isinstance(env, TensorEnv) else "gymnasium",
+            "tensor" if isinstance(env, TensorEnv) else "envpool" if isinstance(env, EnvPool) else "gymnasium",
         )
         self.crew: Crew | None = None
 
@@ -363,8 +363,9 @@ class A3C:
             }
         )
 
+    @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Go on from where the state was taken, with other random numbers."""
+        """Go on from where the state was taken, with other random numbers; one that is refused changes nothing."""
         copy_into(self.shared.parameters, state["parameters"], "parameters")
         for name, tensor in self.shared.moments.items():
             copy_into(tensor, state["moments"][name], f"moments.{name}")

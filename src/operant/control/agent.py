@@ -1,7 +1,8 @@
 """What acts in the environments of an on-policy method: `Agent`; and its experience, ready for updates: `Samples`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from operator import itemgetter
 from typing import Self
 
 import torch
@@ -109,6 +110,35 @@ class Agent:
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
         """Return a random order `[M]` of the samples of a seed, to be cut into equal parts."""
         return torch.randperm(samples, generator=stream, device=self.device)
+
+    def minibatches(
+        self,
+        batch: "Samples",
+        parts: int,
+        streams: Sequence[torch.Generator],
+        *,
+        active: Tensor | None = None,
+        standardise: bool = False,
+    ) -> "Iterator[Samples]":
+        """Split a batch at random into equal parts, each seed by its own stream; one part needs no order.
+
+        Args:
+            batch: of all seeds.
+            parts: how many.
+            streams: one a seed.
+            active: `[S]` bool, the seeds whose samples are shuffled. Default: all.
+            standardise: whether the advantages of each of several parts get mean 0 and standard deviation 1.
+        """
+        if parts == 1:
+            return iter([batch])
+        samples = batch.targets.shape[1]
+        order = torch.arange(samples, device=self.device).repeat(len(self.seeds), 1)
+        for seed in range(len(self.seeds)) if active is None else active.nonzero().flatten().tolist():
+            order[seed] = self.order(samples, parts, streams[seed])
+        batch = batch.shuffled(order, parts)
+        if standardise:
+            batch = batch.standardised()
+        return (batch.map(itemgetter(part)) for part in range(parts))
 
     def read(self, obs: Tree) -> Tensor:
         """Turn observations `[S, N, ...]` as the environment gives them into what the networks look at."""

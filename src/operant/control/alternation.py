@@ -11,10 +11,12 @@ from torch import Tensor
 from operant.control.experience import DROPPED, Act, Experience
 from operant.nets import Activation, StackedAdam
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics
+from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.replay import Transitions
 from operant.state import State, clone, copy_into, generator_state, set_generator_state
 
+Descent = tuple[Mapping[str, Tensor], dict[str, Tensor]]
+"""Gradients `[S, P]` of the parameters of some names, and what there is to report."""
 RETURN, LENGTH, EPISODES = "rollout/episode_return", "rollout/episode_length", "rollout/episodes"
 
 
@@ -127,6 +129,7 @@ class Alternating(ABC, Generic[C]):
     """A learner that collects and improves in turn; its file says how, and what is learned.
 
     Attributes:
+        budget: environment steps a seed.
         consumed: environment steps a seed so far.
         experience: the environments, and the memory of what happened in them.
         parameters: by name, `[S, P]` each.
@@ -137,6 +140,7 @@ class Alternating(ABC, Generic[C]):
     """Attributes that hold random streams, one a seed."""
 
     config: C
+    budget: int
     consumed: int
     experience: Experience
     parameters: Mapping[str, Tensor]
@@ -175,9 +179,17 @@ class Alternating(ABC, Generic[C]):
         """How many updates of each seed `[S]` were not made because their gradient was not finite."""
         return torch.stack([optimizer.skipped for optimizer in self.optimizers.values()]).sum(0)
 
-    def step(self, name: str, gradient: Tensor) -> None:
-        """Step the parameters of a name by their gradient `[S, P]`."""
-        self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes."""
+        config = self.config
+        return (self.budget - config.warmup) // (config.steps * config.environments) * config.updates
+
+    def descend(self, gradients: Mapping[str, Tensor], report: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Step parameters by their gradients, and return the report."""
+        for name, gradient in gradients.items():
+            self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
+        return report
 
     def close(self) -> None:
         """Close the environments."""
@@ -195,8 +207,9 @@ class Alternating(ABC, Generic[C]):
             state | {name: [generator_state(stream) for stream in getattr(self, name)] for name in self.STREAMS}
         )
 
+    @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken."""
+        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
         for name, parameters in self.parameters.items():
             copy_into(parameters, state["parameters"][name], f"parameters.{name}")
         for name, optimizer in self.optimizers.items():

@@ -13,9 +13,8 @@ time limit bootstraps from the value of its true final observation, so only `ter
 that of the network that acts; the target of the paper's equation is held fixed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Literal
 
 import torch
@@ -23,13 +22,13 @@ from gymnasium import spaces
 from torch import Tensor
 
 from operant import ops, streams
+from operant.control import presets
 from operant.control.experience import Experience, require_budget, require_spaces
-from operant.control.presets import DQN_ATARI, DQN_CATCH
 from operant.envs import BatchEnv, Tree
-from operant.nets import Activation, CategoricalHead, StackedAdam
+from operant.nets import Activation, CategoricalHead, StackedAdam, compilable
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics
+from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.priorities import Priorities
 from operant.runtime.replay import Transitions
 from operant.state import State, clone, copy_into, generator_state, set_generator_state
@@ -122,72 +121,8 @@ class DQNConfig:
             )
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "CartPole-v1": {
-        "environments": 4,
-        "train_every": 64,
-        "updates": 32,
-        "batch": 64,
-        "capacity": 100_000,
-        "warmup": 1024,
-        "sync": 100,
-        "learning_rate": 1e-3,
-        "anneal": "learning_rate",
-        "huber_delta": inf,
-        "max_grad_norm": 10.0,
-        "epsilon_end": 0.05,
-        "epsilon_fraction": 0.2,
-        "hidden": (128, 128),
-    },
-    "Acrobot-v1": {
-        "train_every": 32,
-        "updates": 16,
-        "batch": 64,
-        "capacity": 50_000,
-        "warmup": 1024,
-        "sync": 128,
-        "learning_rate": 1e-3,
-        "anneal": "learning_rate",
-        "epsilon_end": 0.05,
-        "epsilon_fraction": 0.2,
-        "hidden": (64, 64),
-    },
-    "MountainCar-v0": {
-        "train_every": 16,
-        "updates": 16,
-        "batch": 64,
-        "capacity": 50_000,
-        "warmup": 1000,
-        "sync": 100,
-        "learning_rate": 2e-3,
-        "anneal": "learning_rate",
-        "huber_delta": inf,
-        "max_grad_norm": 10.0,
-        "epsilon_end": 0.07,
-        "epsilon_fraction": 0.05,
-        "hidden": (64, 64),
-        "scale_observations": True,
-    },
-    "ALE/*": DQN_ATARI,
-    "operant/PixelCatch-v0": DQN_CATCH,
-    "zoo": {
-        "train_every": 256,
-        "updates": 128,
-        "batch": 64,
-        "capacity": 100_000,
-        "warmup": 1000,
-        "sync": 128,
-        "learning_rate": 2.3e-3,
-        "max_grad_norm": 10.0,
-        "epsilon_end": 0.04,
-        "epsilon_fraction": 0.16,
-    },
-}
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default.
-
-`zoo` is what RL Baselines3 Zoo uses for CartPole-v1, where the target network is copied every 10 environment steps:
-with 128 gradient steps in a row that is once before each of these rows.
-"""
+PRESETS = presets.DQN
+"""Configuration by task or by name."""
 
 STRETCH = 16
 """Most gradient steps whose samples are drawn, and judged by the target network, at once."""
@@ -252,6 +187,11 @@ class DQN:
             self.priorities = Priorities(seeds=len(seeds), capacity=places, alpha=config.priority, device=env.device)
         self.streams = [streams.torch_generator(seed, "exploration", device=env.device) for seed in seeds]
         self.consumed = self.updates = 0
+
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes."""
+        return (self.budget - self.config.warmup) // self.config.train_every * self.config.updates
 
     def iterate(self) -> Metrics:
         """Collect transitions, and once there are enough of them, judge and improve on minibatches."""
@@ -335,20 +275,31 @@ class DQN:
         self, batch: Transitions, targets: Tensor, importance: Tensor | None, learning_rate: float
     ) -> dict[str, Tensor | float]:
         """Take one gradient step towards `targets`, and give the transitions their new priorities."""
+        gradient, values, metrics = self.gradient(batch, targets, importance)
+        norm = self.optimizer.step(gradient, learning_rate=learning_rate)
+        if self.priorities is not None:
+            self.priorities.update(batch.index, targets - values)
+        return {**metrics, "losses/gradient_norm": norm}
+
+    @compilable
+    def gradient(
+        self, batch: Transitions, targets: Tensor, importance: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the gradient `[S, P]` of the Huber loss, the values `[S, M]` of the actions taken, and a report."""
         networks = ValuePass(self.online, batch.obs)
         values = networks.values.gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
         losses = ops.huber_loss(values, targets, delta=self.config.huber_delta)
         loss = ops.weighted_mean(losses if importance is None else losses * importance, batch.weights)
-        norm = self.optimizer.step(networks.gradient(loss.sum()), learning_rate=learning_rate)
-        values = values.detach()
-        if self.priorities is not None:
-            self.priorities.update(batch.index, targets - values)
-        return {
-            "losses/value": loss.detach(),
-            "losses/gradient_norm": norm,
-            "value/q": ops.weighted_mean(values, batch.weights),
-            "value/target": ops.weighted_mean(targets, batch.weights),
-        }
+        gradient, values = networks.gradient(loss.sum()), values.detach()
+        return (
+            gradient,
+            values,
+            {
+                "losses/value": loss.detach(),
+                "value/q": ops.weighted_mean(values, batch.weights),
+                "value/target": ops.weighted_mean(targets, batch.weights),
+            },
+        )
 
     def _random(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.randint(self.actions, shape, generator=generator, device=self.device)
@@ -385,8 +336,9 @@ class DQN:
             }
         )
 
+    @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken."""
+        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
         copy_into(self.parameters, state["parameters"], "parameters")
         copy_into(self.target_parameters, state["target_parameters"], "target_parameters")
         self.optimizer.load_state_dict(state["optimizer"])

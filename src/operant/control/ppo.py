@@ -16,7 +16,6 @@ update too (dual descent, `beta_rounds`), where the paper adapts it for the next
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -26,9 +25,9 @@ from operant import ops, streams
 from operant.control import presets
 from operant.control.agent import Agent, Samples, Scaling
 from operant.envs import BatchEnv
-from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName
+from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics
+from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.rollouts import Rollout
 from operant.state import State, clone, copy_into, generator_state, set_generator_state
 
@@ -209,6 +208,12 @@ class PPO:
         self.batch_streams = [streams.torch_generator(seed, "minibatches", device=env.device) for seed in seeds]
         self.consumed = 0
 
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes."""
+        config = self.config
+        return self.budget // (config.steps * config.environments) * config.epochs * config.minibatches
+
     def iterate(self) -> Metrics:
         """Collect a rollout, judge it and improve on it."""
         remaining = max(1.0 - self.consumed / self.budget, 1e-6)
@@ -269,10 +274,7 @@ class PPO:
             measure = active is not None or epoch == self.config.epochs - 1
             measured = []
             for part in self.minibatches(batch, active):
-                networks = Pass(self.agent.networks, part.obs)
-                loss, diagnose = self.loss(networks, part, old_free, clip_scale)
-                gradient = networks.gradient(loss)
-                diagnostics = diagnose() if measure else []
+                gradient, diagnostics = self.gradient(part, old_free, clip_scale, measure)
                 if active is not None:
                     active = active & (diagnostics[APPROX_KL] <= limit)
                 norm = self.optimizer.step(gradient, learning_rate=rate, active=active)
@@ -294,17 +296,20 @@ class PPO:
         return divergence, far
 
     def minibatches(self, batch: Samples, active: Tensor | None = None) -> Iterator[Samples]:
-        """Split a batch at random, each active seed by its own stream; one part needs no order."""
-        if self.config.minibatches == 1:
-            return iter([batch])
-        parts, samples = self.config.minibatches, batch.targets.shape[1]
-        order = torch.arange(samples, device=self.device).repeat(len(self.seeds), 1)
-        for seed in range(len(self.seeds)) if active is None else active.nonzero().flatten().tolist():
-            order[seed] = self.agent.order(samples, parts, self.batch_streams[seed])
-        batch = batch.shuffled(order, parts)
-        if self.config.normalise_advantages == "minibatch":
-            batch = batch.standardised()
-        return (batch.map(itemgetter(part)) for part in range(parts))
+        """Split a batch at random, each active seed by its own stream."""
+        standardise = self.config.normalise_advantages == "minibatch"
+        return self.agent.minibatches(
+            batch, self.config.minibatches, self.batch_streams, active=active, standardise=standardise
+        )
+
+    @compilable
+    def gradient(
+        self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the gradient `[S, P]` of the loss, and if `measure` what the update does (see `loss`)."""
+        networks = Pass(self.agent.networks, batch.obs)
+        loss, diagnose = self.loss(networks, batch, old_free, clip_scale)
+        return networks.gradient(loss), diagnose() if measure else []
 
     def loss(
         self, networks: Pass, batch: Samples, old_free: Tensor, clip_scale: float
@@ -351,16 +356,9 @@ class PPO:
             }
         )
 
+    @all_or_nothing
     def load_state_dict(self, state: State) -> None:
         """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
-        current = self.state_dict()
-        try:
-            self._load(state)
-        except Exception:
-            self._load(current)
-            raise
-
-    def _load(self, state: State) -> None:
         self.agent.load_state_dict(state["agent"])
         self.optimizer.load_state_dict(state["optimizer"])
         copy_into(self.beta, state["beta"], "beta")

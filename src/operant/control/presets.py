@@ -1,6 +1,7 @@
 """Hyperparameters that several algorithms share for a kind of task."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 ATARI: Mapping[str, Any] = {
@@ -129,4 +130,71 @@ PPO: Mapping[str, Mapping[str, Any]] = {
 
 `zoo` is what RL Baselines3 Zoo uses for CartPole-v1; MountainCar-v0 and LunarLander-v3 are its, too. Those of MuJoCo
 follow Tianshou.
+"""
+
+DQN: Mapping[str, Mapping[str, Any]] = {
+    "CartPole-v1": {
+        "environments": 4,
+        "train_every": 64,
+        "updates": 32,
+        "batch": 64,
+        "capacity": 100_000,
+        "warmup": 1024,
+        "sync": 100,
+        "learning_rate": 1e-3,
+        "anneal": "learning_rate",
+        "huber_delta": inf,
+        "max_grad_norm": 10.0,
+        "epsilon_end": 0.05,
+        "epsilon_fraction": 0.2,
+        "hidden": (128, 128),
+    },
+    "Acrobot-v1": {
+        "train_every": 32,
+        "updates": 16,
+        "batch": 64,
+        "capacity": 50_000,
+        "warmup": 1024,
+        "sync": 128,
+        "learning_rate": 1e-3,
+        "anneal": "learning_rate",
+        "epsilon_end": 0.05,
+        "epsilon_fraction": 0.2,
+        "hidden": (64, 64),
+    },
+    "MountainCar-v0": {
+        "train_every": 16,
+        "updates": 16,
+        "batch": 64,
+        "capacity": 50_000,
+        "warmup": 1000,
+        "sync": 100,
+        "learning_rate": 2e-3,
+        "anneal": "learning_rate",
+        "huber_delta": inf,
+        "max_grad_norm": 10.0,
+        "epsilon_end": 0.07,
+        "epsilon_fraction": 0.05,
+        "hidden": (64, 64),
+        "scale_observations": True,
+    },
+    "ALE/*": DQN_ATARI,
+    "operant/PixelCatch-v0": DQN_CATCH,
+    "zoo": {
+        "train_every": 256,
+        "updates": 128,
+        "batch": 64,
+        "capacity": 100_000,
+        "warmup": 1000,
+        "sync": 128,
+        "learning_rate": 2.3e-3,
+        "max_grad_norm": 10.0,
+        "epsilon_end": 0.04,
+        "epsilon_fraction": 0.16,
+    },
+}
+"""Configuration by task, which selects its own, or by name; what is not named keeps its default.
+
+`zoo` is what RL Baselines3 Zoo uses for CartPole-v1, where the target network is copied every 10 environment steps:
+with 128 gradient steps in a row that is once before each of these rows.
 """

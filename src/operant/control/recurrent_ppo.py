@@ -21,7 +21,7 @@ from torch import Tensor
 
 from operant.control.agent import Agent
 from operant.control.ppo import PPO, PPOConfig
-from operant.envs import BatchEnv, Tree
+from operant.envs import BatchEnv, Tree, begins_anew
 from operant.nets import Memory, Spec, StackedGRU
 from operant.runtime.bounds import require
 from operant.runtime.rollouts import Rollout
@@ -167,6 +167,9 @@ class RecurrentAgent(Agent):
         super().load_state_dict(state)
         copy_into(self.memory, state["memory"], "memory")
         copy_into(self.starts, state["starts"], "starts")
+        if begins_anew(self.collector.env):
+            self.memory.zero_()
+            self.starts.fill_(True)
 
 
 class RecurrentPPO(PPO):

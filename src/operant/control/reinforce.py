@@ -32,7 +32,7 @@ from operant.envs import BatchEnv
 from operant.nets import Activation, Spec, StackedAdam
 from operant.runtime.bounds import require
 from operant.runtime.episodes import Episodes
-from operant.runtime.learner import Metrics
+from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.rollouts import Rollout, by_seed
 from operant.state import State, clone, copy_into
 
@@ -359,8 +359,9 @@ class Reinforce:
             }
         )
 
+    @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken."""
+        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
         copy_into(self.agent.parameters, state["parameters"], "parameters")
         self.optimizer.load_state_dict(state["optimizer"])
         self.critic_optimizer.load_state_dict(state["critic_optimizer"])

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.alternation import Alternating, AlternatingConfig
+from operant.control.alternation import Alternating, AlternatingConfig, Descent
 from operant.control.experience import Act, Experience, require_budget, require_spaces
 from operant.envs import BatchEnv, Tree
-from operant.nets import Bounded, Ensemble, EnsemblePass, StackedAdam
+from operant.nets import Bounded, Ensemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Transitions
@@ -133,6 +133,7 @@ class SAC(Alternating[SACConfig]):
         noise = torch.stack([self.bounds.normal(shape, stream) for stream in self.action_streams], dim=1)
         return torch.no_grad()(lambda obs, t: ops.tanh_gaussian_sample(*self.policy(obs), noise[t]))
 
+    @compilable
     @torch.no_grad()
     def judge(self, batch: Transitions, noise: Tensor) -> Tensor:
         """Return the targets `[S, M]` of the critics: reward and the soft value after it (equations 2, 3, 5)."""
@@ -146,23 +147,24 @@ class SAC(Alternating[SACConfig]):
         """Take one gradient step on critics, policy and temperature, and let the target critics follow."""
         samples = self.config.batch
         noise = torch.stack([self.bounds.normal((2, samples), stream) for stream in self.update_streams], dim=1)
-        metrics = self.improve_critics(batch, self.judge(batch, noise[0]))
-        metrics |= self.improve_actor(batch, noise[1])
+        metrics = self.descend(*self.critic_gradient(batch, self.judge(batch, noise[0])))
+        metrics |= self.descend(*self.actor_gradient(batch, noise[1]))
         self.parameters["targets"].lerp_(self.parameters["critics"], self.config.tau)
         return metrics
 
-    def improve_critics(self, batch: Transitions, targets: Tensor) -> dict[str, Tensor]:
-        """Step on equation 5: the squared error of both critics to the same targets `[S, M]`."""
+    @compilable
+    def critic_gradient(self, batch: Transitions, targets: Tensor) -> Descent:
+        """Differentiate equation 5: the squared error of both critics to the same targets `[S, M]`."""
         networks = EnsemblePass(self.critics, torch.cat((batch.obs, batch.actions), dim=-1))
         q = networks.outputs.squeeze(-1)
         losses = ops.value_loss(q, targets.expand_as(q)).sum(0)
         loss = ops.weighted_mean(losses, batch.weights)
-        self.step("critics", networks.gradient(loss.sum()))
         q_mean = ops.weighted_mean(q.detach().mean(0), batch.weights)
-        return {"losses/critic": loss.detach(), "value/q": q_mean}
+        return {"critics": networks.gradient(loss.sum())}, {"losses/critic": loss.detach(), "value/q": q_mean}
 
-    def improve_actor(self, batch: Transitions, noise: Tensor) -> dict[str, Tensor]:
-        """Step on equations 9 (policy: α log π - Q at its own actions) and 18 (temperature)."""
+    @compilable
+    def actor_gradient(self, batch: Transitions, noise: Tensor) -> Descent:
+        """Differentiate equations 9 (policy: α log π - Q at its own actions) and 18 (temperature)."""
         log_alpha = self.parameters["log_alpha"]
         alpha = log_alpha.exp()
         networks = EnsemblePass(self.actor, batch.obs)
@@ -170,13 +172,13 @@ class SAC(Alternating[SACConfig]):
         actions, log_probs = ops.tanh_gaussian_sample_log_prob(mean, log_std, noise)
         q = ops.clipped_double_q(self.critics.frozen(torch.cat((batch.obs, actions), dim=-1)).squeeze(-1))
         loss = ops.weighted_mean(-ops.soft_q(q, log_probs, alpha=alpha), batch.weights)
-        self.step("actor", networks.gradient(loss.sum()))
+        gradients = {"actor": networks.gradient(loss.sum())}
         log_probs = log_probs.detach()
         if self.config.alpha is None:
             price = ops.temperature_loss(log_alpha, log_probs, target_entropy=self.target_entropy)
             # Linear in α = exp(log α), this loss is its own derivative by log α.
-            self.step("log_alpha", ops.weighted_mean(price, batch.weights).unsqueeze(1))
-        return {
+            gradients["log_alpha"] = ops.weighted_mean(price, batch.weights).unsqueeze(1)
+        return gradients, {
             "losses/actor": loss.detach(),
             "policy/entropy": -ops.weighted_mean(log_probs, batch.weights),
             "policy/alpha": alpha.squeeze(1),

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.alternation import Alternating, AlternatingConfig
+from operant.control.alternation import Alternating, AlternatingConfig, Descent
 from operant.control.experience import Act, Experience, require_budget, require_spaces
 from operant.control.sac import CRITICS, LEAST_ALPHA
 from operant.envs import BatchEnv, Tree
-from operant.nets import CategoricalHead, Ensemble, EnsemblePass, StackedAdam
+from operant.nets import CategoricalHead, Ensemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Transitions
@@ -138,6 +138,7 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
         noise = torch.stack([self.head.noise(shape, stream) for stream in self.action_streams], dim=1)
         return torch.no_grad()(lambda obs, t: ops.categorical_sample(self.policy(obs), noise[t]))
 
+    @compilable
     @torch.no_grad()
     def judge(self, batch: Transitions) -> Tensor:
         """Return the targets `[S, M]` of the critics: reward and the soft value after it (equations 2 and 10)."""
@@ -149,24 +150,25 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
 
     def improve(self, batch: Transitions) -> Metrics:
         """Take one gradient step on critics, policy and temperature, and let the target critics follow."""
-        metrics = self.improve_critics(batch, self.judge(batch))
-        metrics |= self.improve_actor(batch)
+        metrics = self.descend(*self.critic_gradient(batch, self.judge(batch)))
+        metrics |= self.descend(*self.actor_gradient(batch))
         self.parameters["targets"].lerp_(self.parameters["critics"], self.config.tau)
         return metrics
 
-    def improve_critics(self, batch: Transitions, targets: Tensor) -> dict[str, Tensor]:
-        """Step on the squared error of both critics, at the actions taken, to the same targets `[S, M]`."""
+    @compilable
+    def critic_gradient(self, batch: Transitions, targets: Tensor) -> Descent:
+        """Differentiate the squared error of both critics, at the actions taken, to the same targets `[S, M]`."""
         networks = EnsemblePass(self.critics, batch.obs)
         taken = batch.actions.expand(CRITICS, *batch.actions.shape).unsqueeze(-1)
         q = networks.outputs.gather(-1, taken).squeeze(-1)
         losses = ops.value_loss(q, targets.expand_as(q)).sum(0)
         loss = ops.weighted_mean(losses, batch.weights)
-        self.step("critics", networks.gradient(loss.sum()))
         q_mean = ops.weighted_mean(q.detach().mean(0), batch.weights)
-        return {"losses/critic": loss.detach(), "value/q": q_mean}
+        return {"critics": networks.gradient(loss.sum())}, {"losses/critic": loss.detach(), "value/q": q_mean}
 
-    def improve_actor(self, batch: Transitions) -> dict[str, Tensor]:
-        """Step on equations 12 (policy: the mean of α log π - Q) and 11 (temperature)."""
+    @compilable
+    def actor_gradient(self, batch: Transitions) -> Descent:
+        """Differentiate equations 12 (policy: the mean of α log π - Q) and 11 (temperature)."""
         log_alpha = self.parameters["log_alpha"]
         alpha = log_alpha.exp()
         networks = EnsemblePass(self.actor, batch.obs)
@@ -175,13 +177,13 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
             q = ops.clipped_double_q(self.critics(batch.obs))
         values = ops.soft_value(q, logits.log_softmax(-1), alpha=alpha.unsqueeze(-1))
         loss = ops.weighted_mean(-values, batch.weights)
-        self.step("actor", networks.gradient(loss.sum()))
+        gradients = {"actor": networks.gradient(loss.sum())}
         entropy = ops.categorical_entropy(logits.detach())
         if self.config.alpha is None:
             price = ops.temperature_loss(log_alpha, -entropy, target_entropy=self.target_entropy)
             # Linear in α = exp(log α), this loss is its own derivative by log α.
-            self.step("log_alpha", ops.weighted_mean(price, batch.weights).unsqueeze(1))
-        return {
+            gradients["log_alpha"] = ops.weighted_mean(price, batch.weights).unsqueeze(1)
+        return gradients, {
             "losses/actor": loss.detach(),
             "policy/entropy": ops.weighted_mean(entropy, batch.weights),
             "policy/alpha": alpha.squeeze(1),

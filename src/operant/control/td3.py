@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.alternation import Alternating, AlternatingConfig
+from operant.control.alternation import Alternating, AlternatingConfig, Descent
 from operant.control.experience import Act, Experience, require_budget, require_spaces
 from operant.envs import BatchEnv, Tree
-from operant.nets import Bounded, Ensemble, EnsemblePass, StackedAdam
+from operant.nets import Bounded, Ensemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics
+from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.replay import Transitions
 from operant.state import State, clone
 
@@ -141,14 +141,13 @@ class TD3(Alternating[TD3Config]):
         std = self.config.exploration
         return torch.no_grad()(lambda obs, t: ops.perturbed_action(self.policy(obs), noise[t], std=std))
 
+    @compilable
     @torch.no_grad()
-    def judge(self, batch: Transitions) -> Tensor:
-        """Return the targets `[S, M]` of the critics (algorithm 1, equations 10 and 14)."""
+    def judge(self, batch: Transitions, noise: Tensor) -> Tensor:
+        """Return the targets `[S, M]` of the critics (algorithm 1, equations 10 and 14); `noise` is normal."""
         config = self.config
         actions = self.target_actor(batch.next_obs)[0].tanh()
         if config.smoothing:
-            shape = (batch.rewards.shape[1],)
-            noise = torch.stack([self.bounds.normal(shape, stream) for stream in self.update_streams])
             actions = ops.perturbed_action(actions, noise, std=config.smoothing, clip=config.smoothing_clip)
         next_q = self.target_critics(torch.cat((batch.next_obs, actions), dim=-1)).squeeze(-1)
         return ops.q_target(
@@ -157,32 +156,33 @@ class TD3(Alternating[TD3Config]):
 
     def improve(self, batch: Transitions) -> Metrics:
         """Take one gradient step on the critics and, when it is due, on the policy, which the targets follow."""
-        metrics = self.improve_critics(batch, self.judge(batch))
+        noise = torch.stack([self.bounds.normal((self.config.batch,), stream) for stream in self.update_streams])
+        metrics = self.descend(*self.critic_gradient(batch, self.judge(batch, noise)))
         self.updates += 1
         if self.updates % self.config.delay == 0:
-            self.actor_loss = self.improve_actor(batch)
+            self.actor_loss = self.descend(*self.actor_gradient(batch))["losses/actor"]
             for name in ("actor", "critics"):
                 self.parameters[f"target_{name}"].lerp_(self.parameters[name], self.config.tau)
         return {**metrics, "losses/actor": self.actor_loss}
 
-    def improve_critics(self, batch: Transitions, targets: Tensor) -> dict[str, Tensor]:
-        """Step on the squared error of all critics to the same targets `[S, M]`."""
+    @compilable
+    def critic_gradient(self, batch: Transitions, targets: Tensor) -> Descent:
+        """Differentiate the squared error of all critics to the same targets `[S, M]`."""
         networks = EnsemblePass(self.critics, torch.cat((batch.obs, batch.actions), dim=-1))
         q = networks.outputs.squeeze(-1)
         losses = ops.value_loss(q, targets.expand_as(q)).sum(0)
         loss = ops.weighted_mean(losses, batch.weights)
-        self.step("critics", networks.gradient(loss.sum()))
         q_mean = ops.weighted_mean(q.detach().mean(0), batch.weights)
-        return {"losses/critic": loss.detach(), "value/q": q_mean}
+        return {"critics": networks.gradient(loss.sum())}, {"losses/critic": loss.detach(), "value/q": q_mean}
 
-    def improve_actor(self, batch: Transitions) -> Tensor:
-        """Step on -Q(s, π(s)) by the first critic (Silver et al. 2014, theorem 1); return it `[S]`."""
+    @compilable
+    def actor_gradient(self, batch: Transitions) -> Descent:
+        """Differentiate -Q(s, π(s)) by the first critic (Silver et al. 2014, theorem 1)."""
         networks = EnsemblePass(self.actor, batch.obs)
         actions = networks.outputs[0].tanh()
         q = self.first_critic.frozen(torch.cat((batch.obs, actions), dim=-1))[0].squeeze(-1)
         loss = ops.weighted_mean(-q, batch.weights)
-        self.step("actor", networks.gradient(loss.sum()))
-        return loss.detach()
+        return {"actor": networks.gradient(loss.sum())}, {"losses/actor": loss.detach()}
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
@@ -200,7 +200,8 @@ class TD3(Alternating[TD3Config]):
         """Return networks, optimizers, memory, random streams, environments and counters."""
         return super().state_dict() | clone({"updates": self.updates, "actor_loss": self.actor_loss})
 
+    @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken."""
+        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
         super().load_state_dict(state)
         self.updates, self.actor_loss = state["updates"], clone(state["actor_loss"]).to(self.device)

@@ -16,7 +16,6 @@ step along the natural gradient of the policy would spoil the value, which has n
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, Literal
 
 import torch
@@ -28,7 +27,7 @@ from operant.control.vine import Vine, collect_vine, require_branching
 from operant.envs import BatchEnv
 from operant.nets import Activation, Jacobian, Spec, StackedAdam, StackedMLP
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics
+from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.rollouts import Rollout
 from operant.state import State, clone, copy_into, generator_state, set_generator_state
 
@@ -358,13 +357,8 @@ class TRPO:
         return loss.detach()
 
     def minibatches(self, batch: Samples) -> Iterator[Samples]:
-        """Split a batch at random, each seed by its own stream; one part needs no order."""
-        parts, samples = self.config.value_minibatches, batch.targets.shape[1]
-        if parts == 1:
-            return iter([batch])
-        order = [torch.randperm(samples, generator=stream, device=self.device) for stream in self.batch_streams]
-        batch = batch.shuffled(torch.stack(order), parts)
-        return (batch.map(itemgetter(part)) for part in range(parts))
+        """Split a batch at random for the critic, each seed by its own stream."""
+        return self.agent.minibatches(batch, self.config.value_minibatches, self.batch_streams)
 
     def state_dict(self) -> State:
         """Return networks, optimizer, random streams, environments and counters."""
@@ -378,8 +372,9 @@ class TRPO:
             }
         )
 
+    @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken."""
+        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
         self.agent.load_state_dict(state["agent"])
         self.optimizer.load_state_dict(state["optimizer"])
         copy_into(self.rejected, state["rejected"], "rejected")

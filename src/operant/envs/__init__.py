@@ -2,9 +2,10 @@
 
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.atari import Atari
-from operant.envs.base import BatchEnv, Step, Tree
+from operant.envs.base import BatchEnv, Step, Tree, begins_anew
 from operant.envs.cells import Grid, Rules
 from operant.envs.drawing import DrawingError, parse_grid
+from operant.envs.envpool import EnvPool
 from operant.envs.features import Features, is_picture
 from operant.envs.finite import FiniteEnv, Transitions
 from operant.envs.grid import GridWorld, grid_transitions
@@ -29,6 +30,7 @@ __all__ = [
     "BatchEnv",
     "CartPole",
     "DrawingError",
+    "EnvPool",
     "Features",
     "FiniteEnv",
     "Grid",
@@ -43,6 +45,7 @@ __all__ = [
     "TensorEnv",
     "Transitions",
     "Tree",
+    "begins_anew",
     "grid_transitions",
     "is_picture",
     "make",

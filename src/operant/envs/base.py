@@ -84,3 +84,12 @@ class BatchEnv(Protocol):
     def close(self) -> None:
         """Release processes, windows and files. Calling it twice does no harm."""
         ...
+
+
+def begins_anew(env: BatchEnv) -> bool:
+    """Whether an environment that loads a state begins new episodes, where all others go on with the saved ones.
+
+    Those that do have a true attribute `begins_anew`. Whoever keeps something of an unfinished episode, such as its
+    return so far, has to forget it then.
+    """
+    return bool(getattr(env, "begins_anew", False))

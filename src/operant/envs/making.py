@@ -5,7 +5,7 @@ import importlib
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import gymnasium
 import torch
@@ -17,10 +17,11 @@ from operant import catalog, streams
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.atari import Atari, is_atari
 from operant.envs.base import BatchEnv
+from operant.envs.envpool import EnvPool
 from operant.envs.tensor import TENSOR_ENVS
 from operant.envs.workers import DEADLINE
 
-Backend = Literal["auto", "tensor", "gymnasium"]
+Backend = Literal["auto", "tensor", "gymnasium", "envpool"]
 Vectorization = Literal["sync", "async"]
 
 _VECTORIZERS = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
@@ -49,7 +50,8 @@ def make(
         rows: N, environments a seed.
         seeds: the seeds of the runs, non-negative.
         backend: "tensor" computes on tensors, for tasks of `operant.envs.tensor.TENSOR_ENVS`; "gymnasium" runs
-            Gymnasium's environment in a vector environment; "auto" chooses the first where there is one.
+            Gymnasium's environment in a vector environment; "envpool" runs EnvPool's, in C++ threads (see
+            `operant.envs.EnvPool`); "auto" chooses the first where there is one, else the second.
         purpose: of the random numbers; give evaluation another one than training.
         device: where observations live and actions are expected.
         dtype: of observations; Gymnasium's have float32.
@@ -66,21 +68,26 @@ def make(
     if vectorization not in _VECTORIZERS:
         raise ValueError(f"vectorization must be 'sync' or 'async', got {vectorization!r}")
     row_seeds = streams.row_seeds(seeds, rows, purpose)
-    if resolve_backend(task, backend) == "tensor":
+    resolved = resolve_backend(task, backend)
+    if resolved == "tensor":
         return TENSOR_ENVS[task](row_seeds, device=device, dtype=dtype)
     if dtype is not torch.float32:
         raise ValueError(f"Gymnasium environments have observations of torch.float32, got dtype={dtype}")
+    if resolved == "envpool":
+        return EnvPool(_spec(task), row_seeds, device=device)
     return _gymnasium_env(task, row_seeds, device, vectorization, deadline)
 
 
-def resolve_backend(task: str, backend: Backend) -> Literal["tensor", "gymnasium"]:
+def resolve_backend(task: str, backend: Backend) -> Literal["tensor", "gymnasium", "envpool"]:
     """Return where `make` takes the environments of a task from.
 
     Raises:
         ValueError: there is no such backend, or no tensor environment where one is asked for.
     """
-    if backend not in ("auto", "tensor", "gymnasium"):
-        raise ValueError(f"backend must be 'auto', 'tensor' or 'gymnasium', got {backend!r}")
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend must be 'auto', 'tensor', 'gymnasium' or 'envpool', got {backend!r}")
+    if backend == "envpool":
+        return "envpool"
     if backend == "tensor" and task not in TENSOR_ENVS:
         raise ValueError(f"{task!r} has no tensor environment; the tasks that have one: {', '.join(TENSOR_ENVS)}")
     return "tensor" if backend != "gymnasium" and task in TENSOR_ENVS else "gymnasium"

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from operant.envs.base import BatchEnv, Step, Tree
+from operant.envs.base import BatchEnv, Step, Tree, begins_anew
 from operant.state import State, copy_into
 
 
@@ -78,6 +78,7 @@ class Normalise:
         action_space: that of the environment.
         device: that of the environment.
         always_valid: that of the environment.
+        begins_anew: that of the environment.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Normalise:
         self._clip, self._epsilon = clip, epsilon
         self.task, self.rows, self.device, self.always_valid = env.task, env.rows, env.device, env.always_valid
         self.action_space: gymnasium.Space[Any] = env.action_space
+        self.begins_anew = begins_anew(env)
         self._shape = env.observation_space.shape or ()
         dtype = np.float64 if env.observation_space.dtype == np.float64 else np.float32
         self.observation_space: gymnasium.Space[Any] = (
@@ -208,6 +210,8 @@ class Normalise:
         self._obs_moments.load_state_dict(state["observations"])
         self._return_moments.load_state_dict(state["rewards"])
         copy_into(self._returns, state["returns"], "returns")
+        if self.begins_anew:
+            self._returns.zero_()
         return self.normalise(self._env.load_state_dict(state["env"]))
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from operant.nets.heads import CategoricalHead, GaussianHead, Head, head_for
 from operant.nets.jacobian import Jacobian
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedRMSprop
+from operant.nets.program import Program, compilable, compiler, programs
 
 __all__ = [
     "OPTIMIZERS",
@@ -27,6 +28,7 @@ __all__ = [
     "Memory",
     "OptimizerName",
     "Pass",
+    "Program",
     "Spec",
     "StackedAdam",
     "StackedCNN",
@@ -34,6 +36,9 @@ __all__ = [
     "StackedMLP",
     "StackedRMSprop",
     "TorsoName",
+    "compilable",
+    "compiler",
     "head_for",
     "network_for",
+    "programs",
 ]

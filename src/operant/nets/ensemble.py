@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from operant.nets.mlp import Activation, Layers, StackedMLP
+from operant.nets.program import tracing
 
 
 class Ensemble:
@@ -66,9 +67,14 @@ class BoundEnsemble:
         return self.shape.mlp.trace(self.layers, inputs.repeat_interleave(self.shape.members, 0))
 
     def trace_in_place(self, inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the same in memory that the next such pass of as many samples overwrites, and memory for gradients."""
+        """Return the same in memory that the next such pass of as many samples overwrites, and memory for gradients.
+
+        A traced pass has no such memory: its program allocates its own.
+        """
         stacked = inputs.repeat_interleave(self.shape.members, 0)
         mlp, samples = self.shape.mlp, inputs.shape[1]
+        if tracing():
+            return mlp.trace(self.layers, stacked), []
         if samples not in self._memory:
             self._memory[samples] = mlp.buffers(stacked), mlp.buffers(stacked)
         forward, backward = self._memory[samples]

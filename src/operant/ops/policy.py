@@ -63,8 +63,8 @@ def clipped_surrogate(
     old_log_probs: Float[Tensor, "*B"],
     advantages: Float[Tensor, "*B"],
     *,
-    clip_low: float,
-    clip_high: float,
+    clip_low: float | Tensor,
+    clip_high: float | Tensor,
     dual_clip: float | None = None,
 ) -> Float[Tensor, "*B"]:
     r"""The clipped surrogate of PPO, `-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)`.
@@ -86,7 +86,7 @@ def clipped_surrogate(
         log_probs: log-probabilities of the actions under the policy being improved.
         old_log_probs: those under the policy that drew them.
         advantages: advantages under the old policy.
-        clip_low: how far the ratio may fall below 1, in (0, 1].
+        clip_low: how far the ratio may fall below 1, in (0, 1]. A tensor of no dimension is taken as it is.
         clip_high: how far it may rise above 1, positive.
         dual_clip: bound on the ratio's weight where the advantage is negative, above 1; None for no bound.
 
@@ -255,8 +255,8 @@ def clip_fraction(
     log_probs: Float[Tensor, "*S n"],
     old_log_probs: Float[Tensor, "*S n"],
     *,
-    clip_low: float,
-    clip_high: float,
+    clip_low: float | Tensor,
+    clip_high: float | Tensor,
     weights: Float[Tensor, "*S n"] | None = None,
 ) -> Float[Tensor, "*S"]:
     r"""Share of the ratios outside `[1 - clip_low, 1 + clip_high]`, a diagnostic without a gradient.
@@ -320,7 +320,9 @@ def _check_shapes(log_probs: Tensor, **others: Tensor) -> None:
             )
 
 
-def _check_clip(clip_low: float, clip_high: float) -> None:
+def _check_clip(clip_low: float | Tensor, clip_high: float | Tensor) -> None:
+    if isinstance(clip_low, Tensor) or isinstance(clip_high, Tensor):
+        return  # values of tensors are not known where an update is compiled
     if not (0.0 < clip_low <= 1.0 and clip_high > 0.0):
         raise ValueError(
             f"clip_low is {clip_low} and clip_high is {clip_high}, expected 0 < clip_low <= 1 and clip_high > 0: "

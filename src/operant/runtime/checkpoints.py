@@ -17,8 +17,9 @@ import json
 import logging
 import re
 import shutil
+from collections.abc import Container
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 from safetensors import SafetensorError
@@ -28,7 +29,7 @@ from torch import Tensor
 from operant.runtime.encoding import flatten, unflatten
 from operant.runtime.files import sha256, sync_file, sync_folder, write_durably
 from operant.runtime.segments import KEY as SEGMENTS
-from operant.runtime.segments import Record, SegmentStore, split
+from operant.runtime.segments import Record, SegmentStore, marks, split
 from operant.state import State
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class Checkpoints:
         self.folder = folder
         self.quarantine = folder / "quarantine"
         self._verified: set[Path] = set()
+        self._segments = SegmentStore(folder)
 
     def save(self, state: State, consumed: int) -> Path:
         """Write a checkpoint, check it by reading it back, and remove those that are no longer needed.
@@ -79,19 +81,22 @@ class Checkpoints:
             TypeError: the state holds something that a checkpoint cannot.
         """
         structure, tensors = flatten(state)
-        fault = _non_finite(tensors)
+        marked = marks(state)
+        contents = _Contents.of(structure, tensors, self._segments.unchanged(marked))
+        fault = _non_finite(contents.tensors())
         parent = self.folder if fault is None else self.quarantine
         target = parent / f"step_{consumed:012d}"
         if fault is None and self._is_good(target):
             return target
         parent.mkdir(parents=True, exist_ok=True)
-        self._write(target, structure, tensors, consumed)
-        verify(target)
+        records = self._write(target, contents, consumed)
+        verify(target, trusted=contents.unchanged)
         if fault is not None:
             for path in _steps(self.quarantine)[: -self.keep]:
                 _remove(path)
             raise NonFiniteError(f"{fault}; the state was put aside in {target}, earlier checkpoints are untouched")
         self._verified.add(target)
+        self._segments.remember(marked, records)
         self._retire(target)
         return target
 
@@ -131,17 +136,17 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
         self._retire_segments()
 
-    def _write(self, target: Path, structure: Any, tensors: dict[str, Tensor], consumed: int) -> None:
+    def _write(self, target: Path, contents: "_Contents", consumed: int) -> dict[str, Record]:
+        """Write a checkpoint under its name, and return the records of its segments."""
         partial = target.with_name(f".{target.name}.partial")
-        text = json.dumps(structure, allow_nan=False).encode()
+        text = json.dumps(contents.structure, allow_nan=False).encode()
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            _require_space(target.parent, len(text) + sum(tensor.nbytes for tensor in tensors.values()))
+            _require_space(target.parent, len(text) + sum(tensor.nbytes for tensor in contents.tensors().values()))
             partial.mkdir()
-            rest, segments = split(tensors)
-            _save_tensors(rest, partial / "state.safetensors")
+            _save_tensors(contents.rest, partial / "state.safetensors")
             write_durably(partial / "state.json", text)
-            records = SegmentStore(self.folder).write(segments)
+            records = dict(sorted((contents.unchanged | self._segments.write(contents.changed)).items()))
             write_durably(partial / "manifest.json", _manifest(partial, consumed, records))
             sync_folder(partial)
             if target.exists():
@@ -151,6 +156,7 @@ class Checkpoints:
             shutil.rmtree(partial, ignore_errors=True)
             raise
         sync_folder(target.parent)
+        return records
 
     def _is_good(self, path: Path) -> bool:
         try:
@@ -180,15 +186,39 @@ class Checkpoints:
 
     def _retire_segments(self) -> None:
         every = [*self.paths(), *_steps(self.quarantine)]
-        SegmentStore(self.folder).retire(path / "manifest.json" for path in every)
+        self._segments.retire(path / "manifest.json" for path in every)
+
+
+class _Contents(NamedTuple):
+    """What a checkpoint is to hold: a state as JSON and tensors, of which segments may be there already."""
+
+    structure: Any
+    rest: dict[str, Tensor]
+    changed: dict[str, dict[str, Tensor]]
+    unchanged: dict[str, Record]
+
+    @classmethod
+    def of(cls, structure: Any, tensors: dict[str, Tensor], unchanged: dict[str, Record]) -> Self:
+        rest, segments = split(tensors)
+        changed = {path: segment for path, segment in segments.items() if path not in unchanged}
+        return cls(structure, rest, changed, unchanged)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all that is not there already, by path."""
+        parts = {f"{path}/{name}": part for path, parts in self.changed.items() for name, part in parts.items()}
+        return self.rest | parts
 
 
 class DamagedError(CheckpointError):
     """A file of a checkpoint is missing or is not what was written."""
 
 
-def verify(path: Path) -> int:
+def verify(path: Path, *, trusted: Container[str] = ()) -> int:
     """Check every file of a checkpoint against its manifest, and return its consumed budget.
+
+    Args:
+        path: the folder.
+        trusted: paths of segments that are not looked at.
 
     Raises:
         DamagedError: a file is missing, or its size or hash differs. The message names the file.
@@ -210,7 +240,7 @@ def verify(path: Path) -> int:
                 raise DamagedError(f"{file} is damaged: its contents are not what was written")
         except OSError as error:
             raise DamagedError(f"{file} cannot be read: {error.strerror}") from error
-    fault = SegmentStore.of(path).fault(manifest.get(SEGMENTS, {}))
+    fault = SegmentStore.of(path).fault(manifest.get(SEGMENTS, {}), trusted)
     if fault is not None:
         raise DamagedError(fault)
     return manifest["consumed"]

@@ -46,7 +46,7 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {"$tensor": path}
     if isinstance(value, Mapping):
         entries = cast(Mapping[Any, Any], value)
-        return {_key(key, path): _encode(item, f"{path}/{_pointer(key)}", tensors) for key, item in entries.items()}
+        return {_key(key, path): _encode(item, f"{path}/{pointer(key)}", tensors) for key, item in entries.items()}
     if isinstance(value, list | tuple):
         return [_encode(item, f"{path}/{i}", tensors) for i, item in enumerate(cast(list[Any], value))]
     if value is None or isinstance(value, bool | str):
@@ -67,7 +67,8 @@ def _key(key: Any, path: str) -> str:
     return f"${key}" if key.startswith("$") else key
 
 
-def _pointer(key: Any) -> str:
+def pointer(key: Any) -> str:
+    """Return a key as it stands in the path of what it leads to."""
     return str(key).replace("~", "~0").replace("/", "~1")
 
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from operant.runtime.learner import Learner, Metrics
+from operant.runtime.learner import Learner, Metrics, all_or_nothing
 from operant.runtime.window import LOSSES
 from operant.state import State
 
@@ -55,8 +55,9 @@ class InTurn(Generic[L]):
         """Return the states of all learners."""
         return {"learners": [learner.state_dict() for learner in self.learners]}
 
+    @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`.
+        """Go on from a state of `state_dict`; one that is refused leaves the learners as they were.
 
         Raises:
             ValueError: it has another number of learners.

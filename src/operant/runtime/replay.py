@@ -1,14 +1,15 @@
 """The memory of off-policy methods: `Replay`, the last transitions of each seed."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from operant.runtime.rollouts import Rollout
-from operant.state import State, copy_into
+from operant.state import Part, State, copy_into
 
 SEGMENT = 4096
 """Steps of the rings in one part of a saved state; parts that have not changed are not written again."""
@@ -74,8 +75,12 @@ class Replay:
         self.device, self.added = torch.device(device), 0
         self.fields: dict[str, Tensor] = {}
         self._flat: dict[str, Tensor] = {}
+        self._arrays: dict[str, Any] = {}
         self._offsets = torch.arange(seeds, device=device).unsqueeze(1) * rows
         self._gaps = False
+        self._marks: list[object] = []
+        self._marked = 0
+        self._none_dropped = torch.zeros(seeds, dtype=torch.int64, device=device)
 
     @property
     def filled(self) -> int:
@@ -104,40 +109,51 @@ class Replay:
             "terminated": rollout.terminated,
             "ended": rollout.terminated | rollout.truncated,
         }
-        finite = _finite(entries)
-        if rollout.valid is not None:
-            finite, valid = finite | ~rollout.valid, finite & rollout.valid
-        else:
-            valid = finite
-        dropped = (~finite).sum((0, 2))
-        if not valid.all():
-            self._gaps = True
-            entries = {name: entry.masked_fill(~_like(valid, entry), 0) for name, entry in entries.items()}
-        entries["valid"] = valid
+        dropped, steps = self._none_dropped, len(actions)
+        if rollout.valid is not None or not _all_finite(entries):
+            dropped, entries["valid"] = self._mend(entries, rollout.valid)
+        elif self._gaps:
+            entries["valid"] = torch.ones_like(rollout.terminated)
         if not self.fields:
             self._allocate(entries)
-        self._write(entries, len(valid))
+        self._write(entries, steps)
         return dropped
 
+    def _mend(self, entries: dict[str, Tensor], valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Make what is nothing to learn from zeros; return what `add` does, and what is not so `[T, S, N]`."""
+        finite = _finite(entries)
+        if valid is not None:
+            finite, valid = finite | ~valid, finite & valid
+        else:
+            valid = finite
+        if not valid.all():
+            self._gaps = True
+            for name, entry in entries.items():
+                entries[name] = entry.masked_fill(~_like(valid, entry), 0)
+        return (~finite).sum((0, 2)), valid
+
     def _allocate(self, entries: Mapping[str, Tensor]) -> None:
-        """Make room for what has the types and shapes of `entries`, each `[T, S, N, ...]`."""
+        """Make room for what has the types and shapes of `entries` `[T, S, N, ...]`, and for what is valid: all."""
+        shape = (self.length, self.seeds, self.rows)
         self.fields = {
-            name: torch.zeros(
-                self.length, self.seeds, self.rows, *entry.shape[3:], dtype=entry.dtype, device=self.device
-            )
+            name: torch.zeros(*shape, *entry.shape[3:], dtype=entry.dtype, device=self.device)
             for name, entry in entries.items()
         }
+        self.fields["valid"] = torch.ones(shape, dtype=torch.bool, device=self.device)
         self._flat = {name: field.flatten(0, 2) for name, field in self.fields.items()}
+        self._arrays = {name: _array(field) for name, field in self.fields.items()}
 
     def _write(self, entries: Mapping[str, Tensor], steps: int) -> None:
         """Write the last `length` of some steps where they belong: one stretch, or two around the end of the ring."""
         kept = min(steps, self.length)
         start = (self.added + steps - kept) % self.length
         before = min(kept, self.length - start)
+        first = steps - kept
         for name, entry in entries.items():
-            field, first = self.fields[name], steps - kept
-            field[start : start + before] = entry[first : first + before]
-            field[: kept - before] = entry[first + before :]
+            field, new = self._arrays[name], _array(entry)
+            field[start : start + before] = new[first : first + before]
+            if before < kept:
+                field[: kept - before] = new[first + before :]
         self.added += steps
 
     def newest(self, steps: int) -> Tensor:
@@ -201,16 +217,30 @@ class Replay:
         return flat.index_select(0, places).view(self.seeds, -1, *flat.shape[1:])
 
     def state_dict(self) -> State:
-        """Return the steps that are held, slot by slot, in segments."""
+        """Return the steps that are held, slot by slot, in segments that say whether they have changed."""
         held = self.filled if self.fields else 0
+        self._mark(-(-held // SEGMENT))
         return {
             "added": self.added,
             "gaps": self._gaps,
             "segments": [
-                {name: field[start : min(start + SEGMENT, held)] for name, field in self.fields.items()}
-                for start in range(0, held, SEGMENT)
+                Part(
+                    {name: field[start : min(start + SEGMENT, held)] for name, field in self.fields.items()}, mark=mark
+                )
+                for start, mark in zip(range(0, held, SEGMENT), self._marks, strict=True)
             ],
         }
+
+    def _mark(self, segments: int) -> None:
+        """Give new marks to the segments that were written to since the last time."""
+        self._marks += [object() for _ in range(segments - len(self._marks))]
+        new = min(self.added - self._marked, self.length)
+        start = (self.added - new) % self.length
+        for first, end in ((start, min(start + new, self.length)), (0, start + new - self.length)):
+            if first < end:
+                for touched in range(first // SEGMENT, -(-end // SEGMENT)):
+                    self._marks[touched] = object()
+        self._marked = self.added
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state of `state_dict`.
@@ -220,12 +250,23 @@ class Replay:
         """
         self.added, self._gaps = state["added"], state["gaps"]
         segments = state["segments"]
-        self.fields, self._flat = {}, {}
+        self.fields, self._flat, self._marks, self._marked = {}, {}, [], self.added
         if segments:
             self._allocate(segments[0])
         for start, segment in zip(range(0, self.filled, SEGMENT), segments, strict=True):
             for name, saved in segment.items():
                 copy_into(self.fields[name][start : min(start + SEGMENT, self.filled)], saved, f"replay.{name}")
+
+
+def _array(tensor: Tensor) -> Any:
+    """Return what shares the memory of a tensor and is quick to write to: on the CPU an array, else the tensor."""
+    return tensor.numpy() if tensor.device.type == "cpu" else tensor
+
+
+def _all_finite(entries: Mapping[str, Tensor]) -> bool:
+    """Say whether all the numbers are finite; false also where they are so large that their sum is not."""
+    numbers = torch.cat([entry.reshape(-1) for entry in entries.values() if entry.is_floating_point()])
+    return math.isfinite(numbers.sum().item())
 
 
 def _finite(entries: Mapping[str, Tensor]) -> Tensor:

@@ -1,12 +1,13 @@
 """Collecting fixed-length stretches of experience from a `operant.envs.BatchEnv`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from operant.envs import BatchEnv, Features, Step, Tree
+from operant.envs import BatchEnv, Features, Step, Tree, begins_anew
 from operant.state import State, copy_into
 
 Act = Callable[[Tensor, int], tuple[tuple[Tensor, ...], Tensor]]
@@ -71,6 +72,11 @@ def by_seed(tensor: Tensor) -> Tensor:
     return tensor.movedim(1, 0).reshape(seeds, steps * rows, *rest)
 
 
+def _stack(tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
+    """Stack along a new first axis and view as `shape`; a single tensor is not copied."""
+    return (tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))).reshape(shape)
+
+
 class Collector:
     """Steps an environment with a policy and keeps count of the episodes.
 
@@ -92,7 +98,9 @@ class Collector:
         self.obs = self._shape(env.reset())
         self.result: Step | None = None
         # Return and length so far of the episode that each row is in; float64 so that long sums stay exact.
-        self.carried = torch.zeros(2, env.rows, dtype=torch.float64, device=env.device)
+        self.carried = torch.zeros(2, seeds, self.rows, dtype=torch.float64, device=env.device)
+        nothing = torch.full((seeds,), torch.nan, dtype=torch.float64)
+        self._none_ended = self._metrics(nothing, nothing, torch.zeros(seeds, dtype=torch.int64))
 
     def collect(self, steps: int, act: Act) -> Rollout:
         """Take `steps` steps in every environment."""
@@ -100,6 +108,7 @@ class Collector:
         seen: list[Tensor] = []
         kept: list[tuple[Tensor, ...]] = []
         results: list[Step] = []
+        final: list[Tensor] = []
         for t in range(steps):
             keep, actions = act(obs, t)
             self.result = result = self.env.step(actions.flatten(0, 1))
@@ -107,22 +116,23 @@ class Collector:
             kept.append(keep)
             results.append(result)
             obs = self._shape(result.obs)
+            final.append(obs if result.final_obs is result.obs else self._shape(result.final_obs))
         self.obs = obs
         shape = (steps, self.seeds, self.rows)
-        rewards = torch.stack([result.reward for result in results])
-        terminated = torch.stack([result.terminated for result in results])
-        truncated = torch.stack([result.truncated for result in results])
-        scores = torch.stack([result.score for result in results])
-        valid = None if self.env.always_valid else torch.stack([result.valid for result in results])
+        rewards = _stack([result.reward for result in results], shape)
+        terminated = _stack([result.terminated for result in results], shape)
+        truncated = _stack([result.truncated for result in results], shape)
+        scores = _stack([result.score for result in results], shape)
+        valid = None if self.env.always_valid else _stack([result.valid for result in results], shape)
         return Rollout(
-            obs=torch.stack(seen),
+            obs=_stack(seen, (steps, *obs.shape)),
             last_obs=obs,
-            kept=tuple(torch.stack(column) for column in zip(*kept, strict=True)),
-            rewards=rewards.view(shape),
-            terminated=terminated.view(shape),
-            truncated=truncated.view(shape),
-            final_obs=torch.stack([self._shape(result.final_obs) for result in results]),
-            valid=None if valid is None else valid.view(shape),
+            kept=tuple(_stack(column, (steps, *column[0].shape)) for column in zip(*kept, strict=True)),
+            rewards=rewards,
+            terminated=terminated,
+            truncated=truncated,
+            final_obs=_stack(final, (steps, *obs.shape)),
+            valid=valid,
             metrics=self._episodes(scores, terminated | truncated, valid),
         )
 
@@ -131,6 +141,12 @@ class Collector:
 
     def _episodes(self, scores: Tensor, ended: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
         """Return the means over the episodes that ended, not a number for a seed without one."""
+        # Most short stretches see no end, and on the CPU to look costs less than the sums below.
+        if valid is None and ended.device.type == "cpu" and not np.count_nonzero(ended.numpy()):
+            returns, lengths = self.carried.numpy()
+            returns += np.add.reduce(scores.numpy(), 0, np.float64)
+            lengths += len(scores)
+            return self._none_ended
         counts = torch.ones_like(scores)
         if valid is not None:
             scores, counts, ended = scores.masked_fill(~valid, 0.0), valid.to(scores.dtype), ended & valid
@@ -138,15 +154,21 @@ class Collector:
         unfinished = ended.flip(0).cumsum(0).flip(0) == 0
         finished = steps.masked_fill(unfinished, 0.0).sum(1) + self.carried.masked_fill(unfinished[0], 0.0)
         self.carried = steps.masked_fill(~unfinished, 0.0).sum(1) + self.carried.masked_fill(~unfinished[0], 0.0)
-        count = ended.sum(0).view(self.seeds, self.rows).sum(1)
-        returns, lengths = finished.view(2, self.seeds, self.rows).sum(2) / count
+        count = ended.sum((0, 2))
+        returns, lengths = finished.sum(2) / count
+        return self._metrics(returns, lengths, count)
+
+    @staticmethod
+    def _metrics(returns: Tensor, lengths: Tensor, count: Tensor) -> dict[str, Tensor]:
         return {"rollout/episode_return": returns, "rollout/episode_length": lengths, "rollout/episodes": count}
 
     def state_dict(self) -> State:
         """Return the environment's state and the unfinished episodes, whose returns need not be finite."""
-        return {"env": self.env.state_dict(), "statistics": self.carried.clone()}
+        return {"env": self.env.state_dict(), "statistics": self.carried.flatten(1).clone()}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue in the middle of the episodes of a saved state."""
-        copy_into(self.carried, state["statistics"], "collector.statistics")
+        """Continue in the middle of the episodes of a saved state, or with new ones (`operant.envs.begins_anew`)."""
+        copy_into(self.carried.flatten(1), state["statistics"], "collector.statistics")
         self.obs = self._shape(self.env.load_state_dict(state["env"]))
+        if begins_anew(self.env):
+            self.carried.zero_()

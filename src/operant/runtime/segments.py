@@ -2,20 +2,23 @@
 
 What a state holds in a list under a key `segments` is stored part by part, each in a file that is named by the SHA-256
 of its contents, in a folder beside the checkpoints. A part that has not changed since an earlier checkpoint is there
-already and is not written again; one that no checkpoint refers to is removed.
+already and is not written again, and where it says so itself (`operant.state.Part`) it is not looked at again either;
+one that no checkpoint refers to is removed.
 """
 
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from safetensors.torch import load_file, save  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
+from operant.runtime.encoding import pointer
 from operant.runtime.files import replace_durably, sha256
+from operant.state import Part
 
 KEY = "segments"
 
@@ -37,17 +40,52 @@ def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, d
     return rest, segments
 
 
+def marks(state: Any, path: str = "") -> dict[str, object]:
+    """Return the marks of the parts of a state, by path."""
+    if isinstance(state, Part):
+        return {path: state.mark}
+    items: list[tuple[Any, Any]] = []
+    if isinstance(state, Mapping):
+        items = [(pointer(key), item) for key, item in cast(Mapping[Any, Any], state).items()]
+    elif isinstance(state, list | tuple):
+        items = list(enumerate(cast(list[Any], state)))
+    return {place: mark for key, item in items for place, mark in marks(item, f"{path}/{key}").items()}
+
+
 class SegmentStore:
     """The folder of segments that belongs to a folder of checkpoints."""
 
     def __init__(self, checkpoints: Path) -> None:
         self.folder = checkpoints / KEY
+        self._known: dict[str, tuple[object, Record, tuple[int, ...]]] = {}
 
     @classmethod
     def of(cls, checkpoint: Path) -> "SegmentStore":
         """Return the store of a checkpoint, which may lie in quarantine."""
         parent = checkpoint.parent
         return cls(parent.parent if parent.name == "quarantine" else parent)
+
+    def unchanged(self, marked: Mapping[str, object]) -> dict[str, Record]:
+        """Return the records of those segments whose mark and file are what they were when they were remembered."""
+        return {
+            path: record
+            for path, (mark, record, signature) in self._known.items()
+            if marked.get(path) is mark and self._signature(record) == signature
+        }
+
+    def remember(self, marked: Mapping[str, object], records: Mapping[str, Record]) -> None:
+        """Remember the segments that have a mark, with their files, which have been found good, and nothing else."""
+        self._known = {
+            path: (marked[path], record, self._signature(record)) for path, record in records.items() if path in marked
+        }
+
+    def _signature(self, record: Record) -> tuple[int, ...]:
+        """Return what changes when a file is written to or replaced; nothing where there is none."""
+        try:
+            status = self._file(str(record["sha256"])).stat()
+        except OSError:
+            return ()
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
     def write(self, segments: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Record]:
         """Store what is not there yet, durably, and return the record of each segment.
@@ -66,9 +104,11 @@ class SegmentStore:
             records[path] = {"sha256": digest, "size": len(contents)}
         return records
 
-    def fault(self, records: Mapping[str, Record]) -> str | None:
-        """Describe the first segment that is missing or not what was written."""
-        for record in records.values():
+    def fault(self, records: Mapping[str, Record], trusted: Container[str] = ()) -> str | None:
+        """Describe the first segment, but for those at `trusted` paths, that is missing or not what was written."""
+        for path, record in records.items():
+            if path in trusted:
+                continue
             file = self._file(str(record["sha256"]))
             if not file.is_file():
                 return f"{file} is missing"

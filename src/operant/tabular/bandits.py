@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.state import State
 from operant.streams import seed_sequence
@@ -193,6 +194,7 @@ class StrategyConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
+        require(self)
         at_least(self, 1, "steps")
 
 

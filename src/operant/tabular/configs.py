@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from operant.runtime.bounds import require
 from operant.tabular.acting import Choices, Rule
 from operant.tabular.schedules import Schedule
 
@@ -26,6 +27,7 @@ class BaseConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
+        require(self)
         at_least(self, 1, "steps")
         if not 0.0 <= self.gamma <= 1.0:
             raise ValueError(f"gamma must be in [0, 1], got {self.gamma!r}")

@@ -1,0 +1,150 @@
+"""Environments of EnvPool, which steps many copies of a task in C++ threads (Weng et al. 2022, arXiv:2206.10558)."""
+
+import os
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from operant import streams
+from operant.envs.adapter import GymnasiumEnv
+from operant.envs.base import Tree
+from operant.state import State
+
+
+class Pool(VectorEnv):
+    """`rows` copies of a task in one pool; they begin anew with every reset, each from a seed of its own.
+
+    A row whose episode has ended resets itself in the next step, whatever the action, without a reward.
+
+    Args:
+        spec: of the task; its limit of steps is that of the episodes.
+        rows: copies.
+
+    Raises:
+        ModuleNotFoundError: EnvPool is not installed.
+        ValueError: EnvPool does not have the task.
+    """
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as Gymnasium declares it
+
+    def __init__(self, spec: EnvSpec, rows: int) -> None:
+        try:
+            import envpool  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "env_backend='envpool' needs the package 'envpool', which is not installed: "
+                'pip install "operant[envpool]"'
+            ) from error
+        if spec.id not in envpool.list_all_envs():
+            raise ValueError(f"EnvPool has no {spec.id!r}; take env_backend='gymnasium'")
+        limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
+        self._make = partial(
+            envpool.make,
+            spec.id,
+            env_type="gymnasium",
+            num_envs=rows,
+            num_threads=min(rows, os.cpu_count() or 1),
+            **limit,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # Gymnasium's, about the precision of the bounds
+            self._pool: Any = self._make(env_seed=[0] * rows)
+            self.single_observation_space = _unbounded(self._pool.observation_space)
+        self.single_action_space = self._pool.action_space
+        self.observation_space = batch_space(self.single_observation_space, rows)
+        self.action_space = batch_space(self.single_action_space, rows)
+        self.spec, self.num_envs = spec, rows
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start episodes of all rows, from one seed below 2³¹ a row."""
+        self._pool.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            self._pool = self._make(env_seed=seed)
+            obs, _ = self._pool.reset()
+        return obs, {}
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Apply one action a row."""
+        obs, rewards, terminations, truncations, _ = self._pool.step(actions)
+        return obs, rewards, terminations, truncations, {}
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Release the copies and their threads."""
+        self._pool.close()
+        del self._pool
+
+
+class EnvPool(GymnasiumEnv):
+    """`B` rows of a task of EnvPool.
+
+    What a row does depends on its seed and actions alone, and not on its neighbours. But EnvPool can neither save where
+    a row is nor begin an episode from a seed of its own, so a state of `state_dict` holds no episode: who loads it
+    begins new ones, from seeds that differ from those before (see `operant.envs.base.begins_anew`).
+
+    EnvPool has written the tasks anew, and not always to the letter: its Pendulum-v1 moves the angle by the speed from
+    before its limit is applied, where Gymnasium's takes the one from after. Score policies in Gymnasium's own.
+
+    Its threads are not processes that could be watched: the deadline for their answers has no meaning here.
+
+    Attributes:
+        begins_anew: true.
+    """
+
+    begins_anew: ClassVar[bool] = True
+
+    def __init__(self, spec: EnvSpec, seeds: Sequence[int], *, device: str | torch.device = "cpu") -> None:
+        """Make one row for each seed.
+
+        Args:
+            spec: of the task, as Gymnasium registers it.
+            seeds: one non-negative integer a row.
+            device: where observations go.
+
+        Raises:
+            ModuleNotFoundError: EnvPool is not installed.
+            ValueError: EnvPool does not have the task.
+        """
+        self._resumptions = 0
+        super().__init__(Pool(spec, len(seeds)), seeds, task=spec.id, device=device)
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Tree:
+        """Start episode 0 of every row and return the observations `[B, ...]`."""
+        self._resumptions = 0
+        return super().reset(seeds)
+
+    def _reset_seeds(self) -> list[int]:
+        return [streams.integer(seed, "EnvPool", self._resumptions) for seed in self._seeds]
+
+    def state_dict(self) -> State:
+        """Return the seeds, and how often such a state was loaded."""
+        return {"task": self.task, "seeds": list(self._seeds), "resumptions": self._resumptions}
+
+    def load_state_dict(self, state: State) -> Tree:
+        """Begin new episodes, and return the observations `[B, ...]`.
+
+        Raises:
+            ValueError: the state is of another task or another number of rows.
+        """
+        if state["task"] != self.task or "resumptions" not in state:
+            raise ValueError(f"the state is of {state['task']!r}, but this environment is {self.task!r} of EnvPool")
+        self._seeds, self._resumptions = self._checked_seeds(state["seeds"]), state["resumptions"] + 1
+        return super().reset()
+
+
+def _unbounded(space: Any) -> Any:
+    """Return a space whose bounds at the ends of the numbers' range are infinite, which is what EnvPool means."""
+    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        return space
+    limits = np.finfo(space.dtype)
+    low = np.where((space.low == limits.tiny) | (space.low == limits.min), -np.inf, space.low).astype(space.dtype)
+    high = np.where(space.high == limits.max, np.inf, space.high).astype(space.dtype)
+    return spaces.Box(low, high, dtype=space.dtype.type)

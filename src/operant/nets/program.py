@@ -1,0 +1,179 @@
+"""Functions of tensors as compiled programs: `Program`, and `compilable` methods."""
+
+import platform
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import is_dataclass
+from functools import partial, update_wrapper
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+P = ParamSpec("P")
+R = TypeVar("R")
+L = TypeVar("L")
+
+_registered: set[type] = set()
+_tracing: ContextVar[bool] = ContextVar("tracing", default=False)
+
+
+def tracing() -> bool:
+    """Whether a program is being traced; it cannot write to memory from outside."""
+    return _tracing.get()
+
+
+def compiler() -> str | None:
+    """Return the path of a C++ compiler, which programs for the CPU need, or None where there is none."""
+    names = ("cl",) if platform.system() == "Windows" else ("g++", "c++", "clang++")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+class Program(Generic[P, R]):
+    """A function of tensors that is run as it is written, or compiled.
+
+    A compiled function is a fixed list of operations, those of its gradients included, of which neighbours are merged
+    into one loop; what is left of Python is the call. It is made at the first call with arguments of new shapes, which
+    takes seconds. Its numbers differ from those of the function in the last bits, and are the same at every call.
+
+    The function may read tensors that are not among its arguments, such as parameters, as long as they stay the same
+    objects: a program reads their values at every call. It must not write to any, draw random numbers, or decide by
+    the values of tensors. Arguments and results are tensors, or trees of them, dataclasses included; a number (`float`)
+    counts as a tensor of no dimension, and all other arguments become part of the program.
+
+    Args:
+        function: what is to be computed.
+
+    Attributes:
+        compiled: whether calls from now on are those of a compiled program.
+        calls: how many were, so far.
+    """
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self.function = function
+        self.compiled, self.calls = False, 0
+        self._programs: dict[Any, Callable[[list[Tensor]], R]] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return what the function returns.
+
+        Raises:
+            RuntimeError: the function cannot be compiled; there is no C++ compiler, for one.
+        """
+        if not self.compiled:
+            return self.function(*args, **kwargs)
+        for kind in {type(arg) for arg in args if is_dataclass(arg)} - _registered:
+            pytree.register_dataclass(kind)
+            _registered.add(kind)
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        leaves = [torch.tensor(leaf, dtype=torch.float64) if isinstance(leaf, float) else leaf for leaf in leaves]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        key = (
+            structure,
+            *(
+                (leaf.shape, leaf.stride(), leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else leaf
+                for leaf in leaves
+            ),
+        )
+        if key not in self._programs:
+            self._programs[key] = _build(self.function, leaves, structure)
+        self.calls += 1
+        return self._programs[key](tensors)
+
+
+class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
+    """A method that is a `Program` of its own for every instance.
+
+    Args:
+        method: what is to be computed; it may read the instance's tensors, within the limits of a `Program`.
+    """
+
+    def __init__(self, method: Callable[Concatenate[L, P], R]) -> None:
+        self.method = method
+        update_wrapper(self, method)  # pyright: ignore[reportArgumentType]
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Remember the name that instances know the method by."""
+        self.name = name
+
+    def __get__(self, instance: L, owner: type | None = None) -> Program[P, R]:
+        """Return the instance's program, made at the first access."""
+        program = Program(partial(self.method, instance))
+        vars(instance)[self.name] = program
+        return program  # pyright: ignore[reportReturnType]
+
+
+def programs(owner: object) -> list[Program[..., Any]]:
+    """Return the programs of an object's `compilable` methods."""
+    kinds = reversed(type(owner).__mro__)
+    methods = {name: value for kind in kinds for name, value in vars(kind).items()}
+    return [getattr(owner, name) for name, value in methods.items() if isinstance(value, compilable)]
+
+
+def _build(function: Callable[..., Any], leaves: list[Any], structure: Any) -> Callable[[list[Tensor]], Any]:
+    """Trace a function at the arguments whose leaves are given, and compile it as one of their tensors."""
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    shapes: list[Any] = []
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        filled = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        args, kwargs = pytree.tree_unflatten(filled, structure)
+        results, shape = pytree.tree_flatten(function(*args, **kwargs))
+        shapes.append(shape)
+        return results
+
+    inputs = [leaves[place] for place in places]
+    with _traced():
+        graph = make_fx(flat)(*inputs)
+    captured = _captured(graph)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # those of torch's own code
+            program: Any = torch._inductor.compile(graph, [*captured, *inputs])  # pyright: ignore[reportPrivateImportUsage]
+    except Exception as error:
+        raise RuntimeError(
+            "the update could not be compiled; --compile off computes it as it is written. "
+            f"Programs for the CPU need a C++ compiler, which is {compiler() or 'not installed'}"
+        ) from error
+
+    def run(tensors: list[Tensor]) -> Any:
+        results = program(*captured, *tensors)
+        return pytree.tree_unflatten([results] if isinstance(results, Tensor) else list(results), shapes[-1])
+
+    return run
+
+
+@contextmanager
+def _traced() -> Iterator[None]:
+    token = _tracing.set(True)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
+
+
+def _captured(graph: GraphModule) -> list[Tensor]:
+    """Make the tensors that a graph holds its first inputs, and return them: held, they might count as constant."""
+    found: dict[str, Tensor] = {}
+    nodes = graph.graph.nodes
+    first = next(iter(nodes))
+    inputs: dict[str, Any] = {}
+    for node in [node for node in nodes if node.op == "get_attr"]:
+        name = str(node.target)
+        if name not in found:
+            found[name] = getattr(graph, name)
+            with graph.graph.inserting_before(first):
+                inputs[name] = graph.graph.placeholder(f"captured_{len(found)}")
+                inputs[name].meta.update(node.meta)
+        node.replace_all_uses_with(inputs[name])
+        graph.graph.erase_node(node)
+    graph.recompile()
+    return list(found.values())

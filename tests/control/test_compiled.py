@@ -1,0 +1,120 @@
+"""Updates that are compiled are those that are not, but for rounding; and resume exactly."""
+
+import pytest
+import torch
+
+import operant
+from control.learners import assert_resumes_exactly
+from control.off_policy import QUICK
+from operant import catalog, configure
+from operant.control import assemble
+from operant.control.assembly import GRADIENT_STEPS_TO_REPAY, compiles
+from operant.nets import compiler, programs
+from operant.runtime.settings import Settings
+
+ALTERNATING = {**QUICK, "rounds": 1, "steps": 1, "environments": 4, "updates": 2}
+ON_POLICY = {"environments": 4, "steps": 8, "hidden": (16, 16)}
+PPO = {**ON_POLICY, "epochs": 2, "minibatches": 2}
+DQN = {"environments": 4, "train_every": 8, "updates": 2, "batch": 16, "warmup": 32, "capacity": 500, "hidden": (16,)}
+CASES = [
+    ("sac", "Pendulum-v1", ALTERNATING),
+    ("td3", "Pendulum-v1", ALTERNATING),
+    ("sac-discrete", "CartPole-v1", ALTERNATING),
+    ("ppo", "CartPole-v1", {**PPO, "anneal": "both", "target_kl": 0.5}),
+    ("ppo-penalty", "Pendulum-v1", PPO),
+    ("a2c", "CartPole-v1", ON_POLICY),
+    ("prioritised-dqn", "CartPole-v1", {**DQN, "dueling": True, "double": True}),
+    ("dqn", "operant/PixelCatch-v0", {**DQN, "environments": 2}),
+]
+
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="programs need a C++ compiler")
+
+
+def learner(algorithm, task, values, choice="on", budget=10_000):
+    settings = Settings(algorithm, task, seeds=(3, 5), budget=budget, compile=choice)
+    config = configure(algorithm, task, preset="paper", **values)
+    return assemble(catalog.find(algorithm), settings, config, device="cpu").learner
+
+
+def parameters(made):
+    if hasattr(made, "agent"):
+        return [made.agent.parameters]
+    return list(made.parameters.values()) if isinstance(made.parameters, dict) else [made.parameters]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("algorithm", "task", "values"), CASES, ids=[f"{a}-{t[-8:]}" for a, t, _ in CASES])
+def test_a_compiled_update_is_that_of_the_paper_too(algorithm, task, values):
+    plain, compiled = (learner(algorithm, task, values, choice) for choice in ("off", "on"))
+    start = [part.clone() for part in parameters(plain)]
+    for _ in range(5):
+        plain.iterate()
+        metrics = compiled.iterate()
+    assert all(program.compiled and program.calls for program in programs(compiled))
+    assert not any(program.compiled for program in programs(plain))
+    for before, expected, part in zip(start, parameters(plain), parameters(compiled), strict=True):
+        assert not torch.equal(before, expected)
+        torch.testing.assert_close(part, expected, rtol=1e-3, atol=1e-4)
+    assert metrics["health/skipped_updates"].sum() == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize(("algorithm", "task", "values"), [CASES[0], CASES[3]], ids=["sac", "ppo"])
+def test_a_compiled_run_resumes_exactly(algorithm, task, values, tmp_path):
+    assert_resumes_exactly(lambda: learner(algorithm, task, values), tmp_path)
+
+
+def test_long_runs_are_compiled_if_there_is_a_compiler(monkeypatch):
+    config = configure("dqn", "CartPole-v1", preset="paper", **DQN)
+    short, long = (
+        config.warmup + steps * config.train_every // config.updates
+        for steps in (GRADIENT_STEPS_TO_REPAY - config.updates, GRADIENT_STEPS_TO_REPAY)
+    )
+    monkeypatch.setattr("operant.control.assembly.compiler", lambda: "/usr/bin/c++")
+    for budget, expected in ((short, False), (long, True)):
+        made = learner("dqn", "CartPole-v1", DQN, choice="auto", budget=budget)
+        assert {program.compiled for program in programs(made)} == {expected}
+    monkeypatch.setattr("operant.control.assembly.compiler", lambda: None)
+    assert not programs(learner("dqn", "CartPole-v1", DQN, choice="auto", budget=long))[0].compiled
+    with pytest.raises(ValueError, match=r"compile is on.*C\+\+ compiler"):
+        learner("dqn", "CartPole-v1", DQN)
+
+
+@needs_compiler
+def test_whether_a_run_is_compiled_is_written_down_and_kept(tmp_path, monkeypatch, caplog):
+    values = {**ON_POLICY, "compile": "on", "budget": 64, "run": tmp_path / "run", "progress": "silent"}
+    trained = operant.train("a2c", "CartPole-v1", preset="paper", **values)
+    assert trained.run.resolved()["compile"] is True
+    assert operant.load(tmp_path / "run").experiment.compiled
+    monkeypatch.setattr("operant.api.compiler", lambda: None)
+    assert not operant.load(tmp_path / "run").experiment.compiled
+    assert "needs a C++ compiler; it goes on without" in caplog.text
+    values = {**ON_POLICY, "budget": 64, "run": tmp_path / "plain", "progress": "silent"}
+    assert operant.train("a2c", "CartPole-v1", preset="paper", **values).run.resolved()["compile"] is False
+
+
+def test_other_chapters_have_nothing_to_compile(tmp_path):
+    with pytest.raises(ValueError, match="q-learning has no update that could be compiled"):
+        operant.train("q-learning", "FrozenLake-v1", compile="on", run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_has_no_program_cannot_be_compiled():
+    made = learner("reinforce", "CartPole-v1", {}, choice="auto")
+    assert not compiles(made, "reinforce", "auto")
+    with pytest.raises(ValueError, match="reinforce has no update that could be compiled"):
+        learner("reinforce", "CartPole-v1", {})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "values", "expected"),
+    [
+        ("sac", {**ALTERNATING, "steps": 2, "updates": 3}, (1000 - 64) // 8 * 3),
+        ("ppo", PPO, 1000 // 32 * 4),
+        ("a2c", ON_POLICY, 1000 // 32),
+        ("dqn", DQN, (1000 - 32) // 8 * 2),
+    ],
+)
+def test_gradient_steps_are_counted_before_they_are_taken(algorithm, values, expected):
+    task = "Pendulum-v1" if algorithm == "sac" else "CartPole-v1"
+    assert learner(algorithm, task, values, choice="off", budget=1000).gradient_steps == expected

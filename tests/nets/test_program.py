@@ -1,0 +1,104 @@
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from operant.nets import Program, compilable, compiler, programs
+
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="programs need a C++ compiler")
+
+
+@dataclass(frozen=True)
+class Batch:
+    inputs: Tensor
+    weights: Tensor | None
+
+
+class Model:
+    def __init__(self):
+        self.weight = torch.zeros(3, 4)
+        self.calls = 0
+
+    @compilable
+    def gradient(self, batch: Batch, scale: float, squared: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the gradient of something by the weight."""
+        self.calls += 1
+        weight = self.weight.detach().requires_grad_()
+        loss = (batch.inputs @ weight).exp() * scale
+        if batch.weights is not None:
+            loss = loss * batch.weights
+        if squared:
+            loss = loss.square()
+        (gradient,) = torch.autograd.grad(loss.sum(), weight)
+        return gradient, {"loss": loss.detach().sum()}
+
+
+def randn(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def both(batch, scale, squared, weight):
+    plain, compiled = Model(), Model()
+    compiled.gradient.compiled = True
+    for model in (plain, compiled):
+        model.gradient(batch, 1.0, squared)
+        model.weight.copy_(weight)
+    return plain.gradient(batch, scale, squared), compiled.gradient(batch, scale, squared)
+
+
+@needs_compiler
+@pytest.mark.parametrize("weights", [None, torch.tensor([[0.0], [1.0], [2.0], [0.5], [1.0]])])
+@pytest.mark.parametrize("squared", [False, True])
+def test_a_program_reads_tensors_and_numbers_anew_at_every_call(weights, squared):
+    plain, compiled = both(Batch(randn(0, 5, 3), weights), 0.7, squared, randn(1, 3, 4))
+    torch.testing.assert_close(compiled, plain)
+    assert plain[0].abs().max() > 0
+
+
+@needs_compiler
+def test_python_runs_once_for_each_shape_and_choice():
+    model = Model()
+    model.gradient.compiled = True
+    for rows, scale, squared in ((5, 1.0, False), (5, 2.0, False), (5, 2.0, True), (6, 2.0, True), (6, 3.0, True)):
+        model.gradient(Batch(randn(rows, rows, 3), None), scale, squared)
+    assert model.calls == 3
+    strided = Batch(randn(0, 3, 6).mT, None)
+    plain = Model()
+    torch.testing.assert_close(model.gradient(strided, 1.0, True), plain.gradient(strided, 1.0, True))
+
+
+@needs_compiler
+def test_a_program_gives_the_same_numbers_at_every_call():
+    model, again = Model(), Model()
+    for one in (model, again):
+        one.gradient.compiled = True
+        one.weight.copy_(randn(1, 3, 4))
+    batch = Batch(randn(0, 5, 3), None)
+    first = model.gradient(batch, 1.0, True)[0]
+    assert torch.equal(first, model.gradient(batch, 1.0, True)[0])
+    assert torch.equal(first, again.gradient(batch, 1.0, True)[0])
+
+
+def test_instances_have_programs_of_their_own():
+    one, other = Model(), Model()
+    assert one.gradient is one.gradient
+    assert programs(one) == [one.gradient]
+    assert one.gradient is not other.gradient
+    one.gradient.compiled = True
+    assert not other.gradient.compiled
+    assert isinstance(one.gradient, Program)
+    assert programs(object()) == []
+
+
+def test_a_compiler_is_looked_for_where_programs_are(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert compiler() is None
+
+
+def test_what_decides_by_values_cannot_be_compiled():
+    program = Program(lambda x: x + 1 if x.sum() > 0 else x)
+    assert program(torch.ones(2)).tolist() == [2, 2]
+    program.compiled = True
+    with pytest.raises(RuntimeError):
+        program(torch.ones(2))
