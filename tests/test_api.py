@@ -46,7 +46,7 @@ def test_a_run_holds_what_was_asked_for_and_what_came_of_it(tmp_path):
     )
     assert Run.open(tmp_path / "run").config(PPOConfig) == trained.experiment.learner.config
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert facts["resolved"] == {"device": "cpu", "threads": 1, "precision": "highest"}
+    assert facts["resolved"] == {"device": "cpu", "threads": 1, "precision": "highest", "compile": False}
     assert facts["sessions"][0]["command"] == ["python", "x.py"]
     outcome = trained.outcome
     assert outcome.consumed == trained.experiment.learner.consumed == 320
@@ -278,7 +278,7 @@ def test_the_language_extra_is_asked_for(tmp_path, monkeypatch):
 def test_pretrained_models_get_all_cores_and_small_ones_a_single_one(tmp_path, monkeypatch):
     quick = {**SPEAKING, "budget": 16, "batch": 16}
     small = operant.train("sft", "arithmetic", run=tmp_path / "run", **quick)
-    assert small.run.resolved() == {"device": "cpu", "threads": 1, "precision": "highest"}
+    assert small.run.resolved() == {"device": "cpu", "threads": 1, "precision": "highest", "compile": False}
     small.experiment.learner.learners[0].model.save(tmp_path / "model")
     used: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", used.append)

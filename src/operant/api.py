@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from operant import catalog
+from operant.nets import compiler
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.progress import ProgressMode
@@ -115,6 +116,7 @@ def train(
     Raises:
         ValueError: a name is unknown or a value out of its range; nothing was written.
         RunError: the folder is in use or cannot be written.
+        OSError: a server that the algorithm needs does not answer; nothing was written.
     """
     entry = catalog.find(algorithm)
     common = {field.name for field in fields(Settings)}
@@ -132,6 +134,7 @@ def train(
     resolved = _resolve(entry, settings, config)
     experiment = _assemble(entry, settings, config, resolved)
     try:
+        _reach(experiment)
         folder = Run.create(
             default_run_path(algorithm, task) if run is None else run,
             settings,
@@ -150,6 +153,7 @@ def resume(
     progress: ProgressMode = "auto",
     interrupted: Callable[[], bool] = lambda: False,
     command: Sequence[str] = tuple(sys.argv),
+    remote_code: bool = False,
 ) -> Trained:
     """Go on with an interrupted run, exactly where its latest checkpoint was taken, to the end of its budget.
 
@@ -158,14 +162,17 @@ def resume(
         progress: as for `train`.
         interrupted: as for `train`.
         command: the command line to write down.
+        remote_code: whether Python code that came with a language model may run, if the run wants it.
 
     Raises:
-        RunError: there is no run, or another process trains it.
+        RunError: there is no run, another process trains it, or it wants to run code that is not allowed.
         CheckpointError: there are checkpoints, but all are damaged.
+        OSError: a server that the algorithm needs does not answer.
     """
     folder = Run.open(run)
-    experiment = _reassemble(folder)
+    experiment = _reassemble(folder, remote_code)
     try:
+        _reach(experiment)
         with folder.lock():
             folder.add_session(command)
             resume_from(folder, experiment.learner)
@@ -174,20 +181,30 @@ def resume(
         experiment.close()
 
 
-def load(run: str | Path) -> Trained:
+def load(run: str | Path, *, remote_code: bool = False) -> Trained:
     """Return a run with its latest checkpoint loaded, to be evaluated or looked at.
 
+    Args:
+        run: its folder.
+        remote_code: as for `resume`.
+
     Raises:
-        RunError: there is no run, or it has no checkpoint yet.
+        RunError: there is no run, it has no checkpoint yet, or it wants to run code that is not allowed.
         CheckpointError: there are checkpoints, but all are damaged.
     """
     folder = Run.open(run)
     found = folder.checkpoints.latest()
     if found is None:
         raise RunError(f"{folder.path} has no checkpoint yet; train it with `operant resume {folder.path}`")
-    experiment = _reassemble(folder)
+    experiment = _reassemble(folder, remote_code)
     experiment.learner.load_state_dict(load_checkpoint(found[0]))
     return Trained(folder, experiment)
+
+
+def _reach(experiment: Any) -> None:
+    """Fail now if a server that the learners need is not there, before anything is written."""
+    if hasattr(experiment, "reach"):
+        experiment.reach()
 
 
 def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool]) -> Trained:
@@ -214,6 +231,8 @@ def _evaluate(trained: Trained) -> Evaluation:
 
 def _resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:
     """Decide what the settings leave open: small networks are fastest on one thread of the CPU."""
+    if settings.compile == "on" and entry.chapter != "control":
+        raise ValueError(f"{entry.name} has no update that could be compiled: leave compile at auto, got 'on'")
     large = entry.chapter == "language" and not _chapter(entry).built_in(config)
     device = settings.device
     if device == "auto":
@@ -243,19 +262,28 @@ def _present(device: str) -> bool:
 def _assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:
     torch.set_num_threads(resolved["threads"])
     torch.set_float32_matmul_precision(resolved["precision"])
-    return _chapter(entry).assemble(entry, settings, config, device=resolved["device"])
+    experiment = _chapter(entry).assemble(entry, settings, config, device=resolved["device"])
+    resolved["compile"] = getattr(experiment, "compiled", False)
+    return experiment
 
 
-def _reassemble(folder: Run) -> Any:
+def _reassemble(folder: Run, remote_code: bool) -> Any:
     entry = catalog.find(folder.settings.algorithm)
-    kind = getattr(importlib.import_module(entry.module), entry.config)
+    config = folder.config(getattr(importlib.import_module(entry.module), entry.config))
+    if entry.chapter == "language":
+        _chapter(entry).check_code(config, folder.path, allowed=remote_code)
     resolved = folder.resolved()
     if not _present(resolved["device"]):
         logger.warning(
             "%s was trained on %s, which is not here; it goes on on the cpu", folder.path, resolved["device"]
         )
         resolved["device"] = "cpu"
-    return _assemble(entry, folder.settings, folder.config(kind), resolved)
+    compiled = resolved.get("compile", False)
+    if compiled and resolved["device"] == "cpu" and compiler() is None:
+        logger.warning("%s was compiled, which needs a C++ compiler; it goes on without", folder.path)
+        compiled = False
+    settings = replace(folder.settings, compile="on" if compiled else "off")
+    return _assemble(entry, settings, config, resolved)
 
 
 def _chapter(entry: catalog.Algorithm) -> Any:

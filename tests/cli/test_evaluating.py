@@ -1,3 +1,6 @@
+import io
+import shutil
+
 import pytest
 
 from operant import load
@@ -64,3 +67,17 @@ def test_no_run(cli, tmp_path):
     status, _, err = cli("evaluate", tmp_path)
     assert status == 2
     assert "is not the folder of a run" in err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "resume", "chat", "export"])
+def test_code_that_a_run_wants_to_run_has_to_be_allowed(cli, spoken, tmp_path, monkeypatch, command):
+    run = shutil.copytree(spoken, tmp_path / "run")
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace("remote_code = false", "remote_code = true"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    arguments = [command, run] + [tmp_path / "model"] * (command == "export")
+    status, _, err = cli(*arguments)
+    assert status == 2
+    assert "run wants to run Python code that comes with its model tiny" in err
+    assert "say --remote-code" in err
+    assert cli(*arguments, "--remote-code")[0] == 0

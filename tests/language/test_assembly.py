@@ -1,15 +1,15 @@
 import json
 import logging
+import socket
 
 import pytest
 import torch
 
 from operant import api, catalog
-from operant.language import assembly, tasks
-from operant.language.assembly import BUILDERS, MAX_COMPLETION, engine_for, material
+from operant.language import assembly
+from operant.language.assembly import BUILDERS, engine_for
 from operant.language.engines import NativeEngine
 from operant.language.grpo import GRPOConfig
-from operant.language.sft import SFTConfig
 from operant.runtime.settings import Settings
 
 SMALL = {"train_rows": 24, "held_out": 6, "learning_rate": 0.01, "batch": 8}
@@ -122,62 +122,7 @@ def test_a_data_set_in_a_file(train, tmp_path):
             trained.experiment.sample(2, 2)
 
 
-# Data
-
-
-def test_rows_of_a_task():
-    task = tasks.find("reverse")
-    config = SFTConfig(train_rows=30, held_out=7)
-    one, other = (material(settings(), config, ("prompt-completion",), seed=seed) for seed in (0, 1))
-    assert len(one.train) == 30
-    assert one.train == task.rows("train", 30, seed=0)
-    assert one.train != other.train
-    assert one.held_out == other.held_out, "every seed is scored on the same rows"
-    assert not {row["prompt"] for row in one.train} & {row["prompt"] for row in one.held_out}
-    assert one.max_tokens == task.max_completion
-    assert one.limits == {"max_prompt": 512, "max_completion": task.max_completion}
-    longer = material(settings(), SFTConfig(max_completion=77), ("prompt-completion",), seed=0)
-    assert longer.max_tokens == 77
-
-
-def test_rows_of_a_file(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(json.dumps({"prompt": str(i), "completion": "x"}) for i in range(10)))
-    one, other = (material(settings(str(path)), SFTConfig(held_out=4), ("prompt-completion",), seed=s) for s in (0, 1))
-    assert (len(one.train), len(one.held_out)) == (8, 2), "at most a fifth is held out"
-    assert one.held_out == other.held_out
-    assert one.task is None
-    assert one.max_tokens == MAX_COMPLETION
-    assert one.judge() is None
-
-
-def test_rows_of_another_kind_are_refused(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"}) + "\n")
-    with pytest.raises(ValueError, match="preference"):
-        material(settings(str(path)), SFTConfig(), ("prompt-completion",), seed=0)
-
-
-def test_a_task_that_there_is_not():
-    with pytest.raises(ValueError, match="revers"):
-        material(settings("revers"), SFTConfig(), ("prompt-completion",), seed=0)
-
-
 # Rewards and engines
-
-
-def test_the_task_rewards_unless_others_are_asked_for():
-    own = material(settings(), SFTConfig(), ("prompt-completion",), seed=0).judge()
-    assert len(own.names) == len(tasks.find("reverse").rewards)
-    asked = GRPOConfig(rewards=("exact", "boxed"), reward_weights=(1.0, 0.5))
-    judge = material(settings(), asked, ("prompt-completion",), seed=0).judge()
-    assert judge.weights == (1.0, 0.5)
-
-    def extra(completions, **columns):
-        return [0.0] * len(completions)
-
-    judge = material(settings(), GRPOConfig(rewards=("exact",)), ("prompt-completion",), seed=0).judge([extra])
-    assert judge.names[-1] == "extra"
 
 
 def test_without_rewards_there_is_nothing_to_learn_from(train, tmp_path):
@@ -193,6 +138,32 @@ def test_the_engine_that_is_asked_for(make_model):
     assert isinstance(engine, NativeEngine)
     assert engine.rows == 17
     assert engine.model is model
+
+
+@pytest.fixture
+def closed():
+    """Return the address of a port that nobody listens at."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+def test_without_its_server_a_run_does_not_begin(train, tmp_path, closed):
+    with pytest.raises(OSError, match=rf"{closed} cannot be reached .*Start one with `.*vllm serve FOLDER"):
+        train("none", algorithm="grpo", engine=closed)
+    assert not (tmp_path / "none").exists()
+
+
+def test_without_its_server_a_run_does_not_go_on(train, tmp_path, closed):
+    values = {"budget": 12, "prompts": 3, "group": 2, "train_rows": 10, "held_out": 4, "max_completion": 5}
+    train("parts", algorithm="grpo", interrupted=after(2), **values)
+    config = tmp_path / "parts" / "config.toml"
+    config.write_text(config.read_text().replace('engine = "native"', f'engine = "{closed}"'))
+    before = (tmp_path / "parts" / "run.json").read_bytes()
+    with pytest.raises(OSError, match=f"{closed} cannot be reached"):
+        api.resume(tmp_path / "parts", progress="silent")
+    assert (tmp_path / "parts" / "run.json").read_bytes() == before
+    assert len(api.load(tmp_path / "parts").evaluate().scores) == 1, "to look at it takes no server"
 
 
 def test_every_learner_of_the_catalog_has_a_builder():

@@ -3,8 +3,9 @@ import torch
 
 from operant.language import evaluation
 from operant.language.engines import NativeEngine, Sampling
-from operant.language.evaluation import ask, greedy, sampled
+from operant.language.evaluation import greedy, sampled
 from operant.language.rewards import combine
+from operant.language.rollouts import ask
 from operant.language.tokenised import Prompt
 from operant.language.tokens import encode_prompt
 
@@ -26,7 +27,8 @@ def prompts(characters):
 def test_the_likeliest_answers_are_scored(make_model, prompts):
     model = make_model()
     scores, shown = greedy(model, prompts, combine([even]), max_tokens=9)
-    found = ask(model, prompts, 1, Sampling(max_tokens=9, temperature=0), generator=torch.Generator())
+    engine, sampling = NativeEngine(model), Sampling(max_tokens=9, temperature=0)
+    found = ask(engine, prompts, 1, sampling, tokenizer=model.tokenizer, generator=torch.Generator())
     assert scores == [float(len(c.ids) % 2 == 0) for c in found.completions]
     first = [sample for sample in shown if sample["temperature"] == 0]
     assert [sample["prompt"] for sample in first] == [p.row["prompt"] for p in prompts]
@@ -70,14 +72,3 @@ def test_passes_by_hand(make_model, prompts):
         2: pytest.approx((0.5 + 0 + 1) / 3),
         4: pytest.approx(2 / 3),
     }
-
-
-def test_answers_lie_side_by_side_and_are_those_of_the_engine(make_model, prompts, characters):
-    model, sampling = make_model(), Sampling(max_tokens=6)
-    answers = ask(model, prompts[:2], 3, sampling, generator=torch.Generator().manual_seed(5))
-    direct = NativeEngine(model).generate(
-        [p.prompt for p in prompts[:2]], 3, sampling, generator=torch.Generator().manual_seed(5)
-    )
-    assert answers.completions == [c for found in direct for c in found]
-    assert answers.prompts == [prompts[0]] * 3 + [prompts[1]] * 3
-    assert answers.texts == [characters.decode(c.ids, skip_special_tokens=True) for c in answers.completions]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operant.language.engines.protocol import Completion
-from operant.language.groups import Judged, Seen, group_metrics, measured, plan, weights
+from operant.language.groups import Judged, Seen, group_metrics, measured, plan
 from operant.language.packing import Sample
 from operant.language.rewards import combine
 from operant.language.rollouts import Answers, Rollout, judge
@@ -48,17 +48,6 @@ def test_answers_that_do_not_count_are_in_no_step():
 def test_plans_differ_by_chance():
     orders = {str(planned(batch_of([1] * 12), group=2, steps=6, seed=seed)) for seed in range(8)}
     assert len(orders) > 4
-
-
-@pytest.mark.parametrize(
-    ("how", "expected"),
-    [("sequence_mean", [0.25, 0.0625]), ("token_mean", [0.1, 0.1]), ("constant", [1 / 32, 1 / 32])],
-)
-def test_weights_of_answers_of_2_and_8_tokens(how, expected):
-    samples = batch_of([2, 5, 8]).samples
-    for parts in ([[0, 2]], [[2], [0]]):
-        found = weights(samples, parts, how=how, longest=16)
-        torch.testing.assert_close(found, torch.tensor([expected[0], 0, expected[1]]))
 
 
 def seen(rho, advantages, *, before=0.0, behaviour=0.0, trust=1.0):

@@ -381,7 +381,7 @@ def test_process_advantages_of_real_answers(make_model, characters):
     options = {"max_tokens": 30, "seed": 0, "budget": 1, "steps": step_judge(find("steps"), characters)}
     learner = GRPO(config, model, NativeEngine(model), [prompt], judged, **options)
     answers = Answers([prompt] * 4, completions, texts)
-    batch = learner.judge(Rollout(answers, judge(judged, answers), 4))
+    batch = learner.judge(Rollout(answers, judge(judged, answers), 4, options["steps"]([prompt] * 4, completions)))
     spread = math.sqrt(15 / 56) + 1e-4
     right, wrong = 3 / 8 / spread, -5 / 8 / spread
     lines = [[3 * right] * 8 + [2 * right] * 8 + [right] * 3, [right + 2 * wrong] * 8 + [2 * wrong] * 8 + [wrong] * 3]
@@ -398,7 +398,10 @@ def test_process_supervision_keeps_groups_whose_steps_differ(make_model, charact
     def nothing(completions, **_):
         return [0.0] * len(completions)
 
+    calls = []
+
     def halves(prompts, completions):
+        calls.append(len(completions))
         rewards = torch.arange(len(completions)).view(-1, 1) % 2.0
         return rewards, torch.zeros(len(completions), 1, dtype=torch.int64), torch.ones_like(rewards, dtype=torch.bool)
 
@@ -409,6 +412,7 @@ def test_process_supervision_keeps_groups_whose_steps_differ(make_model, charact
     assert metrics["sampling/rounds"] == 1
     assert metrics["sampling/groups"] == 2
     assert metrics["frac_reward_zero_std"] == 1
+    assert calls == [4], "a process reward model may be large: every answer goes through it once"
 
 
 def test_extra_answers_sharpen_the_statistics_and_are_not_learned_from(make_learner):
@@ -508,6 +512,9 @@ def test_punishing_lengths_moves_rewards_and_hides_from_the_filter(make_learner,
     assert learner.consumed == 8
     for name, value in learner.model.state_dict().items():
         assert torch.equal(value, before[name])
+    caplog.clear()
+    assert learner.iterate()["health/empty_batches"] == 1
+    assert not caplog.text, "it is said once"
 
 
 def test_refilled_batches_are_full_of_signal(make_learner):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from operant.language.critic import Critic
-from operant.language.measuring import check_reference, flat, measure, plans, read, weights
+from operant.language.measuring import check_reference, flat, measure, plans, read
 from operant.language.models import Reference
 from operant.language.packing import Sample
 
@@ -70,20 +70,6 @@ def test_what_is_read_again_is_the_same_bit_for_bit(make_model):
     for part in plan[0]:
         _, _, again, _ = read(model, SAMPLES, part, temperature=1.0)
         assert torch.equal(again.detach(), flat(part, found.log_probs))
-
-
-@pytest.mark.parametrize(
-    ("how", "expected"),
-    [
-        ("token_mean", [1 / 6, 0.0, 0.0, 1 / 6, 0.0]),
-        ("sequence_mean", [1 / 2 / 3, 0.0, 0.0, 1 / 2 / 3, 0.0]),
-        ("constant", [1 / 2 / 8, 0.0, 0.0, 1 / 2 / 8, 0.0]),
-    ],
-)
-def test_weights_are_those_of_the_step_and_0_elsewhere(how, expected):
-    rows = [torch.zeros(n) for n in (3, 2, 1, 3, 5)]
-    found = weights(rows, [[3], [0]], how=how, longest=8)
-    torch.testing.assert_close(found, torch.tensor(expected))
 
 
 def test_a_policy_that_is_not_its_reference_is_told_at_the_start():

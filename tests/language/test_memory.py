@@ -6,12 +6,15 @@ import sys
 import pytest
 import torch
 
+from operant import api
 from operant.language import memory
 from operant.language.configs import LanguageConfig, ModelOptions, SamplingConfig
 from operant.language.engines import NativeEngine, Sampling
 from operant.language.memory import Memory, available, estimate, readable, report
 from operant.language.models import Reference, finish, load
 from operant.language.packing import Sample
+from operant.language.rewards import combine
+from operant.language.scoring import RewardModelFunction, Scorer, load_step_judge
 from operant.language.sft import SFT, SFTConfig
 from operant.language.stepping import Stepper
 
@@ -23,14 +26,14 @@ def learner(model):
 
 
 class WithReference:
-    """What an algorithm with a reference and a critic holds."""
+    """What an algorithm with a reference, a critic and something that rewards holds."""
 
     __module__ = "operant.language.tests"
 
-    def __init__(self, model, critic=None):
+    def __init__(self, model, critic=None, judge=None):
         self.model, self.reference = model, Reference(model)
         self.stepper = Stepper(model.trained(), LanguageConfig())
-        self.critic = critic
+        self.critic, self.judge = critic, judge
 
 
 def count(model):
@@ -66,6 +69,23 @@ def test_references_and_critics_are_weights_that_are_not_trained(make_model):
     found = estimate([WithReference(model, critic)], tokens=1)
     assert found.weights == 3 * 4 * count(model)
     assert found.gradients == 4 * count(model)
+
+
+def test_reward_models_behind_reward_functions_are_weights(make_model):
+    model, scorers = make_model(), [Scorer(make_model(seed=seed)) for seed in (1, 2)]
+    functions = [RewardModelFunction(scorer, process=False, separator="\n") for scorer in scorers]
+    found = estimate([WithReference(model, judge=combine([len, *functions]))], tokens=1)
+    heads = 2 * (model.width + 1)
+    assert found.weights == 4 * (4 * count(model) + heads)
+    assert found.gradients == 4 * count(model), "they are not trained"
+
+
+def test_the_model_behind_a_judge_of_steps_is_weights(make_model, tmp_path):
+    small = {"budget": 4, "train_rows": 4, "held_out": 2, "batch": 4, "progress": "silent"}
+    api.train("process-reward-model", "steps", run=tmp_path / "run", **small)
+    model, scorer = make_model(), load(ModelOptions(init=str(tmp_path / "run")), seed=0)
+    found = estimate([WithReference(model, judge=load_step_judge(str(tmp_path / "run")))], tokens=1)
+    assert found.weights == 4 * (2 * count(model) + count(scorer) + scorer.width + 1)
 
 
 def test_an_adapter_is_all_that_is_trained(model_folder):

@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from operant.language.configs import ModelOptions
-from operant.language.models import BUILT_IN, LanguageModel, Reference, ScalarHead, build, finish, load
+from operant.language.models import BUILT_IN, LanguageModel, Reference, ScalarHead, build, finish, load, random_network
 from operant.language.packing import Sample, pack
 
 SAMPLES = [Sample([1, 40, 41], [50, 51, 2]), Sample([1, 40, 41], [60, 2]), Sample([1], [70, 71, 72, 2])]
@@ -429,3 +429,20 @@ def test_all_built_in_models_can_be_built():
         network = build(name, seed=0)
         assert network.config.hidden_size == width
         assert network.config.num_hidden_layers == layers
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_random_weights_belong_to_the_seed(kind):
+    def draw(seed):
+        before = torch.get_rng_state()
+        network = random_network(kind, 32, 2, 4, inner=40, seed=seed)
+        assert torch.equal(torch.get_rng_state(), before), "nobody else's chance is used"
+        return network
+
+    first, again, other = draw(1), draw(1), draw(2)
+    assert first.config.intermediate_size == 40
+    matrices = {name: value for name, value in first.named_parameters() if value.ndim >= 2}
+    for name, value in matrices.items():
+        assert torch.equal(value, again.get_parameter(name))
+        assert not torch.equal(value, other.get_parameter(name))
+        assert float(value.detach().std()) == pytest.approx(0.02, rel=0.1)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from operant import ops
-from operant.language.packing import Sample, group_batches, micro_batches, pack, take
+from operant.language.packing import Sample, group_batches, micro_batches, pack, step_weights, take
 
 KINDS = ["llama", "llama-tied", "qwen3", "mistral", "gpt2", "gemma2", "gemma3", "phi", "cohere", "granite"]
 
@@ -197,3 +197,28 @@ def test_micro_batches_keep_the_limit_and_the_order(tokens):
 def test_what_cannot_be_packed_is_refused(samples, message):
     with pytest.raises(ValueError, match=message):
         pack(samples)
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [("sequence_mean", [0.25, 0.0625]), ("token_mean", [0.1, 0.1]), ("constant", [1 / 32, 1 / 32])],
+)
+def test_weights_of_answers_of_2_and_8_tokens(how, expected):
+    samples = [Sample([1, 5], [3] * n) for n in (2, 5, 8)]
+    for parts in ([[0, 2]], [[2], [0]]):
+        found = step_weights(samples, parts, how=how, longest=16)
+        torch.testing.assert_close(found, torch.tensor([expected[0], 0, expected[1]]))
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("token_mean", [1 / 6, 0.0, 0.0, 1 / 6, 0.0]),
+        ("sequence_mean", [1 / 2 / 3, 0.0, 0.0, 1 / 2 / 3, 0.0]),
+        ("constant", [1 / 2 / 8, 0.0, 0.0, 1 / 2 / 8, 0.0]),
+    ],
+)
+def test_weights_are_those_of_the_step_and_0_elsewhere(how, expected):
+    samples = [Sample([1, 5], [3] * n) for n in (3, 2, 1, 3, 5)]
+    found = step_weights(samples, [[3], [0]], how=how, longest=8)
+    torch.testing.assert_close(found, torch.tensor(expected))

@@ -1,7 +1,8 @@
+import importlib
+
 import pytest
 
 from operant import catalog
-from operant.language import presets
 from operant.language.presets import SMALL, configuration
 
 SFT, GRPO = catalog.find("sft"), catalog.find("grpo")
@@ -16,7 +17,7 @@ def test_small_models_get_values_of_their_own():
 
 
 def test_the_paper_is_the_defaults_alone():
-    assert configuration(SFT, "arithmetic", "paper") == presets.importlib.import_module(SFT.module).SFTConfig()
+    assert configuration(SFT, "arithmetic", "paper") == importlib.import_module(SFT.module).SFTConfig()
 
 
 def test_a_preset_wins_over_what_small_models_want_and_single_values_over_all():

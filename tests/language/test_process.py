@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from operant.language.engines.protocol import Completion
-from operant.language.process import last_token, placed, step_judge, table
+from operant.language.process import join_steps, last_token, placed, step_judge, table
 from operant.language.tasks import find
 from operant.language.tokenised import Prompt
 
@@ -74,6 +74,15 @@ def test_a_table_has_the_width_of_its_longest_row():
     assert ends.tolist() == [[3, 6], [0, 0], [2, 0]]
     assert exists.tolist() == [[True, True], [False, False], [True, False]]
     assert [t.shape for t in table([[], []])] == [(2, 1)] * 3
+
+
+def test_tables_that_are_joined_are_as_wide_as_the_longest_row():
+    rows = [[(1.0, 3), (0.5, 6), (0.25, 9)], [], [(0.25, 2)], [(0.5, 1), (1.0, 4)]]
+    for cut in range(5):
+        for found, expected in zip(join_steps([table(rows[:cut]), table(rows[cut:])]), table(rows), strict=True):
+            assert torch.equal(found, expected)
+    alone = join_steps([tuple(column[2:3] for column in table(rows))])
+    assert [column.tolist() for column in alone] == [[[0.25]], [[2]], [[True]]]
 
 
 def test_a_task_without_steps(characters):

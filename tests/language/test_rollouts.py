@@ -10,6 +10,7 @@ from operant.language.rollouts import (
     Answers,
     Rollout,
     Sampler,
+    ask,
     judge,
     length_metrics,
     reward_metrics,
@@ -124,6 +125,29 @@ def test_a_part_and_the_whole(make_sampler):
     assert len(Rollout.join([none, two])) == 2
 
 
+def test_steps_go_with_their_answers(make_sampler):
+    def lines(prompts, completions):
+        width = 1 + max(len(c.ids) for c in completions)
+        exists = torch.arange(width) < torch.tensor([[len(c.ids)] for c in completions])
+        numbers = torch.arange(len(prompts) * width).view(-1, width).float()
+        return numbers * exists, torch.arange(width).expand(len(prompts), -1) * exists, exists
+
+    sampler = make_sampler()
+    one, two = sampler.draw(3, 2, steps=lines), sampler.draw(2, 2, steps=lines)
+    whole = Rollout.join([one, two])
+    for rollout in (whole, whole.take([4, 0, 2]), whole.take([1])):
+        lengths = [len(c.ids) for c in rollout.answers.completions]
+        rewards, ends, exists = rollout.step_rewards()
+        assert rewards.shape == ends.shape == exists.shape == (len(rollout), 2, max(lengths))
+        assert exists.sum(-1).flatten().tolist() == lengths
+        assert (ends.amax(-1).flatten() + 1).tolist() == lengths
+    first = whole.take([1]).step_rewards()[0]
+    assert torch.equal(first[0], one.step_rewards()[0][1, :, : first.shape[-1]])
+    assert len(Rollout.join([whole.take([]), two]).step_rewards()[0]) == 2
+    with pytest.raises(ValueError, match="the steps of these answers were not rewarded"):
+        sampler.draw(1, 2).step_rewards()
+
+
 # Judging
 
 
@@ -187,3 +211,13 @@ def test_answers_without_a_reward_are_left_out_of_the_means():
     with pytest.warns(RuntimeWarning, match="no reward function applies"):
         found = reward_metrics(rollout_of([[1.0, None, 2.0, 3.0]], [1.0], 2))
     assert found["reward"] == pytest.approx(2)
+
+
+def test_answers_lie_side_by_side_and_are_those_of_the_engine(make_model, characters):
+    engine, sampling = NativeEngine(make_model()), Sampling(max_tokens=6)
+    prompts, chance = asked(characters, ["0+0=", "1+1="]), [torch.Generator().manual_seed(5) for _ in range(2)]
+    answers = ask(engine, prompts, 3, sampling, tokenizer=characters, generator=chance[0])
+    direct = engine.generate([p.prompt for p in prompts], 3, sampling, generator=chance[1])
+    assert answers.completions == [c for found in direct for c in found]
+    assert answers.prompts == [prompts[0]] * 3 + [prompts[1]] * 3
+    assert answers.texts == [characters.decode(c.ids, skip_special_tokens=True) for c in answers.completions]

@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -5,7 +8,10 @@ from operant import api
 from operant.language.configs import ModelOptions
 from operant.language.models import Reference, load
 from operant.language.packing import Sample, pack
-from operant.language.runs import base_model, built_in, load_trained, model_options, trained_state
+from operant.language.runs import base_model, built_in, check_code, load_trained, model_options, trained_state
+from operant.language.scoring import load_scorer
+from operant.language.sft import SFTConfig
+from operant.language.speaking import find_speaker, write_model
 from operant.runtime.run import Run, RunError
 
 BATCH = pack([Sample([1, 40, 41], [50, 51, 2]), Sample([1], [70, 71, 72, 2])])
@@ -20,13 +26,11 @@ def log_probs(model):
 def train(model_folder, tmp_path):
     """Return what trains a small model for two steps."""
 
-    def train(name, *, algorithm="sft", seeds=1, **values):
+    def train(name, *, algorithm="sft", task="reverse", seeds=1, **values):
         values = {"model": model_folder, "train_rows": 20, "held_out": 5, "batch": 8, "learning_rate": 0.01} | values
         if "init" in values:
             del values["model"]
-        trained = api.train(
-            algorithm, "reverse", seeds=seeds, budget=16, run=tmp_path / name, progress="silent", **values
-        )
+        trained = api.train(algorithm, task, seeds=seeds, budget=16, run=tmp_path / name, progress="silent", **values)
         return trained, str(tmp_path / name)
 
     return train
@@ -128,3 +132,62 @@ def test_what_is_no_run_of_a_language_model(tmp_path):
         load_trained(ModelOptions(init=str(folder)), seed=0)
     with pytest.raises(ValueError, match="which trains no language model"):
         base_model("", str(folder))
+
+
+# Code that came with a model
+
+
+@pytest.fixture
+def disguised(train, model_folder, tmp_path, monkeypatch):
+    """Return a run whose files say that code of its model is to be run, and the file that this code writes."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+
+    def disguise(**values):
+        _, run = train("run", **values)
+        trace, model, config = tmp_path / "trace", Path(model_folder), Path(run) / "config.toml"
+        (model / "theirs.py").write_text(
+            f"from transformers import LlamaForCausalLM\nopen({str(trace)!r}, 'a').close()\n"
+            "class Theirs(LlamaForCausalLM):\n    pass\n"
+        )
+        facts = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(facts | {"auto_map": {"AutoModelForCausalLM": "theirs.Theirs"}}))
+        text = config.read_text()
+        assert "remote_code = false" in text
+        config.write_text(text.replace("remote_code = false", "remote_code = true"))
+        return run, trace
+
+    return disguise
+
+
+def test_a_run_cannot_allow_code_to_whoever_opens_it(disguised, tmp_path):
+    run, trace = disguised()
+    ways = [
+        lambda **given: api.load(run, **given),
+        lambda **given: api.resume(run, progress="silent", **given),
+        lambda **given: load(ModelOptions(init=run, **given), seed=0),
+        lambda **given: find_speaker(run, **given),
+        lambda **given: write_model(Run.open(run), tmp_path / "written", seed=0, **given),
+    ]
+    for way in ways:
+        with pytest.raises(RunError, match=r"run wants to run Python code .*: if you trust both, say --remote-code"):
+            way()
+    assert not trace.exists()
+    for way in ways:
+        way(remote_code=True)
+    assert trace.exists()
+
+
+def test_neither_can_the_run_of_a_reward_model(disguised):
+    run, trace = disguised(algorithm="reward-model", task="preference")
+    with pytest.raises(RunError, match="run wants to run Python code"):
+        load_scorer(run)
+    assert not trace.exists()
+    load_scorer(run, remote_code=True)
+    assert trace.exists()
+
+
+def test_code_is_allowed_by_those_who_ask_for_it():
+    check_code(SFTConfig(), "run", allowed=False)
+    check_code(SFTConfig(model="org/theirs", remote_code=True), "run", allowed=True)
+    with pytest.raises(RunError, match="comes with its model org/theirs"):
+        check_code(SFTConfig(model="org/theirs", remote_code=True), "run", allowed=False)

@@ -63,3 +63,19 @@ def test_a_learner_needs_a_configuration_of_its_own_kind(entry):
     assert learner_kind(entry, TinyConfig()) is Tiny
     with pytest.raises(TypeError, match="tiny needs a configuration of TinyConfig, got 3"):
         learner_kind(entry, 3)
+
+
+def test_values_below_the_preset_take_the_place_of_the_defaults(entry):
+    below = {"gamma": 0.3, "lam": 0.4}
+    assert configuration(entry, "Other-v0", under=below) == TinyConfig(gamma=0.3, lam=0.4)
+    assert configuration(entry, "Other-v0", "quick", under=below) == TinyConfig(gamma=0.5, lam=0.4)
+    assert configuration(replace(entry, values=(("lam", 0.2),)), "Other-v0", under=below, gamma=0.1) == TinyConfig(
+        gamma=0.1, lam=0.2
+    )
+    with pytest.raises(TypeError, match="gama"):
+        configuration(entry, "Other-v0", under={"gama": 0.1})
+
+
+def test_a_preset_that_is_named_twice_is_listed_once(entry):
+    with pytest.raises(ValueError, match=r"there are: paper, quick, Task-v0$"):
+        configuration(replace(entry, presets=("paper", "quick")), "Task-v0", "fast")

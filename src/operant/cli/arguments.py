@@ -30,6 +30,15 @@ class Answering:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Opening(Answering):
+    """What every command that loads a trained model is told."""
+
+    remote_code: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Let Python code that came with the language model of the run run here, if the run wants it. It can do anything;
+    only for authors you trust."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training(Answering):
     """What every command that trains is told."""
 

@@ -10,7 +10,7 @@ import tyro
 
 from operant import catalog
 from operant.cli.answers import answer_table, sampled_fields, sampled_table
-from operant.cli.arguments import Answering, parse
+from operant.cli.arguments import Opening, parse
 from operant.cli.output import number, print_json, say, score_fields, seed_table
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EvaluateOptions(Answering):
+class EvaluateOptions(Opening):
     """Score the policies of all seeds greedily, and append the result to eval/final.jsonl.
 
     Policies play whole episodes; language models answer held-out prompts.
@@ -60,7 +60,7 @@ def evaluate(arguments: list[str]) -> int:
     if options.samples and not speaks:
         raise ValueError(f"--samples is for language models, and {options.run} is a run of {entry.name}; leave it out")
     sampled: list[Sampled] = []
-    trained = api.load(options.run)
+    trained = api.load(options.run, remote_code=options.remote_code)
     with closing(trained.experiment):
         evaluation = trained.evaluate(options.episodes, backend=options.env_backend)
         if options.samples:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import tyro
 
-from operant.cli.arguments import Answering, parse
+from operant.cli.arguments import Opening, parse
 from operant.cli.output import location, print_json, require_extra, say
 
 
 @dataclass(frozen=True)
-class ExportOptions(Answering):
+class ExportOptions(Opening):
     """Write a trained language model in Hugging Face's format: safetensors, configuration and tokenizer.
 
     An adapter is written by itself, as peft does. `--model FOLDER` goes on from it.
@@ -49,7 +49,7 @@ def export(arguments: list[str]) -> int:
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
     try:
-        write_model(run, part, seed=seed, merge=options.merge)
+        write_model(run, part, seed=seed, merge=options.merge, remote_code=options.remote_code)
         part.chmod(0o755)  # that of a temporary folder is for its owner alone
         part.rename(folder)
     except BaseException:

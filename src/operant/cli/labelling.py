@@ -1,6 +1,7 @@
 """`operant label`."""
 
 import getpass
+import math
 import sys
 import time
 from dataclasses import dataclass
@@ -279,7 +280,7 @@ def _report(report: "Agreement") -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.3f}" if value == value else "undefined"  # noqa: PLR0124  nan differs from itself
+    return "undefined" if math.isnan(value) else f"{value:.3f}"
 
 
 def _fields(report: "Agreement") -> dict[str, Any]:

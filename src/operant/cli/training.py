@@ -11,7 +11,7 @@ import tyro
 
 from operant import catalog
 from operant.cli.answers import answer_table
-from operant.cli.arguments import Training, parse, parse_training
+from operant.cli.arguments import Opening, Training, parse, parse_training
 from operant.cli.output import location, print_json, say, score_fields, seed_table
 from operant.runtime.signals import Interruption
 
@@ -40,7 +40,7 @@ def train(arguments: list[str]) -> int:
 
 
 @dataclass(frozen=True)
-class ResumeOptions(Training):
+class ResumeOptions(Training, Opening):
     """Go on with an interrupted run, exactly where its latest checkpoint was taken, to the end of its budget."""
 
     run: tyro.conf.Positional[Path]
@@ -59,6 +59,7 @@ def resume(arguments: list[str]) -> int:
                 progress=options.progress,
                 interrupted=interrupted,
                 command=["operant", "resume", *arguments],
+                remote_code=options.remote_code,
             ),
             as_json=options.json,
         )

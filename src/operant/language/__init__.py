@@ -7,7 +7,7 @@ from operant.language.iterative import IterativeGRPO, IterativeGRPOConfig
 from operant.language.presets import configuration
 from operant.language.reward_model import RewardModel, RewardModelConfig
 from operant.language.rlhf import RLHF, RLHFConfig
-from operant.language.runs import built_in
+from operant.language.runs import built_in, check_code
 from operant.language.sft import SFT, SFTConfig
 
 __all__ = [
@@ -26,5 +26,6 @@ __all__ = [
     "SFTConfig",
     "assemble",
     "built_in",
+    "check_code",
     "configuration",
 ]

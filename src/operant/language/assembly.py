@@ -1,20 +1,20 @@
-"""From names and numbers to a learner with its data: what every algorithm of this chapter shares."""
+"""From names and numbers to learners with their data, and how they are scored: `assemble`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from operant import catalog
-from operant.language import memory, tasks, tokenised, verifiers
+from operant.language import memory, tasks, tokenised
 from operant.language.configs import LanguageConfig, SamplingConfig
 from operant.language.critic import starting_critic
-from operant.language.data import ACCEPTS, Kind, Row, kind, read_rows, split_rows
+from operant.language.data import ACCEPTS, Row, kind
 from operant.language.engines.native import ROWS, NativeEngine
 from operant.language.engines.protocol import Engine
 from operant.language.evaluation import Sampled, greedy, sampled
 from operant.language.iterative import companions, reward_run
+from operant.language.material import MAX_COMPLETION, Material, material, source_of
 from operant.language.models import LanguageModel, load
-from operant.language.packing import Sample
 from operant.language.process import StepJudge, step_judge
 from operant.language.rewards import combine
 from operant.language.rollouts import Judge
@@ -24,53 +24,8 @@ from operant.runtime.experiments import learner_kind
 from operant.runtime.in_turn import InTurn
 from operant.runtime.settings import Settings
 
-FILES = (".jsonl", ".json", ".parquet", ".csv")
-"""What a data set in a file is called; a task of such a name is a data set."""
-MAX_COMPLETION = 256
-"""Longest completion for a data set, unless another is asked for."""
-HELD_OUT_SHARE = 0.2
-"""Largest share of a data set that is held out."""
-
 Scored = tuple[list[float], list[dict[str, Any]]]
 """A score for each held-out example, and some of them to be looked at."""
-
-
-@dataclass(frozen=True)
-class Material:
-    """The data of one learner.
-
-    Attributes:
-        config: of the algorithm.
-        task: built-in; None where rows come from a data set.
-        train: rows to train on.
-        held_out: rows to be scored on.
-        max_tokens: longest completion.
-    """
-
-    config: LanguageConfig
-    task: tasks.Task | None
-    train: list[Row]
-    held_out: list[Row]
-    max_tokens: int
-
-    @property
-    def limits(self) -> dict[str, int]:
-        """How long texts may be, as `operant.language.tokenised` takes it."""
-        return {"max_prompt": self.config.max_prompt, "max_completion": self.max_tokens}
-
-    def judge(self, extra: Sequence[Callable[..., Any]] = ()) -> Judge | None:
-        """Return what rewards answers: the functions that were asked for, or else those of the task; None if none are.
-
-        Args:
-            extra: reward functions that stand behind them.
-        """
-        names = getattr(self.config, "rewards", ())
-        functions = [verifiers.find(name, max_completion=self.max_tokens) for name in names]
-        weights = list(getattr(self.config, "reward_weights", ()))
-        if not functions and not extra and self.task:
-            functions, weights = list(self.task.rewards), weights or list(self.task.reward_weights)
-        functions += extra
-        return combine(functions, weights or None) if functions else None
 
 
 @dataclass(frozen=True)
@@ -80,13 +35,13 @@ class Member:
     Attributes:
         learner: satisfies `operant.runtime.learner.Learner`; `learner.model` is what it trains.
         score: scores it on at most so many held-out examples.
-        close: gives back what it holds.
+        engine: what it samples from; None where nothing is sampled in training.
         sample: samples many answers to each held-out prompt; None where nothing is sampled.
     """
 
     learner: Any
     score: Callable[[int], Scored]
-    close: Callable[[], None] = lambda: None
+    engine: Engine | None = None
     sample: Callable[[int, int], Sampled] | None = None
 
 
@@ -137,10 +92,21 @@ class Experiment:
             raise ValueError(f"{self.settings.algorithm} trains nothing that answers prompts; leave out --samples")
         return [member.sample(count, episodes) for member in self.members if member.sample]
 
+    def reach(self) -> None:
+        """Make sure that what the learners need outside this process is there.
+
+        Raises:
+            OSError: it is not; the message says what to do.
+        """
+        for member in self.members:
+            if member.engine:
+                member.engine.reach()
+
     def close(self) -> None:
         """Give back what the learners hold."""
         for member in self.members:
-            member.close()
+            if member.engine:
+                member.engine.close()
 
 
 def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:
@@ -166,7 +132,7 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
 def _report_memory(members: Sequence[Member], settings: Settings, config: LanguageConfig) -> None:
     """Say what the longest sequences of a run will need of memory."""
     longest = config.max_prompt + (config.max_completion or MAX_COMPLETION)
-    if not config.dataset and not settings.task.endswith(FILES):
+    if not source_of(config, settings.task):
         task = tasks.find(settings.task)
         prompts = [len(str(row["prompt"])) + 1 for row in task.rows("held-out", 16, seed=0, distinct=False)]
         longest = min(max(prompts), config.max_prompt) + (config.max_completion or task.max_completion)
@@ -177,39 +143,6 @@ def _report_memory(members: Sequence[Member], settings: Settings, config: Langua
         config,
         tokens=min(config.micro_batch_tokens, sequences * longest),
         cached=min(rows, max(sequences, config.held_out)) * longest,
-    )
-
-
-def material(settings: Settings, config: LanguageConfig, wanted: Sequence[Kind], *, seed: int) -> Material:
-    """Return the rows that a learner is trained and scored on.
-
-    Held-out rows are the same for every seed, those of a task to train on are not.
-
-    Args:
-        settings: name the task.
-        config: may name a data set instead.
-        wanted: kinds of rows that the algorithm can use; of a task the first.
-        seed: of the learner.
-
-    Raises:
-        ValueError: there is no such task, or the rows are of another kind.
-    """
-    source = config.dataset or (settings.task if settings.task.endswith(FILES) else "")
-    if source:
-        rows = read_rows(source)
-        kind(rows, accept=wanted)
-        held_out = min(config.held_out, max(1, round(HELD_OUT_SHARE * len(rows))))
-        train, rest = split_rows(rows, held_out, 0)
-        return Material(config, None, train, rest, config.max_completion or MAX_COMPLETION)
-    task = tasks.find(settings.task)
-    make = {"preference": task.pairs, "stepwise": task.stepwise_rows}.get(wanted[0], task.rows)
-    train = make("train", config.train_rows, seed=seed)
-    return Material(
-        config,
-        task,
-        train,
-        make("held-out", config.held_out, seed=0),
-        config.max_completion or task.max_completion,
     )
 
 
@@ -249,7 +182,7 @@ def _sft(kind_: Any, settings: Settings, config: Any, seed: int, device: str) ->
     learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
 
     def likelihood(count: int) -> Scored:
-        rows = model.likelihoods([Sample(*row) for row in held_out[:count]], tokens=config.micro_batch_tokens)
+        rows = model.likelihoods(held_out[:count], tokens=config.micro_batch_tokens)
         return [float(row.mean()) for row in rows], []
 
     scoring: dict[str, Any] = {"score": likelihood, **answering(model, data, data.judge(), seed=seed)}
@@ -261,24 +194,8 @@ def _grpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -
     model = load(config, seed=seed, device=device)
     steps = _steps(config, data, model, device) if config.supervision == "process" else None
     checked = steps is not None and data.task is not None  # the reward model is for the steps, the task's for the whole
-    judge = data.judge(() if checked else _reward_model(config, model, device))
-    if judge is None:
-        raise ValueError(
-            "nothing rewards the answers: name --rewards or --reward-model (see `operant train grpo --help`)"
-        )
-    engine = engine_for(config, model)
-    learner = kind_(
-        config,
-        model,
-        engine,
-        tokenised.prompts(model.tokenizer, data.train, max_prompt=config.max_prompt),
-        judge,
-        max_tokens=data.max_tokens,
-        seed=seed,
-        budget=settings.budget,
-        steps=steps,
-    )
-    return Member(learner, close=engine.close, **answering(model, data, judge, seed=seed))
+    judge = _needed(data.judge(() if checked else _reward_model(config, model, device)), settings)
+    return _sampling(kind_, settings, data, model, judge, seed=seed, steps=steps)
 
 
 def _iterative(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
@@ -289,19 +206,7 @@ def _iterative(kind_: Any, settings: Settings, config: Any, seed: int, device: s
     common = {"limits": learnt.limits, "seed": seed, "budget": settings.budget, "device": device}
     others = companions(config, learnt.train, data.judge(), **common)
     scorer = RewardModelFunction(others.reward.scorer, process=False, separator="\n", tokenizer=model.tokenizer)
-    engine = engine_for(config, model)
-    learner = kind_(
-        config,
-        model,
-        engine,
-        tokenised.prompts(model.tokenizer, data.train, max_prompt=config.max_prompt),
-        combine([scorer]),
-        max_tokens=data.max_tokens,
-        seed=seed,
-        budget=settings.budget,
-        others=others,
-    )
-    return Member(learner, close=engine.close, **answering(model, data, data.judge(), seed=seed))
+    return _sampling(kind_, settings, data, model, combine([scorer]), seed=seed, scored_by=data.judge(), others=others)
 
 
 def _reward_learner(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
@@ -337,12 +242,46 @@ def _rlhf(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -
     data = material(settings, config, ACCEPTS["rlhf"], seed=seed)
     model = load(config, seed=seed, device=device)
     scorers = _reward_model(config, model, device)
-    judge = data.judge(scorers)
+    judge = _needed(data.judge(scorers), settings)
+    outcome = any(not scorer.process for scorer in scorers)
+    critic = starting_critic(config, model, outcome=outcome, seed=seed, device=device)
+    return _sampling(kind_, settings, data, model, judge, seed=seed, critic=critic)
+
+
+def _needed(judge: Judge | None, settings: Settings) -> Judge:
+    """Return what rewards answers, if anything does."""
     if judge is None:
         raise ValueError(
-            "nothing rewards the answers: name --rewards or --reward-model (see `operant train rlhf --help`)"
+            "nothing rewards the answers: name --rewards or --reward-model (see `operant train "
+            f"{settings.algorithm} --help`)"
         )
-    outcome = any(not scorer.process for scorer in scorers)
+    return judge
+
+
+def _sampling(
+    kind_: Any,
+    settings: Settings,
+    data: Material,
+    model: LanguageModel,
+    judge: Judge,
+    *,
+    seed: int,
+    scored_by: Judge | None = None,
+    **own: Any,
+) -> Member:
+    """Return a member that learns from its own answers.
+
+    Args:
+        kind_: class of the learner.
+        settings: of the run.
+        data: the prompts to train on, and the configuration.
+        model: the policy.
+        judge: rewards the answers.
+        seed: of the learner.
+        scored_by: what scores the policy on a data set. Default: `judge`.
+        **own: what else the learner takes.
+    """
+    config: Any = data.config
     engine = engine_for(config, model)
     learner = kind_(
         config,
@@ -350,25 +289,27 @@ def _rlhf(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -
         engine,
         tokenised.prompts(model.tokenizer, data.train, max_prompt=config.max_prompt),
         judge,
-        critic=starting_critic(config, model, outcome=outcome, seed=seed, device=device),
         max_tokens=data.max_tokens,
         seed=seed,
         budget=settings.budget,
+        **own,
     )
-    return Member(learner, close=engine.close, **answering(model, data, judge, seed=seed))
+    return Member(learner, engine=engine, **answering(model, data, scored_by or judge, seed=seed))
 
 
 def _steps(config: SamplingConfig, data: Material, model: LanguageModel, device: str) -> StepJudge | None:
     """Return what rewards the steps of answers: a process reward model, or the task."""
     if config.reward_model:
-        return load_step_judge(config.reward_model, device=device, tokenizer=model.tokenizer)
+        common = {"device": device, "tokenizer": model.tokenizer, "remote_code": config.remote_code}
+        return load_step_judge(config.reward_model, **common)
     return step_judge(data.task, model.tokenizer) if data.task else None
 
 
 def _reward_model(config: SamplingConfig, model: LanguageModel, device: str) -> list[RewardModelFunction]:
     if not config.reward_model:
         return []
-    return [load_scorer(config.reward_model, device=device, tokenizer=model.tokenizer)]
+    common = {"device": device, "tokenizer": model.tokenizer, "remote_code": config.remote_code}
+    return [load_scorer(config.reward_model, **common)]
 
 
 BUILDERS: Mapping[str, Callable[..., Member]] = {

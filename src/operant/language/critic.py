@@ -11,7 +11,7 @@ from operant.language.models import LanguageModel, ScalarHead
 from operant.language.packing import Packed
 from operant.language.runs import load_trained, trained_state
 from operant.runtime.bounds import require
-from operant.state import State, copy_into
+from operant.state import State, copy_named
 
 TRUNK, HEAD = "trunk.", "head."
 
@@ -120,8 +120,7 @@ class Critic:
                 "take --critic copy"
             )
         head = ScalarHead(trunk.width, device)
-        for name, value in head.named_parameters():
-            copy_into(value.data, state[name], name)
+        copy_named(dict(head.named_parameters()), state, of="head")
         return cls(head, _without_output(trunk))
 
     def __call__(self, batch: Packed, hidden: Tensor | None = None) -> Values:
@@ -155,15 +154,7 @@ class Critic:
         Raises:
             ValueError: it belongs to another critic.
         """
-        trained = self.trained()
-        if trained.keys() != state.keys():
-            odd = sorted(trained.keys() ^ state.keys())[0]
-            raise ValueError(
-                f"the state and the critic differ in what is trained, first in {odd!r}: load it with the --critic and "
-                "--lora-rank of its own run"
-            )
-        for name, value in trained.items():
-            copy_into(value.data, state[name], name)
+        copy_named(self.trained(), state, of="critic", options="--critic and --lora-rank")
 
 
 def starting_critic(

@@ -10,9 +10,8 @@ from operant import ops, streams
 from operant.language.engines.native import ROWS, NativeEngine
 from operant.language.engines.protocol import Sampling
 from operant.language.models import LanguageModel
-from operant.language.rollouts import Answers, Judge, judge
+from operant.language.rollouts import Answers, Judge, ask, judge
 from operant.language.tokenised import Prompt
-from operant.language.tokens import decode
 from operant.runtime.statistics import stratified_bootstrap
 
 SHOWN = 16
@@ -55,11 +54,12 @@ def greedy(
         The reward of each prompt; and what was answered to the first few, to be looked at: the likeliest answer to each
         (`temperature` 0), then others that were drawn.
     """
+    engine, tokenizer = NativeEngine(model, rows=rows), model.tokenizer
     sampling = Sampling(max_tokens=max_tokens, temperature=0)
-    answers = ask(model, prompts, 1, sampling, generator=torch.Generator(), rows=rows)
+    answers = ask(engine, prompts, 1, sampling, tokenizer=tokenizer, generator=torch.Generator())
     scores = judge(rewards, answers).total.nan_to_num().tolist()
     sampling, generator = Sampling(max_tokens=max_tokens), streams.torch_generator(0, "shown answers")
-    drawn = ask(model, prompts[:SHOWN], DRAWN, sampling, generator=generator, rows=rows)
+    drawn = ask(engine, prompts[:SHOWN], DRAWN, sampling, tokenizer=tokenizer, generator=generator)
     others = judge(rewards, drawn).total.nan_to_num().tolist()
     return scores, [*_shown(answers, scores, 0.0)[:SHOWN], *_shown(drawn, others, 1.0)]
 
@@ -102,7 +102,8 @@ def sampled(
         rows: answers that are written at once.
     """
     generator = streams.torch_generator(seed, "evaluation")
-    answers = ask(model, prompts, count, Sampling(max_tokens=max_tokens), generator=generator, rows=rows)
+    engine, sampling = NativeEngine(model, rows=rows), Sampling(max_tokens=max_tokens)
+    answers = ask(engine, prompts, count, sampling, tokenizer=model.tokenizer, generator=generator)
     total = judge(rewards, answers).total.nan_to_num().view(-1, count)
     right = (total >= 1).sum(1)
     ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= count]
@@ -112,20 +113,3 @@ def sampled(
         passes={k: float(ops.pass_at_k(right, total=count, k=k).mean()) for k in ks},
         samples=count,
     )
-
-
-def ask(
-    model: LanguageModel,
-    prompts: Sequence[Prompt],
-    count: int,
-    sampling: Sampling,
-    *,
-    generator: torch.Generator,
-    rows: int = ROWS,
-) -> Answers:
-    """Return `count` answers to each prompt, side by side, at most `rows` of them written at once."""
-    engine = NativeEngine(model, rows=rows)
-    found = engine.generate([p.prompt for p in prompts], count, sampling, generator=generator)
-    completions = [completion for answers in found for completion in answers]
-    texts = [decode(model.tokenizer, completion.ids) for completion in completions]
-    return Answers([prompt for prompt in prompts for _ in range(count)], completions, texts)

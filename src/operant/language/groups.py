@@ -1,4 +1,4 @@
-"""Groups of answers on their way through the optimizer steps of a batch: `Judged`, `plan`, `weights`, `measured`."""
+"""Groups of answers on their way through the optimizer steps of a batch: `Judged`, `plan`, `measured`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,12 +8,8 @@ from torch import Tensor
 
 from operant import ops
 from operant.language.mismatch import mismatch_metrics
-from operant.language.packing import Sample, micro_batches, take
+from operant.language.packing import Plan, Sample, micro_batches, take
 from operant.language.rollouts import Rollout, length_metrics, reward_metrics
-from operant.ops.weights import Aggregation
-
-Plan = list[list[list[int]]]
-"""The optimizer steps of an epoch, each as its micro-batches, which are positions of answers."""
 
 
 class Judged(NamedTuple):
@@ -76,21 +72,6 @@ def plan(batch: Judged, *, group: int, steps: int, tokens: int, generator: torch
         parts = micro_batches(take(batch.samples, answers), tokens=tokens)
         found.append([[answers[i] for i in part] for part in parts])
     return [parts for parts in found if parts]
-
-
-def weights(samples: Sequence[Sample], parts: Sequence[Sequence[int]], *, how: Aggregation, longest: int) -> Tensor:
-    """Return the weight `[N]` of each token of each answer in an optimizer step (`operant.ops.token_weights`).
-
-    Args:
-        samples: all N answers of the batch.
-        parts: the micro-batches of the step; answers in none of them weigh 0, and are in no denominator.
-        how: token_mean, sequence_mean or constant.
-        longest: tokens that constant divides by.
-    """
-    lengths = torch.zeros(len(samples), dtype=torch.int64)
-    for part in parts:
-        lengths[list(part)] = torch.tensor([len(samples[i].completion) for i in part])
-    return ops.token_weights(lengths, how=how, constant=longest if how == "constant" else None)
 
 
 def group_metrics(rollout: Rollout) -> dict[str, float]:

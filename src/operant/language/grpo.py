@@ -26,10 +26,10 @@ from torch import Tensor
 from operant import ops, streams
 from operant.language.configs import SamplingConfig
 from operant.language.engines.protocol import Engine, Sampling
-from operant.language.groups import Judged, Seen, group_metrics, measured, plan, weights
+from operant.language.groups import Judged, Seen, group_metrics, measured, plan
 from operant.language.mismatch import check_start, corrections
 from operant.language.models import LanguageModel, Reference
-from operant.language.packing import Packed, pack, take
+from operant.language.packing import Packed, pack, step_weights, take
 from operant.language.process import StepJudge
 from operant.language.rollouts import Judge, Rollout, Sampler
 from operant.language.stepping import Stepper
@@ -232,7 +232,7 @@ class GRPO:
         self.config, self.model, self.budget, self.max_tokens = config, model, budget, max_tokens
         sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
         self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, seed=seed)
-        self.steps, self.seed, self.iterations = steps, seed, 0
+        self.steps, self.seed, self.iterations, self._warned = steps, seed, 0, False
         self.stepper = Stepper(model.trained(), config)
         self.reference = Reference(model) if config.kl_coefficient else None
 
@@ -246,10 +246,12 @@ class GRPO:
         began = self.consumed
         rollout, metrics = self.collect()
         improved = self.improve(self.judge(rollout), began=began) if len(rollout) else {}
-        if not improved:
+        if not improved and not self._warned:
+            self._warned = True
             logger.warning(
                 "Nothing to learn from %d prompts: the answers to each are rewarded alike, or were cut off; take "
-                "easier or harder prompts, a larger --group, or a longer --max-completion",
+                "easier or harder prompts, a larger --group, or a longer --max-completion. This is said once; "
+                "health/empty_batches counts on",
                 self.consumed - began,
             )
         self.iterations += 1
@@ -268,8 +270,9 @@ class GRPO:
         """Sample answers to P prompts, and more where groups without signal are to be replaced."""
         config, missing = self.config, self.config.prompts
         drawn, kept = list[Rollout](), list[Rollout]()
+        steps = self.steps if config.supervision == "process" else None
         while missing and len(drawn) < (config.max_rounds if config.filter == "refill" else 1):
-            rollout = self.sampler.draw(missing, config.group + config.statistics)
+            rollout = self.sampler.draw(missing, config.group + config.statistics, steps=steps)
             drawn.append(rollout)
             if config.filter != "none":
                 rollout = rollout.take(self.signal(rollout).nonzero().squeeze(1).tolist())
@@ -281,7 +284,7 @@ class GRPO:
     def signal(self, rollout: Rollout) -> Tensor:
         """Return which groups `[P]` have answers, or steps, that are rewarded differently."""
         if self.config.supervision == "process":
-            rewards, _, exists = self._step_rewards(rollout)
+            rewards, _, exists = rollout.step_rewards()
             return ops.has_signal(rewards.flatten(1), exists.flatten(1))
         return ops.has_signal(rollout.rewards().nan_to_num(), rollout.valid())
 
@@ -291,7 +294,7 @@ class GRPO:
         lengths = torch.tensor([len(c.ids) for c in answers.completions])
         if config.supervision == "process":
             longest = int(lengths.max())
-            per_token = ops.process_advantages(*self._step_rewards(rollout), length=longest).view(-1, longest)
+            per_token = ops.process_advantages(*rollout.step_rewards(), length=longest).view(-1, longest)
             advantages = [row[:n] for row, n in zip(per_token, lengths.tolist(), strict=True)]
         else:
             rewards = rollout.rewards()
@@ -304,12 +307,6 @@ class GRPO:
         own = [i for i in range(len(lengths)) if i % size < config.group]
         samples, behaviour = answers.samples(), [torch.tensor(c.log_probs) for c in answers.completions]
         return Judged(take(samples, own), take(advantages, own), take(behaviour, own), counts[own])
-
-    def _step_rewards(self, rollout: Rollout) -> list[Tensor]:
-        """Return rewards, last tokens and existence of the steps of each answer, `[P, G, K]` each."""
-        assert self.steps is not None  # noqa: S101 - checked at the start
-        found = self.steps(rollout.answers.prompts, rollout.answers.completions)
-        return [table.view(-1, rollout.group, table.shape[-1]) for table in found]
 
     def improve(self, batch: Judged, *, began: int) -> dict[str, Any]:
         """Take the optimizer steps of a batch and return what was measured in them; nothing if no answer counts.
@@ -349,7 +346,7 @@ class GRPO:
         """Take one optimizer step, micro-batch by micro-batch, with one denominator for all of them."""
         config, device = self.config, self.model.device
         factor = math.sqrt(config.group) if config.scale == "1/sqrt(G)" else 1.0
-        weight = weights(batch.samples, parts, how=config.weights, longest=self.max_tokens)
+        weight = step_weights(batch.samples, parts, how=config.weights, longest=self.max_tokens, device=device)
         total = penalty = torch.zeros((), device=device)
         seen: list[Seen] = []
         for index, part in enumerate(parts):
@@ -361,7 +358,7 @@ class GRPO:
             trust = corrections(before, behaviour, config.correction, cap=config.correction_cap)
             losses, ratios = OBJECTIVES[config.objective](new, before, advantages, packed, config)
             kl = self._divergence(packed, new, before)
-            spread = weight[part].to(device)[packed.owner]
+            spread = weight[part][packed.owner]
             policy = factor * (spread * trust * losses).sum()
             reference = config.kl_coefficient * (spread * kl).sum()
             (policy + reference).backward()

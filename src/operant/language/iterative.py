@@ -26,7 +26,7 @@ from operant.language.preferences.annotator import SimulatedAnnotator
 from operant.language.preferences.items import Item, Presentation
 from operant.language.reward_model import RewardModel, RewardModelConfig
 from operant.language.rewards import Rewards
-from operant.language.rollouts import Judge
+from operant.language.rollouts import OWN_COLUMNS, Judge
 from operant.language.scoring import starting_head
 from operant.language.tasks import Row
 from operant.language.tokenised import Pair, Prompt, pairs
@@ -125,7 +125,7 @@ class IterativeGRPO:
         max_tokens: int,
         seed: int,
         budget: int,
-        others: "Companions",
+        others: Companions,
     ):
         reward = others.reward
         if model.tokenizer.get_vocab() != reward.model.tokenizer.get_vocab():
@@ -175,7 +175,7 @@ class IterativeGRPO:
         if second is None:
             return None
         shown, prompt = (texts[0], texts[second]), answers["prompts"][0]
-        columns = {name: column[0] for name, column in answers.items() if name not in _OWN}
+        columns = {name: column[0] for name, column in answers.items() if name not in OWN_COLUMNS}
         item = Item.of(prompt, shown)
         presentation = Presentation(item.item_id, self.annotator.name, 0, prompt, shown, (0, 1))
         outcome, _ = self.annotator.answer(presentation, columns)
@@ -268,7 +268,7 @@ def companions(
     _, own = reward_run(config.reward_model)
     if known is None:
         raise ValueError("iterative-grpo needs a built-in task, or --rewards, whose reward plays the annotator")
-    model = load(ModelOptions(init=config.reward_model), seed=seed, device=device)
+    model = load(ModelOptions(init=config.reward_model, remote_code=config.remote_code), seed=seed, device=device)
     further = replace(
         own,
         learning_rate=config.reward_learning_rate,
@@ -295,4 +295,3 @@ def _plain(judge: Judge) -> Callable[..., list[float | None]]:
 
 
 _PAIRS = ("newest", "labelled")
-_OWN = ("prompts", "completions", "completion_ids", "prompt_ids", "truncated")

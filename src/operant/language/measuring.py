@@ -11,15 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from operant import ops
 from operant.language.critic import Critic
 from operant.language.models import LanguageModel, Reference
-from operant.language.packing import Packed, Sample, micro_batches, pack, take
+from operant.language.packing import Packed, Plan, Sample, micro_batches, pack, take
 from operant.language.rollouts import shuffled
-from operant.ops.weights import Aggregation
-
-Plan = list[list[list[int]]]
-"""The minibatches of an epoch, each in micro-batches, which are positions of samples."""
 
 
 class Measured(NamedTuple):
@@ -107,21 +102,6 @@ def measure(
 def flat(part: Sequence[int], rows: Sequence[Tensor]) -> Tensor:
     """Return what belongs to the tokens of some samples, `[m]`, of rows `[l]`."""
     return torch.cat([rows[i] for i in part])
-
-
-def weights(rows: Sequence[Tensor], parts: Sequence[Sequence[int]], *, how: Aggregation, longest: int) -> Tensor:
-    """Return the weight `[N]` of each token of the samples of an optimizer step (`operant.ops.token_weights`).
-
-    Args:
-        rows: `[l]` of all N samples.
-        parts: micro-batches of the step; the samples in none of them weigh 0.
-        how: token_mean, sequence_mean or constant.
-        longest: what constant divides by.
-    """
-    chosen = [i for part in parts for i in part]
-    lengths = torch.zeros(len(rows), dtype=torch.int64, device=rows[0].device)
-    lengths[chosen] = torch.tensor([len(rows[i]) for i in chosen], device=lengths.device)
-    return ops.token_weights(lengths, how=how, constant=longest if how == "constant" else None)
 
 
 def check_reference(kl: Sequence[Tensor]) -> None:

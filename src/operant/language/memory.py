@@ -2,7 +2,7 @@
 
 With T trained parameters, n tokens in a micro-batch, L layers, hidden width H and vocabulary V, in bytes:
 
-* weights: those of all models that a learner holds (policy, reference, critic), at their own size;
+* weights: those of all models that a learner holds (policy, reference, critic, reward models), at their own size;
 * gradients: 4 T; moments of Adam: 8 T; 32-bit copies of parameters of 16 bits: 4 T;
 * activations: n a (1 + 1/L), where a is what the graph keeps for a token, measured on a probe. The last part is the
   gradients that flow back through one layer. With gradient checkpointing only the inputs of the layers stay, and one
@@ -19,6 +19,7 @@ process was between 1 and 1.5 times the estimate.
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -146,8 +147,20 @@ def _parts(things: Iterable[Any], seen: set[int]) -> Iterator[Any]:
         seen.add(id(thing))
         if isinstance(thing, nn.Module | Stepper):
             yield thing
-        elif type(thing).__module__.startswith("operant.language") and hasattr(thing, "__dict__"):
-            yield from _parts(vars(thing).values(), seen)
+        else:
+            yield from _parts(_held(thing), seen)
+
+
+def _held(thing: Any) -> Iterable[Any]:
+    """Return what is inside a tuple, or an object or function of this chapter; rows are tuples with names, left out."""
+    if type(thing) is tuple:
+        return thing
+    function = isinstance(thing, FunctionType)
+    if not ((thing if function else type(thing)).__module__ or "").startswith("operant.language"):
+        return ()
+    if function:
+        return [cell.cell_contents for cell in thing.__closure__ or ()]
+    return vars(thing).values() if hasattr(thing, "__dict__") else ()
 
 
 def _unique(values: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -19,7 +19,7 @@ from operant.language.attention import install
 from operant.language.configs import ModelOptions
 from operant.language.packing import Packed, Sample, micro_batches, pack, take
 from operant.language.tokens import character_tokenizer, stop_ids
-from operant.state import State, copy_into
+from operant.state import State, copy_named
 
 BUILT_IN: Mapping[str, tuple[str, int, int, int]] = {
     "tiny": ("llama", 128, 3, 4),
@@ -153,15 +153,7 @@ class LanguageModel:
         Raises:
             ValueError: it belongs to another model.
         """
-        trained = self.trained()
-        if trained.keys() != state.keys():
-            odd = sorted(trained.keys() ^ state.keys())[0]
-            raise ValueError(
-                f"the state and the model differ in what is trained, first in {odd!r}: load it with the --model, "
-                "--init and --lora-rank of its own run"
-            )
-        for name, value in trained.items():
-            copy_into(value.data, state[name], name)
+        copy_named(self.trained(), state, of="model", options="--model, --init and --lora-rank")
 
     def save(self, folder: str | Path) -> None:
         """Write the model as transformers (or peft, for an adapter) does: safetensors, configuration and tokenizer."""
@@ -235,26 +227,24 @@ class Reference:
         if self._copy is None:
             self._copy = self._model.frozen()
             return
-        parameters = dict(self._copy.network.named_parameters())
-        for name, value in self._model.trained().items():
-            parameters[name].data.copy_(value.data)
+        copy_named(self._parameters(self._copy), self._model.trained(), of="reference")
 
     def state_dict(self) -> State:
         """Return the copied parameters; nothing, if the reference is the model without its adapter."""
         if self._copy is None:
             return {"parameters": None}
-        parameters = dict(self._copy.network.named_parameters())
-        return {"parameters": {name: parameters[name] for name in self._model.trained()}}
+        return {"parameters": self._parameters(self._copy)}
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state of `state_dict`."""
-        if state["parameters"] is None:
-            return
-        if self._copy is None:
-            self._copy = self._model.frozen()
-        parameters = dict(self._copy.network.named_parameters())
-        for name, value in state["parameters"].items():
-            copy_into(parameters[name].data, value, name)
+        if state["parameters"] is not None:
+            self._copy = self._copy or self._model.frozen()
+            copy_named(self._parameters(self._copy), state["parameters"], of="reference")
+
+    def _parameters(self, model: LanguageModel) -> dict[str, nn.Parameter]:
+        """Return what is trained in the policy, as it is in a copy."""
+        parameters = dict(model.network.named_parameters())
+        return {name: parameters[name] for name in self._model.trained()}
 
 
 class ScalarHead(nn.Module):
@@ -313,13 +303,18 @@ def finish(network: Any, tokenizer: Any, options: ModelOptions, *, seed: int) ->
 
 def build(name: str, *, seed: int) -> Any:
     """Return a built-in network with random weights, which belong to the seed."""
+    kind, width, layers, heads = BUILT_IN[name]
+    return random_network(kind, width, layers, heads, inner=width * 8 // 3 // 8 * 8, seed=seed)
+
+
+def random_network(kind: str, width: int, layers: int, heads: int, *, inner: int, seed: int) -> Any:
+    """Return a llama or qwen3 of characters, MLPs `inner` wide, with normal weights of deviation 0.02 of the seed."""
     from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
-    kind, width, layers, heads = BUILT_IN[name]
     config = {"llama": LlamaConfig, "qwen3": Qwen3Config}[kind](
         vocab_size=len(character_tokenizer()),
         hidden_size=width,
-        intermediate_size=width * 8 // 3 // 8 * 8,
+        intermediate_size=inner,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=heads,
@@ -335,12 +330,8 @@ def build(name: str, *, seed: int) -> Any:
     generator = streams.torch_generator(seed, "weights")
     for parameter in network.parameters():
         if parameter.ndim >= 2:
-            nn.init.normal_(parameter, std=INITIAL_STD, generator=generator)
+            nn.init.normal_(parameter, std=0.02, generator=generator)
     return network
-
-
-INITIAL_STD = 0.02
-"""Standard deviation of the weights of built-in models."""
 
 
 def _pretrained(options: ModelOptions) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Batches of token sequences without padding: `Sample`, `pack`, `micro_batches`.
+"""Batches of token sequences without padding: `Sample`, `pack`, `micro_batches`, `step_weights`.
 
 All sequences of a batch lie one behind the other in one row; positions and attention keep them apart. A prompt that
 several consecutive samples have in common is there once, and all of them see it. What a loss sees is flat `[m]`: one
@@ -12,9 +12,14 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from operant import ops
 from operant.language.attention import Segment, Segments
+from operant.ops.weights import Aggregation
 
 Thing = TypeVar("Thing")
+
+Plan = list[list[list[int]]]
+"""The optimizer steps of an epoch, each as its micro-batches, which are positions of samples."""
 
 
 class Sample(NamedTuple):
@@ -183,6 +188,29 @@ def group_batches(groups: Sequence[Sequence[Sample]], *, tokens: int) -> list[li
     """
     joined = [Sample(group[0].prompt, [token for s in group for token in s.completion]) for group in groups]
     return micro_batches(joined, tokens=tokens)
+
+
+def step_weights(
+    samples: Sequence[Sample],
+    parts: Iterable[Sequence[int]],
+    *,
+    how: Aggregation,
+    longest: int,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Return the weight `[N]` of each token of each sample in an optimizer step (`operant.ops.token_weights`).
+
+    Args:
+        samples: all N of the batch, whose whole completions are trained.
+        parts: the micro-batches of the step; samples in none of them weigh 0, and are in no denominator.
+        how: token_mean, sequence_mean or constant.
+        longest: tokens that constant divides by.
+        device: where the weights go.
+    """
+    lengths = torch.zeros(len(samples), dtype=torch.int64)
+    for part in parts:
+        lengths[list(part)] = torch.tensor([len(samples[i].completion) for i in part])
+    return ops.token_weights(lengths, how=how, constant=longest if how == "constant" else None).to(device)
 
 
 def take(things: Sequence[Thing], positions: Iterable[int]) -> list[Thing]:

@@ -1,13 +1,13 @@
 """From names and numbers to the configuration of an algorithm of this chapter: `configuration`."""
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from operant.catalog import Algorithm
+from operant.language.configs import ModelOptions
 from operant.language.models import BUILT_IN
 from operant.language.runs import base_model
-from operant.runtime.tables import NONE, from_table
+from operant.runtime import experiments
 
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "sft": {"learning_rate": 1e-3, "weight_decay": 0.1, "schedule": "cosine", "warmup": 0.05},
@@ -44,13 +44,7 @@ def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **
         RunError: `init` is not the folder of a run.
         ValueError: there is no such preset or field, or a value is out of its range.
     """
-    module = importlib.import_module(algorithm.module)
-    kind = getattr(module, algorithm.config)
-    named = module.PRESETS
-    if preset is not None and preset != "paper" and preset not in named:
-        raise ValueError(f"{algorithm.name} has no preset {preset!r}; there are: {', '.join(['paper', *named])}")
-    small = preset != "paper" and base_model(values.get("model", kind.model), values.get("init", "")) in BUILT_IN
+    model, init = values.get("model", ModelOptions.model), values.get("init", "")
+    small = preset != "paper" and base_model(model, init) in BUILT_IN
     wanted = SMALL.get(algorithm.name, {}) if small else {}
-    chosen = {**wanted, **named.get(preset or "", {}), **dict(algorithm.values)}
-    table = {name: NONE if value is None else value for name, value in values.items()}
-    return from_table(kind, table, base=kind(**chosen), where=algorithm.name)
+    return experiments.configuration(algorithm, task, "paper" if preset is None else preset, under=wanted, **values)

@@ -5,14 +5,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from operant.language.engines.protocol import Completion
 from operant.language.tasks import Task
 from operant.language.tokenised import Prompt
 from operant.language.tokens import decode
 
-StepJudge = Callable[[Sequence[Prompt], Sequence[Completion]], tuple[Tensor, Tensor, Tensor]]
-"""Rewards steps: for n answers rewards, the index of the last token of each step, and which exist, `[n, K]` each."""
+Steps = tuple[Tensor, Tensor, Tensor]
+"""Of the steps of n answers the rewards, the index of the last token, and which exist, `[n, K]` each; those that exist
+come first."""
+StepJudge = Callable[[Sequence[Prompt], Sequence[Completion]], Steps]
+"""Rewards the steps of answers."""
 
 
 def step_judge(task: Task, tokenizer: Any) -> StepJudge:
@@ -25,7 +29,7 @@ def step_judge(task: Task, tokenizer: Any) -> StepJudge:
     if rewards is None:
         raise ValueError(f"the task {task.name} does not reward single steps; take `steps`, or a process reward model")
 
-    def judge(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> tuple[Tensor, Tensor, Tensor]:
+    def judge(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> Steps:
         return table(
             [
                 placed(tokenizer, completion, rewards(prompt.row["prompt"], decode(tokenizer, completion.ids)))
@@ -57,14 +61,24 @@ def placed(tokenizer: Any, completion: Completion, steps: Sequence[tuple[int, fl
     return found
 
 
-def table(steps: Sequence[Sequence[tuple[float, int]]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rewards, last tokens and which steps exist, `[n, K]` each, from (reward, last token) of each step."""
+def table(steps: Sequence[Sequence[tuple[float, int]]]) -> Steps:
+    """Return steps, K being the most of one answer, from (reward, last token) of each step."""
     most = max([1, *(len(row) for row in steps)])
     rewards, exists = torch.zeros(len(steps), most), torch.zeros(len(steps), most, dtype=torch.bool)
     ends = torch.zeros(len(steps), most, dtype=torch.int64)
     for i, row in enumerate(steps):
         for j, (reward, end) in enumerate(row):
             rewards[i, j], ends[i, j], exists[i, j] = reward, end, True
+    return rewards, ends, exists
+
+
+def join_steps(parts: Sequence[tuple[Tensor, ...]]) -> Steps:
+    """Return the steps of several batches of answers as one, K being the most of one answer."""
+    most = max([1, *(int(exists.sum(1).max()) for _, _, exists in parts if len(exists))])
+    rewards, ends, exists = (
+        torch.cat([pad(table, (0, max(0, most - table.shape[1])))[:, :most] for table in column])
+        for column in zip(*parts, strict=True)
+    )
     return rewards, ends, exists
 
 

@@ -34,7 +34,7 @@ from operant.language.stepping import Stepper
 from operant.language.tokenised import Pair, Ranking, Stepwise
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
-from operant.state import State, copy_into
+from operant.state import State, copy_named
 
 __all__ = [
     "PRESETS",
@@ -318,8 +318,7 @@ class RewardModel:
     def load_state_dict(self, state: State) -> None:
         """Go on from a state of `state_dict`, exactly."""
         self.model.load_state_dict(state["model"])
-        for name, value in self.scorer.head.named_parameters():
-            copy_into(value.data, state["head"][name], name)
+        copy_named(dict(self.scorer.head.named_parameters()), state["head"], of="head")
         self.stepper.load_state_dict(state["optimizer"])
         self.consumed = state["consumed"]
 

@@ -26,11 +26,11 @@ from operant import ops
 from operant.language.credit import outcome_metrics, shaped, token_advantages, token_rewards, whitened
 from operant.language.critic import Critic, CriticConfig
 from operant.language.engines.protocol import Engine, Sampling
-from operant.language.measuring import Plan, check_reference, flat, measure, plans, read, weights
+from operant.language.measuring import check_reference, flat, measure, plans, read
 from operant.language.mismatch import check_start, corrections, mismatch_metrics
 from operant.language.models import LanguageModel, Reference
 from operant.language.natural import Part, Region, natural_step
-from operant.language.packing import Sample, pack, take
+from operant.language.packing import Plan, Sample, pack, step_weights, take
 from operant.language.rollouts import Judge, Rollout, Sampler, length_metrics, reward_metrics
 from operant.language.stepping import Stepper
 from operant.language.tokenised import Prompt
@@ -269,11 +269,15 @@ class RLHF:
         metrics |= mismatch_metrics(torch.cat(old), torch.cat(behaviour), trust)
         advantages = whitened(advantages) if config.whiten_advantages else advantages
         advantages = [w * a for w, a in zip(trust.split([len(a) for a in advantages]), advantages, strict=True)]
-        if config.kl_target is not None and self.iterations >= config.critic_warmup:
-            moved, horizon = float(metrics["objective/kl"]), config.kl_horizon
-            old_beta, count = self.kl_coefficient, len(samples)
-            self.kl_coefficient = ops.adapt_horizon(old_beta, moved, target=config.kl_target, horizon=horizon, n=count)
+        self._adapt_price(metrics["objective/kl"], len(samples))
         return Judged(samples, planned, behaviour, old, values, advantages, targets), metrics
+
+    def _adapt_price(self, kl: Tensor, answers: int) -> None:
+        """Adapt β to KL(policy‖reference) in nats an answer, over so many answers (Ziegler et al., section 2.2)."""
+        config, price = self.config, self.kl_coefficient
+        if config.kl_target is not None and self.iterations >= config.critic_warmup:
+            target, horizon = config.kl_target, config.kl_horizon
+            self.kl_coefficient = ops.adapt_horizon(price, float(kl), target=target, horizon=horizon, n=answers)
 
     def improve(self, batch: Judged) -> dict[str, Any]:
         """Improve policy and critic on a batch, and return what was measured in it."""
@@ -300,7 +304,7 @@ class RLHF:
     ) -> dict[str, Any]:
         """Take one step of policy and critic, or of one, with one denominator for all micro-batches."""
         config, device = self.config, self.model.device
-        weight = weights(batch.old, parts, how=config.weights, longest=self.max_tokens)
+        weight = step_weights(batch.samples, parts, how=config.weights, longest=self.max_tokens, device=device)
         totals: dict[str, Tensor] = {}
         for part in parts:
             packed, hidden = pack(take(batch.samples, part), device=device), None
@@ -347,10 +351,10 @@ class RLHF:
 
     def _natural(self, batch: Judged) -> dict[str, Any]:
         """Take the step of TRPO on the whole batch."""
-        config, parts = self.config, list[Part]()
-        weight = weights(batch.old, batch.parts, how=config.weights, longest=self.max_tokens)
+        config, parts, device = self.config, list[Part](), self.model.device
+        weight = step_weights(batch.samples, batch.parts, how=config.weights, longest=self.max_tokens, device=device)
         for part in batch.parts:
-            packed = pack(take(batch.samples, part), device=self.model.device)
+            packed = pack(take(batch.samples, part), device=device)
             old, advantages = flat(part, batch.old), flat(part, batch.advantages)
             parts.append(Part(packed, weight[part][packed.owner], old, advantages))
         return natural_step(self.model, parts, Region(config.delta, config.damping, config.temperature))

@@ -15,6 +15,7 @@ from operant import streams
 from operant.language.data import order
 from operant.language.engines.protocol import Completion, Engine, Sampling
 from operant.language.packing import Sample
+from operant.language.process import StepJudge, Steps, join_steps
 from operant.language.rewards import Rewards
 from operant.language.tokenised import Prompt
 from operant.language.tokens import decode
@@ -51,11 +52,13 @@ class Rollout:
         answers: `P * G` of them, those to one prompt side by side.
         judged: what the reward functions say of each.
         group: G.
+        steps: of each, where steps are rewarded.
     """
 
     answers: Answers
     judged: Rewards
     group: int
+    steps: Steps | None = None
 
     def __len__(self) -> int:
         """Return the number of prompts."""
@@ -69,6 +72,16 @@ class Rollout:
         """Return which rewards there are, `[P, G]`."""
         return self.judged.valid.view(-1, self.group)
 
+    def step_rewards(self) -> list[Tensor]:
+        """Return rewards, last tokens and existence of the steps of each answer, `[P, G, K]` each.
+
+        Raises:
+            ValueError: the steps were not rewarded.
+        """
+        if self.steps is None:
+            raise ValueError("the steps of these answers were not rewarded; ask for that when they are drawn")
+        return [table.view(-1, self.group, table.shape[-1]) for table in self.steps]
+
     def take(self, prompts: Sequence[int]) -> "Rollout":
         """Return the part that belongs to the prompts at some positions."""
         at = [p * self.group + i for p in prompts for i in range(self.group)]
@@ -76,7 +89,8 @@ class Rollout:
         answers = Answers([old.prompts[i] for i in at], [old.completions[i] for i in at], [old.texts[i] for i in at])
         judged = self.judged
         judged = Rewards(judged.table[index], judged.total[index], judged.valid[index], judged.names)
-        return Rollout(answers, judged, self.group)
+        steps = None if self.steps is None else join_steps([tuple(table[index] for table in self.steps)])
+        return Rollout(answers, judged, self.group, steps)
 
     @staticmethod
     def join(parts: Sequence["Rollout"]) -> "Rollout":
@@ -89,7 +103,9 @@ class Rollout:
         )
         judged = [part.judged for part in parts]
         table, total, valid = (torch.cat(columns) for columns in list(zip(*judged, strict=True))[:3])
-        return Rollout(answers, Rewards(table, total, valid, judged[0].names), parts[0].group)
+        steps = [part.steps for part in parts if part.steps is not None]
+        rewards = Rewards(table, total, valid, judged[0].names)
+        return Rollout(answers, rewards, parts[0].group, join_steps(steps) if len(steps) == len(parts) else None)
 
 
 class Sampler:
@@ -116,15 +132,19 @@ class Sampler:
         self.sampling, self.seed, self.asked = sampling, seed, 0
         self._chance = streams.torch_generator(seed, "sampling")
 
-    def draw(self, count: int, group: int) -> Rollout:
-        """Ask the next `count` prompts, `group` times each."""
+    def draw(self, count: int, group: int, *, steps: StepJudge | None = None) -> Rollout:
+        """Ask the next `count` prompts, `group` times each.
+
+        Args:
+            count: how many prompts.
+            group: answers to each.
+            steps: rewards the steps of the answers, too.
+        """
         asked = [self.prompts[i] for i in shuffled(len(self.prompts), self.asked, count, seed=self.seed)]
         self.asked += count
-        found = self.engine.generate([p.prompt for p in asked], group, self.sampling, generator=self._chance)
-        completions = [completion for answers in found for completion in answers]
-        texts = [decode(self.tokenizer, completion.ids) for completion in completions]
-        answers = Answers([prompt for prompt in asked for _ in range(group)], completions, texts)
-        return Rollout(answers, judge(self.judge, answers), group)
+        answers = ask(self.engine, asked, group, self.sampling, tokenizer=self.tokenizer, generator=self._chance)
+        rewarded = None if steps is None else steps(answers.prompts, answers.completions)
+        return Rollout(answers, judge(self.judge, answers), group, rewarded)
 
     def state_dict(self) -> State:
         """Return how far it is, and its chance."""
@@ -136,13 +156,38 @@ class Sampler:
         set_generator_state(self._chance, state["chance"])
 
 
+def ask(
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    count: int,
+    sampling: Sampling,
+    *,
+    tokenizer: Any,
+    generator: torch.Generator,
+) -> Answers:
+    """Return `count` answers to each prompt, side by side.
+
+    Args:
+        engine: draws the completions.
+        prompts: what is asked.
+        count: answers to each.
+        sampling: how they are drawn.
+        tokenizer: of the model, to read the completions.
+        generator: where chance comes from, on the CPU.
+    """
+    found = engine.generate([prompt.prompt for prompt in prompts], count, sampling, generator=generator)
+    completions = [completion for answers in found for completion in answers]
+    texts = [decode(tokenizer, completion.ids) for completion in completions]
+    return Answers([prompt for prompt in prompts for _ in range(count)], completions, texts)
+
+
 def judge(rewards: Judge, answers: Answers) -> Rewards:
     """Return what reward functions say of answers.
 
     Beside the columns of the rows they are given `prompt_ids` and `truncated`, one a completion.
     """
     rows = [prompt.row for prompt in answers.prompts]
-    names = dict.fromkeys(name for row in rows for name in row if name not in _OWN_COLUMNS)
+    names = dict.fromkeys(name for row in rows for name in row if name not in OWN_COLUMNS)
     return rewards(
         prompts=[row["prompt"] for row in rows],
         completions=answers.texts,
@@ -153,7 +198,8 @@ def judge(rewards: Judge, answers: Answers) -> Rewards:
     )
 
 
-_OWN_COLUMNS = ("prompt", "prompts", "completion", "completions", "completion_ids", "prompt_ids", "truncated")
+OWN_COLUMNS = ("prompt", "prompts", "completion", "completions", "completion_ids", "prompt_ids", "truncated")
+"""Columns of rows that are not handed to reward functions, since these get what was asked and answered."""
 
 
 def shuffled(size: int, start: int, count: int, *, seed: int) -> list[int]:

@@ -1,7 +1,9 @@
-"""Models that runs have trained: `load_trained`, `base_model`."""
+"""Models that runs have trained: `load_trained`, `base_model`, `check_code`."""
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from operant import catalog
 from operant.language import models
 from operant.language.configs import ModelOptions
 from operant.runtime.checkpoints import load as load_checkpoint
-from operant.runtime.run import Run
+from operant.runtime.run import Run, RunError
 from operant.state import State
 
 
@@ -20,18 +22,18 @@ def load_trained(options: ModelOptions, *, seed: int, device: torch.device | str
     An adapter of that run is trained on, unless the options want a new one: then it becomes part of the weights.
 
     Args:
-        options: `init` names the run.
+        options: `init` names the run; `remote_code` allows code that came with its model.
         seed: which seed of the run, if it has several; one that it does not have takes the first.
         device: where the model goes.
 
     Raises:
-        RunError: there is no run.
+        RunError: there is no run, or it wants to run code that is not allowed.
         ValueError: it has not trained a language model, or has no checkpoint yet.
     """
     own, state = trained_state(options.init, "model", seed=seed)
+    check_code(own, options.init, allowed=options.remote_code)
     seeds = Run.open(options.init).settings.seeds
-    origin = seed if seed in seeds else seeds[0]
-    model = models.load(replace(own, gradient_checkpointing=False), seed=origin, device=device)
+    model = models.load(replace(own, gradient_checkpointing=False), seed=seeds[_place(seed, seeds)], device=device)
     model.load_state_dict(state)
     network = model.network
     if options.lora_rank and hasattr(network, "merge_and_unload"):
@@ -59,6 +61,24 @@ def base_model(model: str, init: str = "") -> str:
 def built_in(config: Any) -> bool:
     """Tell whether a configuration is of a small model that is built here; one of no language model at all is, too."""
     return not isinstance(config, ModelOptions) or base_model(config.model, config.init) in models.BUILT_IN
+
+
+def check_code(config: Any, run: str | Path, *, allowed: bool) -> None:
+    """Refuse to run the code of a model because a run says so: whoever opens the run has to say so too.
+
+    Args:
+        config: of the run.
+        run: its folder.
+        allowed: whether whoever opens it has said so.
+
+    Raises:
+        RunError: the run wants it, and it is not allowed.
+    """
+    if config.remote_code and not allowed:
+        raise RunError(
+            f"{run} wants to run Python code that comes with its model {config.model}, which can do anything: if you "
+            "trust both, say --remote-code (in Python remote_code=True)"
+        )
 
 
 def model_options(run: Run) -> ModelOptions:
@@ -93,7 +113,12 @@ def trained_state(folder: str, part: str, *, seed: int) -> tuple[ModelOptions, S
     if found is None:
         raise ValueError(f"{folder} has no checkpoint yet; train it with `operant resume {folder}`")
     seeds = run.settings.seeds
-    state = load_checkpoint(found[0])["learners"][seeds.index(seed) if seed in seeds else 0]
+    state = load_checkpoint(found[0])["learners"][_place(seed, seeds)]
     if part not in state:
         raise ValueError(f"{folder} is a run of {entry.name}, which has no {part}; name another run")
     return own, state[part]
+
+
+def _place(seed: int, seeds: Sequence[int]) -> int:
+    """Return where a seed stands among those of a run; the first place for one that the run does not have."""
+    return seeds.index(seed) if seed in seeds else 0

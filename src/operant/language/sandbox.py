@@ -190,7 +190,7 @@ class _Worker:
 
     def start(self) -> None:
         """Start a process; its answer to None is the first thing to wait for."""
-        self._process = subprocess.Popen(  # noqa: S603
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
             self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -249,8 +249,8 @@ class _Worker:
 
 
 def _talk(process: "subprocess.Popen[str]", line: str | None, box: "queue.SimpleQueue[str]") -> None:
-    assert process.stdin is not None  # noqa: S101
-    assert process.stdout is not None  # noqa: S101
+    assert process.stdin is not None  # noqa: S101 - `start` asks for both pipes
+    assert process.stdout is not None  # noqa: S101 - see above
     text = ""
     with contextlib.suppress(OSError):  # the process died
         if line is not None:

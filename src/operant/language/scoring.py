@@ -17,13 +17,13 @@ from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Completion
 from operant.language.models import LanguageModel, ScalarHead
 from operant.language.packing import Packed, Sample, micro_batches, pack, take
-from operant.language.process import StepJudge, last_token, table
+from operant.language.process import StepJudge, Steps, last_token, table
 from operant.language.rewards import text_of
 from operant.language.runs import load_trained, trained_state
 from operant.language.tokenised import Prompt
 from operant.language.tokens import decode, encode_pair
 from operant.runtime.run import Run
-from operant.state import copy_into
+from operant.state import copy_named
 
 
 class Scorer:
@@ -189,7 +189,12 @@ def step_ends(tokenizer: Any, ids: Sequence[int], separator: str) -> list[int]:
 
 
 def load_scorer(
-    run: str, *, device: torch.device | str = "cpu", tokenizer: Any = None, seed: int = 0
+    run: str,
+    *,
+    device: torch.device | str = "cpu",
+    tokenizer: Any = None,
+    seed: int = 0,
+    remote_code: bool = False,
 ) -> RewardModelFunction:
     """Return the reward model of a run as a reward function named `reward_model`.
 
@@ -198,17 +203,25 @@ def load_scorer(
         device: where it goes.
         tokenizer: of the policy; None: that of the reward model.
         seed: which seed of the run; one that it does not have takes the first.
+        remote_code: whether code that came with its model may run, if the run wants it.
 
     Raises:
-        RunError: there is no run.
+        RunError: there is no run, or it wants to run code that is not allowed.
         ValueError: it is a run of another algorithm, or has no checkpoint yet.
     """
-    scorer, config = _load(run, device, seed)
+    scorer, config = _load(run, device, seed, remote_code)
     process = config.supervision == "process"
     return RewardModelFunction(scorer, process=process, separator=config.step_separator, tokenizer=tokenizer)
 
 
-def load_step_judge(run: str, *, device: torch.device | str = "cpu", tokenizer: Any = None, seed: int = 0) -> StepJudge:
+def load_step_judge(
+    run: str,
+    *,
+    device: torch.device | str = "cpu",
+    tokenizer: Any = None,
+    seed: int = 0,
+    remote_code: bool = False,
+) -> StepJudge:
     """Return the process reward model of a run as a judge of steps, for GRPO with process supervision.
 
     The reward of a step is the probability that it is right.
@@ -218,13 +231,14 @@ def load_step_judge(run: str, *, device: torch.device | str = "cpu", tokenizer: 
         device: where it goes.
         tokenizer: of the policy; None: that of the reward model. Rewards belong to tokens, so it has to be the same.
         seed: which seed of the run; one that it does not have takes the first.
+        remote_code: whether code that came with its model may run, if the run wants it.
 
     Raises:
-        RunError: there is no run.
+        RunError: there is no run, or it wants to run code that is not allowed.
         ValueError: it is a run of another algorithm or of a model of outcomes, has no checkpoint yet, or reads other
             tokens than the policy writes.
     """
-    scorer, config = _load(run, device, seed)
+    scorer, config = _load(run, device, seed, remote_code)
     own = scorer.model.tokenizer
     if config.supervision != "process":
         raise ValueError(
@@ -237,7 +251,7 @@ def load_step_judge(run: str, *, device: torch.device | str = "cpu", tokenizer: 
             "placed at the policy's tokens: train it with the policy's --model or --init"
         )
 
-    def judge(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> tuple[Tensor, Tensor, Tensor]:
+    def judge(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> Steps:
         samples = [Sample(p.prompt, c.ids) for p, c in zip(prompts, completions, strict=True)]
         ends = [step_ends(own, sample.completion, config.step_separator) for sample in samples]
         right = [row.sigmoid().tolist() for row in scorer.step_scores(samples, ends)]
@@ -264,11 +278,10 @@ def starting_head(init: str, model: LanguageModel, *, seed: int) -> ScalarHead |
 def _restore(head: ScalarHead, run: str, seed: int) -> None:
     """Take the parameters of the head of a run."""
     _, state = trained_state(run, "head", seed=seed)
-    for name, value in head.named_parameters():
-        copy_into(value.data, state[name], name)
+    copy_named(dict(head.named_parameters()), state, of="head")
 
 
-def _load(run: str, device: torch.device | str, seed: int) -> tuple[Scorer, Any]:
+def _load(run: str, device: torch.device | str, seed: int, remote_code: bool) -> tuple[Scorer, Any]:
     """Return the scorer of a run and its configuration."""
     folder = Run.open(run)
     entry = catalog.find(folder.settings.algorithm)
@@ -277,7 +290,7 @@ def _load(run: str, device: torch.device | str, seed: int) -> tuple[Scorer, Any]
             f"{run} is a run of {entry.name}, which trains no reward model; name a run of `operant train reward-model`"
         )
     config = folder.config(getattr(importlib.import_module(entry.module), entry.config))
-    scorer = Scorer(load_trained(ModelOptions(init=run), seed=seed, device=device))
+    scorer = Scorer(load_trained(ModelOptions(init=run, remote_code=remote_code), seed=seed, device=device))
     _restore(scorer.head, run, seed)
     scorer.model.network.requires_grad_(False)
     scorer.head.requires_grad_(False)

@@ -13,6 +13,7 @@ from typing import Any
 __all__ = ["Row", "Source", "read"]
 
 Row = dict[str, Any]
+"""One row of data, with TRL's column names."""
 Source = str | Path | Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Mapping[str, Any]]]
 
 HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?(?::[\w.-]+)?")

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from operant import catalog
-from operant.language.assembly import FILES
 from operant.language.configs import ModelOptions
 from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Sampling
+from operant.language.material import source_of
 from operant.language.models import BUILT_IN, LanguageModel, load
 from operant.language.runs import model_options
 from operant.language.sources import read
@@ -114,7 +114,7 @@ def find_speaker(
 
     Raises:
         ValueError: there is no such model, it answers nothing, or it has no chat template although it needs one.
-        RunError: the folder is of a run that cannot be read.
+        RunError: the folder is of a run that cannot be read, or wants to run code that is not allowed.
     """
     path = Path(name).expanduser()
     example = ""
@@ -123,7 +123,8 @@ def find_speaker(
         seeds = run.settings.seeds
         if not 0 <= index < len(seeds):
             raise ValueError(f"the run has {len(seeds)} seeds, so the index must be below {len(seeds)}; got {index}")
-        model, trained_so, example = trained_model(run, seeds[index], device=device), converses(run), _example(run)
+        model = trained_model(run, seeds[index], device=device, remote_code=remote_code)
+        trained_so, example = converses(run), _example(run)
     else:
         local = name[:1] in "./~" or path.parts[0] == "runs" or (path.parent != Path() and path.parent.is_dir())
         if local and not path.exists():
@@ -137,10 +138,17 @@ def find_speaker(
     return Speaker(model, chosen, example)
 
 
-def trained_model(run: Run, seed: int, *, device: str = "cpu") -> LanguageModel:
+def trained_model(run: Run, seed: int, *, device: str = "cpu", remote_code: bool = False) -> LanguageModel:
     """Return the model that a run has trained for one of its seeds.
 
+    Args:
+        run: has trained it.
+        seed: of the run.
+        device: where the model goes.
+        remote_code: whether code that came with the model may run, if the run wants it.
+
     Raises:
+        RunError: the run wants to run code that is not allowed.
         ValueError: it has trained none that answers, has no checkpoint yet, or there is no such seed.
     """
     entry, seeds = catalog.find(run.settings.algorithm), run.settings.seeds
@@ -149,7 +157,7 @@ def trained_model(run: Run, seed: int, *, device: str = "cpu") -> LanguageModel:
     if seed not in seeds:
         raise ValueError(f"{run.path} has no seed {seed}; it has {', '.join(map(str, seeds))}")
     own = model_options(run)
-    return load(ModelOptions(init=str(run.path), dtype=own.dtype), seed=seed, device=device)
+    return load(ModelOptions(init=str(run.path), dtype=own.dtype, remote_code=remote_code), seed=seed, device=device)
 
 
 def converses(run: Run) -> bool:
@@ -157,9 +165,9 @@ def converses(run: Run) -> bool:
     samples = latest_samples(run)
     if samples:
         return not isinstance(samples[0]["prompt"], str)
-    entry, task = catalog.find(run.settings.algorithm), run.settings.task
+    entry = catalog.find(run.settings.algorithm)
     config = run.config(getattr(importlib.import_module(entry.module), entry.config))
-    source = config.dataset or (task if task.endswith(FILES) else "")
+    source = source_of(config, run.settings.task)
     if not source:
         return False
     try:
@@ -169,7 +177,7 @@ def converses(run: Run) -> bool:
     return any(row.get(name) is not None and not isinstance(row[name], str) for name in _TEXTS)
 
 
-def write_model(run: Run, folder: Path, *, seed: int, merge: bool = False) -> None:
+def write_model(run: Run, folder: Path, *, seed: int, merge: bool = False, remote_code: bool = False) -> None:
     """Write a trained model as transformers does, or only its adapter as peft does.
 
     Args:
@@ -177,12 +185,14 @@ def write_model(run: Run, folder: Path, *, seed: int, merge: bool = False) -> No
         folder: where to; new or empty.
         seed: which model of the run.
         merge: whether an adapter is added to the weights and the whole model written.
+        remote_code: as for `trained_model`.
 
     Raises:
+        RunError: as of `trained_model`.
         ValueError: as of `trained_model`; or an adapter is to be written whose model is in no folder of its own.
         OSError: it cannot be written.
     """
-    model = trained_model(run, seed)
+    model = trained_model(run, seed, remote_code=remote_code)
     own = model_options(run)
     adapted = hasattr(model.network, "peft_config")
     if adapted and not merge and (own.init or own.model in BUILT_IN):

@@ -14,13 +14,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from operant.language.data import PROMPTED, Row, compare, kind
+from operant.language.packing import Sample
 from operant.language.tokens import encode_pair, encode_prompt, encode_steps, encode_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = [
-    "Demonstration",
     "Pair",
     "Prompt",
     "Ranking",
@@ -42,17 +42,6 @@ class Prompt(NamedTuple):
     """Token ids."""
     row: Row
     """The row, whose other columns go to the reward functions."""
-
-
-class Demonstration(NamedTuple):
-    """A prompt and a completion to imitate."""
-
-    prompt: list[int]
-    """Token ids; at least one, which is not trained."""
-    completion: list[int]
-    """Token ids, up to and with EOS unless it was cut."""
-    mask: list[bool] | None = None
-    """Which ids of the completion are trained; None: all. In conversations the other speakers' are not."""
 
 
 class Pair(NamedTuple):
@@ -90,7 +79,7 @@ class Stepwise(NamedTuple):
     """How good each step is, 1 right and 0 wrong."""
 
 
-Example = TypeVar("Example", Prompt, Demonstration, Pair, Ranking, Stepwise)
+Example = TypeVar("Example", Prompt, Sample, Pair, Ranking, Stepwise)
 
 
 class _UnusableError(Exception):
@@ -196,8 +185,10 @@ def demonstrations(
     eos_ids: Collection[int],
     max_prompt: int | None = None,
     max_completion: int | None = None,
-) -> list[Demonstration]:
+) -> list[Sample]:
     """Return what to imitate in rows with a prompt and a completion, a text or a conversation.
+
+    Of a conversation the turns of the assistant are trained, the others not.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -213,16 +204,16 @@ def demonstrations(
     found = kind(rows, accept=("language-modelling", "prompt-completion"))
     encoder = _Encoder(tokenizer, eos_ids, max_prompt, max_completion)
 
-    def one(row: Row) -> Demonstration:
+    def one(row: Row) -> Sample:
         if found == "prompt-completion":
             prompt, (completion,) = encoder.answers(row["prompt"], [row["completion"]], row)
-            return Demonstration(prompt, completion)
+            return Sample(prompt, completion)
         text = row["text"] if row.get("messages") is None else row["messages"]
         ids, trained = encode_text(tokenizer, text, eos_ids=eos_ids, tools=_tools(row))
         start = max(trained.index(True), 1)  # the first token cannot be predicted
         completion = encoder.completion(ids[start:])
         mask = trained[start:][: len(completion)]
-        return Demonstration(encoder.prompt(ids[:start]), completion, None if all(mask) else mask)
+        return Sample(encoder.prompt(ids[:start]), completion, None if all(mask) else mask)
 
     return encoder.convert(rows, one)
 

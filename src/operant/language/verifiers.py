@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from operant import ops
-from operant.language import mathematics, options
+from operant.language import options
 from operant.language.rewards import RewardFunction, text_of
 from operant.language.sandbox import Sandbox
 
-_MATHEMATICS = f"{Path(mathematics.__file__).resolve()}:equivalent"
+_MATHEMATICS = f"{Path(__file__).resolve().with_name('mathematics.py')}:equivalent"
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+"
 _NUMBER = re.compile(

@@ -1,19 +1,23 @@
 """From names and numbers to the configuration of a learner, whatever its chapter."""
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from operant.catalog import Algorithm
 from operant.runtime.tables import NONE, from_table
 
 
-def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **values: Any) -> Any:
+def configuration(
+    algorithm: Algorithm, task: str, preset: str | None = None, *, under: Mapping[str, Any] | None = None, **values: Any
+) -> Any:
     """Return the configuration of an algorithm: its defaults, then the preset, the variant's values, and single ones.
 
     Args:
         algorithm: from the catalog.
         task: selects a preset by itself where there is one of its name, or of its namespace (`ALE/*`).
         preset: a named one instead; `"paper"` is the defaults alone.
+        under: fields of the configuration that take the place of its defaults, below the preset.
         **values: fields of the configuration.
 
     Raises:
@@ -22,11 +26,11 @@ def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **
     module = importlib.import_module(algorithm.module)
     kind = getattr(module, algorithm.config)
     if preset is not None and preset not in algorithm.presets and preset not in module.PRESETS:
-        known = ", ".join([*algorithm.presets, *module.PRESETS])
+        known = ", ".join(dict.fromkeys([*algorithm.presets, *module.PRESETS]))
         raise ValueError(f"{algorithm.name} has no preset {preset!r}; there are: {known}")
     chosen = [preset] if preset else [task, f"{task.partition('/')[0]}/*"]
     found = [module.PRESETS[name] for name in chosen if name in module.PRESETS]
-    base = kind(**{**(found[0] if found else {}), **dict(algorithm.values)})
+    base = kind(**{**(under or {}), **(found[0] if found else {}), **dict(algorithm.values)})
     table = {name: NONE if value is None else value for name, value in values.items()}
     return from_table(kind, table, base=base, where=algorithm.name)
 

@@ -33,6 +33,7 @@ def test_a_completion_is_what_was_drawn():
 def test_the_native_engine_does_what_the_protocol_says(make_model):
     engine = NativeEngine(make_model())
     assert all(callable(getattr(engine, name)) for name in ("generate", "update", "close"))
+    engine.reach()
     assert engine.version == 0
     engine.update(engine.model)
     assert engine.version == 1

@@ -349,3 +349,12 @@ def test_bad_arguments(engine, server, model):
         ask(engine, count=0)
     with pytest.raises(ValueError, match="connections must be at least 1, got 0"):
         VLLMEngine(server.address, model, connections=0)
+
+
+def test_whether_a_server_is_there_is_found_out_without_weights(server, model):
+    engine = VLLMEngine(server.address, model)
+    engine.reach()
+    assert server.requests == [("/v1/models", None)]
+    server.cards = []
+    with pytest.raises(ServerError, match="names no model: is it a vLLM server"):
+        engine.reach()

@@ -37,6 +37,9 @@ class NativeEngine:
             raise ValueError(f"rows must be at least 1, got {rows}")
         self.model, self.rows, self.version = model, rows, 0
 
+    def reach(self) -> None:
+        """Need nothing outside this process."""
+
     @torch.no_grad()
     def generate(
         self, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling, *, generator: torch.Generator

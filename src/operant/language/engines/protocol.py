@@ -59,6 +59,14 @@ class Engine(Protocol):
 
     version: int
 
+    def reach(self) -> None:
+        """Make sure, without much work, that what it samples from is there.
+
+        Raises:
+            OSError: it is not; the message says what to do.
+        """
+        ...
+
     def generate(
         self, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling, *, generator: torch.Generator
     ) -> list[list[Completion]]:

@@ -102,7 +102,7 @@ def _start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
     """Start a process in a group of its own, so that the processes that it starts can be ended with it."""
     with log.open("wb") as output:
         try:
-            return subprocess.Popen(  # noqa: S603
+            return subprocess.Popen(  # noqa: S603 - no shell, and the caller names the program
                 arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

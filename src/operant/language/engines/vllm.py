@@ -79,6 +79,14 @@ class VLLMEngine:
         self._parent = None if folder is None else Path(folder).resolve()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
+    def reach(self) -> None:
+        """Make sure that the server is there, without sending weights.
+
+        Raises:
+            ServerError: it cannot be reached, or is no vLLM server; the message says how to start one.
+        """
+        _served(self._server)
+
     def connect(self) -> None:
         """Give the server the weights, and find out what it can do; `generate` does so if nobody has.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from operant.language.joining import shared_length
 from operant.language.preferences.exporting import manifest_path
 from operant.language.preferences.items import Event, Item, Outcome, Text, dense_ranks, encode
 from operant.language.preferences.journal import event_of, item_of
@@ -109,8 +110,7 @@ def _pair(row: Mapping[str, Any]) -> tuple[Text, Text, Text]:
     chosen, rejected = row["chosen"], row["rejected"]
     if "prompt" in row:
         return row["prompt"], chosen, rejected
-    length = next((i for i, (a, b) in enumerate(zip(chosen, rejected, strict=False)) if a != b), None)
-    length = min(len(chosen), len(rejected)) if length is None else length
+    length = shared_length(chosen, rejected)
     if length and chosen[length - 1] == " ":
         length -= 1  # the space belongs to what follows
     return chosen[:length], chosen[length:], rejected[length:]

@@ -104,6 +104,12 @@ LAST = """
 """
 """The last place in the log that is taken."""
 
+SHOWN = "SELECT shown FROM assignments WHERE item_id = ? AND annotator = ? AND round = ?"
+"""In which order an annotator was shown the completions of an item."""
+
+HELD = "SELECT event_id FROM labels WHERE item_id = ? AND annotator = ? AND round = ?"
+"""The label of an item by an annotator that holds now."""
+
 _HAS_LABEL = "SELECT 1 FROM labels AS l WHERE l.item_id = {0} AND l.annotator = :annotator AND l.round = :round"
 
 OPEN = f"""

@@ -36,7 +36,7 @@ from operant.language.preferences.items import (
     presentation_order,
 )
 from operant.language.preferences.journal import Journal, log_records, stored_event, stored_item, stored_items
-from operant.language.preferences.schema import FRESH, LAST, OPEN, REPEATED, StoreError, connect
+from operant.language.preferences.schema import FRESH, HELD, LAST, OPEN, REPEATED, SHOWN, StoreError, connect
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ class PreferenceStore:
             row = row or connection.execute(REPEATED if repeat else FRESH, names).fetchone()
             return None if row is None else self.present(row[0], annotator, round=int(repeat), now=now)
 
-    def present(self, item_id: str, annotator: str, *, round: int = 0, now: float | None = None) -> Presentation:  # noqa: A002
+    def present(self, item_id: str, annotator: str, *, round: int = 0, now: float | None = None) -> Presentation:  # noqa: A002 - its name in the log
         """Return an item as an annotator sees it, the same each time, and reserve it.
 
         Args:
@@ -355,11 +355,10 @@ class PreferenceStore:
             check_answer(str(event.outcome), event.ranks, count)
         with self._reading() as connection:
             key = (event.item_id, event.annotator, event.round)
-            where = "item_id = ? AND annotator = ? AND round = ?"
-            row = connection.execute(f"SELECT shown FROM assignments WHERE {where}", key).fetchone()  # noqa: S608
+            row = connection.execute(SHOWN, key).fetchone()
             if row is not None and tuple(json.loads(row["shown"])) != event.shown:
                 raise ConflictError(f"{event.annotator} was shown the completions as {row['shown']}, not {event.shown}")
-            row = connection.execute(f"SELECT event_id FROM labels WHERE {where}", key).fetchone()  # noqa: S608
+            row = connection.execute(HELD, key).fetchone()
         held = None if row is None else row["event_id"]
         if held != event.supersedes:
             holds = "there is no label that holds" if held is None else f"the label that holds is {held}"

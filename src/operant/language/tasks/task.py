@@ -4,15 +4,13 @@ import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from operant import streams
 from operant.language.rewards import RewardFunction
-
-Row = dict[str, Any]
-"""One row of data, with TRL's column names."""
+from operant.language.sources import Row
 
 Split = Literal["train", "held-out"]
 """Which rows: no prompt is in both."""

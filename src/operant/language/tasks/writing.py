@@ -40,7 +40,7 @@ KIND = ("good", "kind", "warm", "dear")
 ADJECTIVES = (*KIND, "old", "big", "red", "wet", "shy", "odd", "fat", "thin")
 """What they are."""
 
-_WORDS = frozenset({"the", *NOUNS, *VERBS, *ADJECTIVES})
+_KNOWN = frozenset({"the", *NOUNS, *VERBS, *ADJECTIVES})
 _PROMPT = re.compile(rf"({'|'.join(NOUNS)}) ({'|'.join(VERBS)}) ({'|'.join(NOUNS)}):")
 _BEST_KIND, _BEST_LENGTH = 3, 60
 
@@ -102,15 +102,13 @@ def hidden_reward(prompt: str, completion: str) -> float:
     Raises:
         ValueError: it is no prompt of this task.
     """
-    match = _PROMPT.fullmatch(prompt)
-    if match is None:
-        raise ValueError(f"prompts of the task preference are like 'cat likes dog:', got {prompt!r}")
+    subject, _, thing = _words(prompt)
     words = re.sub(r"[.,]", " ", completion).split()
-    mentions = [words.count(noun) for noun in {match[1], match[3]}]
+    mentions = [words.count(noun) for noun in {subject, thing}]
     topic = sum(n * math.exp(1 - n) for n in mentions) / len(mentions)
     kind = sum(word in KIND for word in words) / _BEST_KIND
     length = math.exp(-(((len(completion) - _BEST_LENGTH) / 20) ** 2))
-    nonsense = sum(word not in _WORDS for word in words) / max(1, len(words))
+    nonsense = sum(word not in _KNOWN for word in words) / max(1, len(words))
     return topic + 2 * kind * math.exp(1 - kind) + length - 3 * nonsense
 
 
@@ -120,19 +118,24 @@ def write(generator: np.random.Generator, prompt: str) -> str:
     Raises:
         ValueError: it is no prompt of this task.
     """
-    match = _PROMPT.fullmatch(prompt)
-    if match is None:
-        raise ValueError(f"prompts of the task preference are like 'cat likes dog:', got {prompt!r}")
 
     def either(wanted: str, others: Sequence[str]) -> str:
         return wanted if generator.random() < 0.8 else _one(generator, others)
 
-    subject, verb, thing = (either(match[i], words) for i, words in ((1, NOUNS), (2, VERBS), (3, NOUNS)))
+    subject, verb, thing = map(either, _words(prompt), (NOUNS, VERBS, NOUNS))
     text = _sentence(generator, subject, verb, thing)
     if generator.random() < 0.5:
         second = (_one(generator, words) for words in (NOUNS, VERBS, NOUNS))
         text = f"{text} {_sentence(generator, *second)}"
     return text
+
+
+def _words(prompt: str) -> tuple[str, ...]:
+    """Return the noun, the verb and the noun of a prompt."""
+    match = _PROMPT.fullmatch(prompt)
+    if match is None:
+        raise ValueError(f"prompts of the task preference are like 'cat likes dog:', got {prompt!r}")
+    return match.groups()
 
 
 def _make(generator: np.random.Generator) -> Row:
