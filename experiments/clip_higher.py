@@ -16,9 +16,9 @@ are reported, whichever is higher.
 from typing import Any
 
 import numpy as np
-import torch
+from arms import band, gather, over_seeds
 from checks import COLOURS, conclude, panels, save
-from tuning import Cells, arguments, demonstrate, interval, learner_of, reinforce, small
+from tuning import demonstrate, learner_of, reinforce, small
 
 from operant.language import GRPOConfig
 from operant.language.models import LanguageModel
@@ -80,26 +80,17 @@ def draw(curves: dict[str, np.ndarray]) -> None:
             table = np.apply_along_axis(
                 lambda row: np.convolve(row, np.ones(5) / 5, "valid"), 1, curves[f"{arm}: {name}"]
             )
-            low, high = np.array([interval(column) for column in table.T]).T
-            at = np.arange(table.shape[1]) + 3
-            axis.plot(at, table.mean(0), color=colour, label=arm)
-            axis.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+            band(axis, np.arange(table.shape[1]) + 3, table, colour=colour, label=arm)
         axis.set(title=title, xlabel="batches")
     save(figure, __file__, axes)
 
 
 def main() -> None:
     """Train, draw; fail if a claim does not hold."""
-    given = arguments(__doc__)
-    torch.set_num_threads(1)
-    cells = Cells(__file__)
-    if not given.draw:
-        model, start = begin()
-        for seed in SEEDS:
-            for arm, high in ARMS.items():
-                cells(f"{arm}, seed {seed}", lambda h=high, s=seed: learn(model, start, h, s))
+    cases = {f"{arm}, seed {seed}": (high, seed) for seed in SEEDS for arm, high in ARMS.items()}
+    found = gather(__file__, __doc__, cases, begin, learn)
     curves = {
-        f"{arm}: {name}": np.array([cells.found[f"{arm}, seed {seed}"][name] for seed in SEEDS])
+        f"{arm}: {name}": np.array([found[f"{arm}, seed {seed}"][name] for seed in SEEDS])
         for arm in ARMS
         for name in KEPT
     }
@@ -112,13 +103,11 @@ def main() -> None:
         "every arm learns": all(float(late[arm]["reward"].min()) > 0.9 for arm in ARMS),
     }
     draw(curves)
-    for arm, found in late.items():
-        print(arm, {name: values.mean().round(4) for name, values in found.items()})
+    for arm, measured in late.items():
+        print(arm, {name: values.mean().round(4) for name, values in measured.items()})
     results = {
         "second half": late,
-        "more entropy than 0.2 / 0.2": {
-            arm: {"mean": gain.mean(), "interval": interval(gain), "seeds": gain} for arm, gain in gains.items()
-        },
+        "more entropy than 0.2 / 0.2": {arm: over_seeds(gain) for arm, gain in gains.items()},
         "curves": curves,
     }
     conclude(__file__, results, [], claims)

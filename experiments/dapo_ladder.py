@@ -26,9 +26,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
+from arms import gather, interval, over_seeds
 from checks import COLOURS, conclude, panels, save
-from tuning import Cells, Examination, arguments, demonstrate, interval, learner_of, reinforce, small
+from tuning import Examination, demonstrate, learner_of, reinforce, small
 
 from operant import streams
 from operant.language import GRPOConfig
@@ -106,6 +106,7 @@ def climb(model: LanguageModel, start: State, rung: str, seed: int) -> list[dict
 
     learner = learner_of(model, TASK, config, seed=seed, batches=BATCHES, train_rows=4000)
     reinforce(learner, BATCHES, watch)
+    print(rung, seed, {name: round(value, 3) for name, value in seen[-1].items()}, flush=True)
     return seen
 
 
@@ -166,17 +167,9 @@ def draw(rungs: dict[str, dict[str, Any]], runs: dict[str, list[list[dict[str, f
 
 def main() -> None:
     """Climb, write down, draw; fail if the ladder as a whole adds nothing."""
-    given = arguments(__doc__)
-    torch.set_num_threads(1)
-    cells = Cells(__file__)
-    if not given.draw:
-        model, start = begin()
-        for seed in SEEDS:
-            for rung in (*RUNGS, ASIDE):
-                cells(f"{rung}, seed {seed}", lambda r=rung, s=seed: climb(model, start, r, s))
-                last = cells.found[f"{rung}, seed {seed}"][-1]
-                print(rung, seed, {name: round(value, 3) for name, value in last.items()}, flush=True)
-    runs = {rung: [cells.found[f"{rung}, seed {seed}"] for seed in SEEDS] for rung in (*RUNGS, ASIDE)}
+    cases = {f"{rung}, seed {seed}": (rung, seed) for seed in SEEDS for rung in (*RUNGS, ASIDE)}
+    found = gather(__file__, __doc__, cases, begin, climb)
+    runs = {rung: [found[f"{rung}, seed {seed}"] for seed in SEEDS] for rung in (*RUNGS, ASIDE)}
     rungs = {rung: summarise(of) for rung, of in runs.items()}
     names = list(RUNGS)
     added = {after: rungs[after]["seeds"] - rungs[before]["seeds"] for before, after in pairwise(names)}
@@ -191,9 +184,7 @@ def main() -> None:
             f"  paper {PAPER.get(name, '')}  target reached by {reaching} of {len(SEEDS)}: "
             f"{np.nanmedian(steps):.0f} steps, {np.nanmedian(rollouts):.0f} rollouts"
         )
-    increments = {
-        name: {"mean": gain.mean(), "interval": interval(gain), "seeds": gain} for name, gain in added.items()
-    }
+    increments = {name: over_seeds(gain) for name, gain in added.items()}
     for name, gain in increments.items():
         low, high = gain["interval"]
         print(f"{name:24s} {100 * gain['mean']:+5.1f} [{100 * low:+.1f}, {100 * high:+.1f}]")

@@ -13,13 +13,15 @@ Policy and reference differ by a few batches of training.
     python experiments/group_scale.py --draw
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from arms import band, gather
 from checks import COLOURS, conclude, panels, save
 from torch import Tensor, nn
-from tuning import Cells, Recorder, arguments, erring, interval, learner_of, reinforce
+from tuning import Recorder, erring, learner_of, reinforce
 
 from operant.language import GRPOConfig
 from operant.language.models import LanguageModel
@@ -106,9 +108,8 @@ def draw(seeds: list[dict[str, Any]]) -> None:
         for colour, scale in zip(COLOURS, SCALES, strict=False):
             for kind, style in (("signal", "o-"), ("noise", "s--")):
                 table = np.array([[s[way][scale][f"{size}"][kind] for size in SIZES] for s in seeds]) / unit.mean()
-                low, high = np.array([interval(column) for column in table.T]).T
-                axis.plot(SIZES, table.mean(0), style, color=colour, label=f"{scale.replace('sqrt(G)', '√G')}, {kind}")
-                axis.fill_between(SIZES, low, high, color=colour, alpha=0.15, linewidth=0)
+                label = f"{scale.replace('sqrt(G)', '√G')}, {kind}"
+                band(axis, SIZES, table, colour=colour, label=label, style=style)
         axis.set_xscale("log", base=2)
         axis.set_xticks(SIZES, [f"{size}" for size in SIZES])
         axis.set(title=way, yscale="log", xlabel="answers to a prompt, G")
@@ -118,14 +119,9 @@ def draw(seeds: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measure, draw; fail if a claim does not hold."""
-    given = arguments(__doc__)
-    torch.set_num_threads(1)
-    cells = Cells(__file__)
-    if not given.draw:
-        model, start = erring(TASK, rows=5000, epochs=5, learning_rate=3e-3)
-        for seed in SEEDS:
-            cells(f"{seed}", lambda seed=seed: measure(model, start, seed))
-    seeds = [cells.found[f"{seed}"] for seed in SEEDS]
+    cases = {f"{seed}": (seed,) for seed in SEEDS}
+    begin = partial(erring, TASK, rows=5000, epochs=5, learning_rate=3e-3)
+    seeds = list(gather(__file__, __doc__, cases, begin, measure).values())
 
     def ratios(way: str, kind: str) -> np.ndarray:
         """Return 1/√G over 1/G, divided by √G, `[S, sizes]`."""

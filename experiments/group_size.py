@@ -13,18 +13,21 @@ from K batches. The scale is 1/G; with 1/√G both are √G times as large, and 
     python experiments/group_size.py --draw
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from arms import band, gather
 from checks import COLOURS, conclude, panels, save
 from torch import Tensor
-from tuning import Cells, Recorder, arguments, erring, interval, learner_of
+from tuning import Recorder, erring, learner_of
 
 from operant import ops
 from operant.language import GRPOConfig
 from operant.language.models import LanguageModel
 from operant.language.tasks import find
+from operant.state import State
 
 RATES, SIZES = (0.1, 0.3, 0.5), (2, 4, 8, 16, 32, 64)
 TASK = find("steps:terms=2-4,digits=1,operators=+")
@@ -74,8 +77,9 @@ def gradients(model: LanguageModel, *, seed: int, prompts: int, train_rows: int,
     return {"signal": max(square, 0.0) ** 0.5, "noise": variance**0.5, "ratio": square / variance}
 
 
-def measure(model: LanguageModel, seed: int) -> dict[str, Any]:
+def measure(model: LanguageModel, start: State, seed: int) -> dict[str, Any]:
     """Measure all sizes with the prompts and the chance of one seed."""
+    model.load_state_dict(start)
     same = {
         name: gradients(model, seed=seed, prompts=PROMPTS, train_rows=PROMPTS, **values)
         for name, values in GROUPS.items()
@@ -101,7 +105,7 @@ def draw(exact: dict[str, Any], seeds: list[dict[str, Any]]) -> None:
     sizes = SIZES[:-1]
     for colour, kind in zip(COLOURS, ("signal", "noise"), strict=False):
         table = np.array([[s["the same prompts"][f"{size}"][kind] for size in sizes] for s in seeds])
-        band(axes[2], sizes, table, colour, kind)
+        band(axes[2], sizes, table, colour=colour, label=kind, style="o-")
     axes[2].set(title=f"length of the gradient, {PROMPTS} prompts", yscale="log")
     for colour, (name, label) in zip(
         COLOURS,
@@ -109,7 +113,7 @@ def draw(exact: dict[str, Any], seeds: list[dict[str, Any]]) -> None:
         strict=False,
     ):
         table = np.array([[s[name][f"{size}"]["ratio"] for size in sizes] for s in seeds])
-        band(axes[3], sizes, table, colour, label)
+        band(axes[3], sizes, table, colour=colour, label=label, style="o-")
     extra = np.mean([s["the same prompts"]["4 of 32"]["ratio"] for s in seeds])
     axes[3].plot(4, extra, "*", color=COLOURS[2], markersize=11, label="4, and 28 for statistics")
     axes[3].set(title="signal² / noise² of the gradient", yscale="log")
@@ -120,24 +124,12 @@ def draw(exact: dict[str, Any], seeds: list[dict[str, Any]]) -> None:
     save(figure, __file__, axes)
 
 
-def band(axis: Any, at: tuple[int, ...], table: np.ndarray, colour: str, label: str) -> None:
-    """Draw the mean over seeds `[S, n]` and its interval."""
-    low, high = np.array([interval(column) for column in table.T]).T
-    axis.plot(at, table.mean(0), "o-", color=colour, label=label)
-    axis.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
-
-
 def main() -> None:
     """Compute, measure, draw; fail if a claim does not hold."""
-    given = arguments(__doc__)
-    torch.set_num_threads(1)
-    cells = Cells(__file__)
     exact = {f"{rate}": {f"{size}": groups(rate, size) for size in SIZES} for rate in RATES}
-    if not given.draw:
-        model, _ = erring(TASK, rows=5000, epochs=5, learning_rate=3e-3)
-        for seed in SEEDS:
-            cells(f"{seed}", lambda seed=seed: measure(model, seed))
-    seeds = [cells.found[f"{seed}"] for seed in SEEDS]
+    cases = {f"{seed}": (seed,) for seed in SEEDS}
+    begin = partial(erring, TASK, rows=5000, epochs=5, learning_rate=3e-3)
+    seeds = list(gather(__file__, __doc__, cases, begin, measure).values())
     mean = {
         way: {name: {k: float(np.mean([s[way][name][k] for s in seeds])) for k in found} for name, found in of.items()}
         for way, of in seeds[0].items()

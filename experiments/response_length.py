@@ -17,9 +17,9 @@ sampled answers tell the mean length of right and of wrong ones.
 from typing import Any
 
 import numpy as np
-import torch
+from arms import band, gather, interval, over_seeds
 from checks import COLOURS, conclude, panels, save
-from tuning import Cells, arguments, demonstrate, interval, learner_of, reinforce, small
+from tuning import demonstrate, learner_of, reinforce, small
 
 from operant import streams
 from operant.language import GRPOConfig, tokenised
@@ -101,27 +101,18 @@ def draw(curves: dict[str, np.ndarray], at: np.ndarray) -> None:
     titles = ("wrong answers, tokens", "right answers, tokens", "accuracy")
     for axis, kind, title in zip(axes, ("wrong", "right", "accuracy"), titles, strict=True):
         for colour, way in zip(COLOURS, WAYS, strict=False):
-            table = curves[f"{way}: {kind}"]
-            low, high = np.array([interval(column) for column in table.T]).T
-            axis.plot(at, table.mean(0), color=colour, label=way)
-            axis.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+            band(axis, at, curves[f"{way}: {kind}"], colour=colour, label=way)
         axis.set(title=title, xlabel="batches")
     save(figure, __file__, axes)
 
 
 def main() -> None:
     """Train, draw; fail if a claim does not hold."""
-    given = arguments(__doc__)
-    torch.set_num_threads(1)
-    cells = Cells(__file__)
-    if not given.draw:
-        model, start = begin()
-        for seed in SEEDS:
-            for way in WAYS:
-                cells(f"{way}, seed {seed}", lambda w=way, s=seed: learn(model, start, w, s))
+    cases = {f"{way}, seed {seed}": (way, seed) for seed in SEEDS for way in WAYS}
+    found = gather(__file__, __doc__, cases, begin, learn)
     curves = {
         f"{way}: {kind}": np.array(
-            [[point[kind] for point in cells.found[f"{way}, seed {seed}"]] for seed in SEEDS], dtype=float
+            [[point[kind] for point in found[f"{way}, seed {seed}"]] for seed in SEEDS], dtype=float
         )
         for way in WAYS
         for kind in ("wrong", "right", "accuracy")
@@ -138,12 +129,8 @@ def main() -> None:
     for way in WAYS:
         print(way, "wrong", growth[way].round(2), "right", shrinking[way].round(2))
     results = {
-        "growth of wrong answers": {
-            way: {"mean": g.mean(), "interval": interval(g), "seeds": g} for way, g in growth.items()
-        },
-        "growth of right answers": {
-            way: {"mean": g.mean(), "interval": interval(g), "seeds": g} for way, g in shrinking.items()
-        },
+        "growth of wrong answers": {way: over_seeds(g) for way, g in growth.items()},
+        "growth of right answers": {way: over_seeds(g) for way, g in shrinking.items()},
         "GRPO less Dr. GRPO": {"mean": difference.mean(), "interval": interval(difference)},
         "final accuracy": {way: curves[f"{way}: accuracy"][:, -1] for way in WAYS},
         "batches": at,

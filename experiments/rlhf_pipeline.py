@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from arms import interval, over_seeds
 from checks import COLOURS, conclude, panels, rounded, save
 
 import operant
@@ -40,7 +41,6 @@ from operant.language.rollouts import Answers
 from operant.language.scoring import load_scorer
 from operant.language.tasks.writing import hidden
 from operant.runtime.settings import Settings
-from operant.runtime.statistics import stratified_bootstrap
 
 SEEDS, TASK, HELD_OUT = range(5), "preference", 200
 RUNS = Path(__file__).parents[1] / "runs" / "rlhf_pipeline"
@@ -245,19 +245,18 @@ def concluded(found: dict[int, dict[str, Any]]) -> None:
     )
     deviation = np.array([stages["sft"]["deviation"] for stages in found.values()])
     gain = (with_kl["hidden"][:, -1] - with_kl["hidden"][:, 0]) / deviation
-    low, high = stratified_bootstrap(gain, lambda drawn: drawn.mean(-1))
     last, top = without["hidden"][:, -1], int(without["hidden"].mean(0).argmax())
     lost = without["hidden"][:, top] - last
-    between = stratified_bootstrap(with_kl["hidden"][:, -1] - last, lambda drawn: drawn.mean(-1))
+    between = interval(with_kl["hidden"][:, -1] - last)
     results = {
         "settings": {"sft": SFT, "labels": LABELS, "temperature": TEMPERATURE, "reward": REWARD, "ppo": PPO, **ARMS},
-        "gain in deviations of the SFT policy": {"mean": gain.mean(), "interval": (low, high), "seeds": gain},
+        "gain in deviations of the SFT policy": over_seeds(gain),
         "KL at the end": {"mean": with_kl["KL"][:, -1].mean(), "seeds": with_kl["KL"][:, -1]},
         "without KL": {
             "batch of the best hidden reward, on average": top * EVERY,
             "hidden reward then minus at the end": {
                 "mean": lost.mean(),
-                "interval": stratified_bootstrap(lost, lambda drawn: drawn.mean(-1)),
+                "interval": interval(lost),
             },
             "hidden with KL minus without, at the end": {
                 "mean": (with_kl["hidden"][:, -1] - last).mean(),
@@ -272,7 +271,7 @@ def concluded(found: dict[int, dict[str, Any]]) -> None:
     claims = {
         "the hidden reward rises by a standard deviation of the SFT policy's, on average over the seeds": gain.mean()
         >= 1,
-        "the interval of the gain is above 0": low > 0,
+        "the interval of the gain is above 0": interval(gain)[0] > 0,
         "KL(policy‖SFT) is at most 10 nats with every seed": bool((with_kl["KL"][:, -1] <= 10).all()),
         "without KL the score of the reward model ends higher": without["proxy"][:, -1].mean()
         > with_kl["proxy"][:, -1].mean(),

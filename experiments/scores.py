@@ -30,6 +30,8 @@ SEEDS = range(5)
 EPISODES = 100
 RESULTS = Path(__file__).with_suffix("")
 RUNS = Path(__file__).parents[1] / "runs" / "scores"
+COLUMNS = 4
+"""Tasks beside each other in the picture."""
 
 TASKS = (
     "CartPole-v1",
@@ -203,8 +205,11 @@ def draw() -> None:
     """Draw every cell's seeds beside the published number and the random agent."""
     table = results()
     tasks = [task for task in TASKS if any(task in row for name, row in table.items() if name != "random")]
-    figure, axes = plt.subplots(1, len(tasks), figsize=(3.1 * len(tasks), 4.2), constrained_layout=True, squeeze=False)
-    for axis, task in zip(axes.flat, tasks, strict=True):
+    rows = -(-len(tasks) // COLUMNS)
+    figure, axes = plt.subplots(rows, COLUMNS, figsize=(13, 4.2 * rows), constrained_layout=True, squeeze=False)
+    for axis in axes.flat[len(tasks) :]:
+        axis.set_axis_off()
+    for axis, task in zip(axes.flat, tasks, strict=False):
         names = [name for name in BUDGETS if task in table.get(name, {})]
         for row, name in enumerate(names):
             scores = np.array(table[name][task]["final"]["scores"])
@@ -215,7 +220,8 @@ def draw() -> None:
         if task in table.get("random", {}):
             axis.axvline(table["random"][task]["final"]["mean"], color=GREY, ls=":", lw=1.5)
         axis.set_yticks(range(len(names)), names)
-        axis.invert_yaxis()
+        axis.set_ylim(max(len(names), 5) - 0.4, -0.6)
+        axis.locator_params(axis="x", nbins=5)
         axis.set_title(task, fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle("final greedy score of each seed (dots), mean (bar), published (cross), random agent (dotted)")

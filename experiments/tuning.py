@@ -4,27 +4,19 @@ Models have some ten thousand to a hundred thousand parameters and read single c
 that a hundred batches take seconds: enough to see the direction of an effect, not its size in large models.
 """
 
-import argparse
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
-from transformers import AutoModelForCausalLM, LlamaConfig
 
-from operant import streams
 from operant.language import GRPO, SFT, GRPOConfig, SFTConfig, tokenised
 from operant.language.engines.native import NativeEngine
 from operant.language.evaluation import sampled
-from operant.language.models import INITIAL_STD, LanguageModel
+from operant.language.models import LanguageModel, random_network
 from operant.language.rewards import combine
 from operant.language.stepping import Stepper
 from operant.language.tasks import Task
 from operant.language.tokens import character_tokenizer, stop_ids
-from operant.runtime.statistics import stratified_bootstrap
 from operant.state import State, clone
 
 PROMPT = 64
@@ -34,25 +26,7 @@ PROMPT = 64
 def small(*, width: int = 64, layers: int = 2, heads: int = 4, seed: int = 0) -> LanguageModel:
     """Return a Llama with random weights that reads characters."""
     tokenizer = character_tokenizer()
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    with torch.random.fork_rng(devices=[]):  # transformers draws from the global generator
-        network = AutoModelForCausalLM.from_config(config)
-    generator = streams.torch_generator(seed, "weights")
-    for parameter in network.parameters():
-        if parameter.ndim >= 2:
-            torch.nn.init.normal_(parameter, std=INITIAL_STD, generator=generator)
+    network = random_network("llama", width, layers, heads, inner=2 * width, seed=seed)
     return LanguageModel(network, tokenizer, stop=stop_ids(tokenizer, None))
 
 
@@ -185,34 +159,3 @@ def reinforce(
         watch(learner, metrics)
         records.append(metrics)
     return records
-
-
-def interval(values: ArrayLike) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of a mean over seeds."""
-    return stratified_bootstrap(np.asarray(values, dtype=np.float64), lambda drawn: drawn.mean(-1))
-
-
-class Cells:
-    """Raw results of the cells of an experiment, each written down when it ends, so that a second start goes on.
-
-    Args:
-        file: of the experiment; the results lie beside it.
-    """
-
-    def __init__(self, file: str):
-        self.path = Path(file).with_suffix(".cells.json")
-        self.found: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
-
-    def __call__(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return the result of a cell, made now if it is not there."""
-        if name not in self.found:
-            self.found[name] = make()
-            self.path.write_text(json.dumps(self.found, separators=(",", ":")) + "\n")
-        return self.found[name]
-
-
-def arguments(description: str | None) -> argparse.Namespace:
-    """Read the command line: `--draw` redraws from the results."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draw", action="store_true", help="draw again from the results, without training")
-    return parser.parse_args()

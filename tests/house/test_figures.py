@@ -67,3 +67,24 @@ def test_what_is_said_of_replay_is_what_came_out():
 
 def test_the_table_of_results_was_found():
     assert len(ROWS) >= 20
+
+
+def test_the_table_of_scores_is_that_of_the_files():
+    experiments = ROOT / "experiments"
+    files = [*sorted((experiments / "scores").glob("*.json")), *sorted(experiments.glob("*.json"))]
+    blocks = [block for file in files for block in records(json.loads(file.read_text(encoding="utf-8")))]
+    page = (ROOT / "docs" / "scores.md").read_text(encoding="utf-8")
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if "-v" in line[:20]]
+    table = {(row[0], row[1]): row for row in lines if len(row) == 9}
+    for (task, name), row in table.items():
+        found = [
+            b["final"]["scores"]
+            for b in blocks
+            if (b["task"], b["algorithm"], f"{b['budget']:,}") == (task, name, row[2])
+        ]
+        measured = [[f"{sum(scores) / len(scores):.1f}", f"{min(scores):.1f}"] for scores in found]
+        assert row[4:6] in measured, (task, name)
+    run = {tuple(reversed(file.stem.split("_"))) for file in (experiments / "scores").glob("*.json")}
+    assert run <= table.keys()
+    for task, name in table:
+        assert f" {name} on {task}" not in page

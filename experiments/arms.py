@@ -1,0 +1,65 @@
+"""What experiments that compare arms over a few seeds share: results written down one by one, intervals, bands."""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
+
+from operant.runtime.statistics import stratified_bootstrap
+
+
+def gather(
+    file: str,
+    description: str | None,
+    cases: Mapping[str, Sequence[Any]],
+    begin: Callable[[], Sequence[Any]],
+    learn: Callable[..., Any],
+) -> dict[str, Any]:
+    """Return the raw result of each case; each is written down when it ends, so that a second start goes on.
+
+    On the command line, `--draw` means that nothing is to be trained.
+
+    Args:
+        file: of the experiment; the results lie beside it.
+        description: of the experiment, for `--help`.
+        cases: what is particular to each, by the name of its result.
+        begin: makes what all cases begin with; called if there is something to be done.
+        learn: makes a result of what all begin with and what is particular.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draw", action="store_true", help="draw again from the results, without training")
+    train = not parser.parse_args().draw
+    torch.set_num_threads(1)
+    path = Path(file).with_suffix(".cells.json")
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    missing = [name for name in cases if name not in found]
+    if missing and not train:
+        raise SystemExit(f"nothing to draw of {missing[0]!r} in {path.name}: train first, without --draw")
+    start = begin() if missing else ()
+    for name in missing:
+        found[name] = learn(*start, *cases[name])
+        path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+    return {name: found[name] for name in cases}
+
+
+def interval(values: ArrayLike) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of a mean over seeds."""
+    return stratified_bootstrap(np.asarray(values, dtype=np.float64), lambda drawn: drawn.mean(-1))
+
+
+def over_seeds(values: np.ndarray) -> dict[str, Any]:
+    """Return mean, interval and the numbers themselves, one a seed."""
+    return {"mean": values.mean(), "interval": interval(values), "seeds": values}
+
+
+def band(axis: Axes, at: ArrayLike, table: np.ndarray, *, colour: str, label: str, style: str = "-") -> None:
+    """Draw the mean over seeds of a table `[S, n]` at `[n]` places, and its interval."""
+    low, high = np.array([interval(column) for column in table.T]).T
+    axis.plot(at, table.mean(0), style, color=colour, label=label)
+    axis.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
