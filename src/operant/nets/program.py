@@ -3,10 +3,10 @@
 import platform
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from functools import partial, update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -20,7 +20,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 L = TypeVar("L")
 
-_registered: set[type] = set()
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
 
 
@@ -44,8 +43,8 @@ class Program(Generic[P, R]):
 
     The function may read tensors that are not among its arguments, such as parameters, as long as they stay the same
     objects: a program reads their values at every call. It must not write to any, draw random numbers, or decide by
-    the values of tensors. Arguments and results are tensors, or trees of them, dataclasses included; a number (`float`)
-    counts as a tensor of no dimension, and all other arguments become part of the program.
+    the values of tensors. Arguments are tensors or dataclasses of tensors; a number (`float`) counts as a tensor of no
+    dimension, and whatever else there is becomes part of the program. Results are tensors, or trees of them.
 
     Args:
         function: what is to be computed.
@@ -68,23 +67,19 @@ class Program(Generic[P, R]):
         """
         if not self.compiled:
             return self.function(*args, **kwargs)
-        for kind in {type(arg) for arg in args if is_dataclass(arg)} - _registered:
-            pytree.register_dataclass(kind)
-            _registered.add(kind)
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        leaves = [torch.tensor(leaf, dtype=torch.float64) if isinstance(leaf, float) else leaf for leaf in leaves]
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        key = (
-            structure,
-            *(
-                (leaf.shape, leaf.stride(), leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else leaf
-                for leaf in leaves
-            ),
-        )
-        if key not in self._programs:
-            self._programs[key] = _build(self.function, leaves, structure)
+        tensors: list[Tensor] = []
+        key: list[Any] = [*kwargs]
+        for leaf in _leaves((*args, *kwargs.values())):
+            if isinstance(leaf, Tensor):
+                tensors.append(leaf)
+                key += leaf.shape, leaf.stride(), leaf.dtype, leaf.device
+            else:
+                key.append(leaf)
+        program = self._programs.get(tuple(key))
+        if program is None:
+            program = self._programs[tuple(key)] = _build(self.function, args, kwargs)
         self.calls += 1
-        return self._programs[key](tensors)
+        return program(tensors)
 
 
 class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
@@ -116,21 +111,38 @@ def programs(owner: object) -> list[Program[..., Any]]:
     return [getattr(owner, name) for name, value in methods.items() if isinstance(value, compilable)]
 
 
-def _build(function: Callable[..., Any], leaves: list[Any], structure: Any) -> Callable[[list[Tensor]], Any]:
-    """Trace a function at the arguments whose leaves are given, and compile it as one of their tensors."""
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+def _leaves(args: Iterable[Any]) -> Iterator[Any]:
+    """Return arguments, the fields of those that are dataclasses in their place, and numbers as tensors."""
+    for arg in args:
+        for value in vars(arg).values() if is_dataclass(arg) else (arg,):
+            yield torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
+
+
+def _filled(args: Iterable[Any], tensors: Iterator[Tensor]) -> list[Any]:
+    """Return arguments with these tensors, in the order of `_leaves`, in place of their tensors and numbers."""
+
+    def fill(value: Any) -> Any:
+        return next(tensors) if isinstance(value, Tensor | float) else value
+
+    def fill_all(arg: Any) -> Any:
+        return replace(arg, **{name: fill(value) for name, value in vars(arg).items()})
+
+    return [fill_all(arg) if is_dataclass(arg) else fill(arg) for arg in args]
+
+
+def _build(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+    """Trace a function at some arguments, and compile it as one of their tensors."""
+    given = (*args, *kwargs.values())
     shapes: list[Any] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        filled = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            filled[place] = tensor
-        args, kwargs = pytree.tree_unflatten(filled, structure)
-        results, shape = pytree.tree_flatten(function(*args, **kwargs))
+        filled = _filled(given, iter(tensors))
+        named = dict(zip(kwargs, filled[len(args) :], strict=True))
+        results, shape = pytree.tree_flatten(function(*filled[: len(args)], **named))
         shapes.append(shape)
         return results
 
-    inputs = [leaves[place] for place in places]
+    inputs = [leaf for leaf in _leaves(given) if isinstance(leaf, Tensor)]
     with _traced():
         graph = make_fx(flat)(*inputs)
     captured = _captured(graph)
