@@ -99,6 +99,7 @@ def a2c() -> Mapping[str, Measure]:
         "operant, Gymnasium": own("a2c", "CartPole-v1", preset="zoo", backend="gymnasium"),
         "operant, Gymnasium, compiled": own("a2c", "CartPole-v1", preset="zoo", backend="gymnasium", compiled=True),
         "operant, tensors": own("a2c", "CartPole-v1", preset="zoo"),
+        "operant, tensors, compiled": own("a2c", "CartPole-v1", preset="zoo", compiled=True),
         "operant, tensors, 8 seeds": own("a2c", "CartPole-v1", preset="zoo", seeds=8),
     }
 
@@ -129,6 +130,7 @@ def dqn() -> Mapping[str, Measure]:
             "dqn", "CartPole-v1", preset="zoo", epsilon_start=0.04, backend="gymnasium", compiled=True
         ),
         "operant, tensors": own("dqn", "CartPole-v1", preset="zoo", epsilon_start=0.04),
+        "operant, tensors, compiled": own("dqn", "CartPole-v1", preset="zoo", epsilon_start=0.04, compiled=True),
         "operant, tensors, 8 seeds": own("dqn", "CartPole-v1", preset="zoo", epsilon_start=0.04, seeds=8),
     }
 
