@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,7 +38,7 @@ class Pool(VectorEnv):
 
     def __init__(self, spec: EnvSpec, rows: int) -> None:
         try:
-            import envpool  # noqa: PLC0415 - an extra
+            envpool: Any = import_module("envpool")
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 "env_backend='envpool' needs the package 'envpool', which is not installed: "
