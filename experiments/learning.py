@@ -44,8 +44,7 @@ def learn(task: str, seeds: Sequence[int], budget: int, *, algorithm: str = "ppo
 
 def describe(trained: operant.Trained, algorithm: str, task: str, *, episodes: int = 100) -> dict[str, Any]:
     """Score what was trained over so many episodes of Gymnasium's own environment, and return all there is to say."""
-    outcome = trained.outcome
-    if outcome is None:
+    if trained.outcome is None:
         raise RuntimeError("the run did not train")
     final = trained.evaluate(episodes, backend="gymnasium")
     curve = [
@@ -53,6 +52,7 @@ def describe(trained: operant.Trained, algorithm: str, task: str, *, episodes: i
         for record in read_records(trained.run.evaluations_path)
     ]
     facts, settings = trained.run.facts(), trained.run.settings
+    *_, end = read_records(trained.run.metrics_path)
     return {
         "algorithm": algorithm,
         "task": task,
@@ -60,8 +60,8 @@ def describe(trained: operant.Trained, algorithm: str, task: str, *, episodes: i
         "budget": settings.budget,
         "config": asdict(trained.experiment.learner.config),
         "versions": facts["sessions"][0]["versions"],
-        "training_seconds": outcome.seconds,
-        "steps_per_second": outcome.steps_per_second,
+        "training_seconds": end["time/seconds"],
+        "steps_per_second": end["consumed"] * len(settings.seeds) / end["time/seconds"],
         "curve": curve,
         "final": {
             "episodes": final.episodes,

@@ -194,7 +194,13 @@ def _pictures(trained: "Trained") -> str:
 
 
 SUMS = "arithmetic"
-IMITATION: Mapping[str, Any] = {"budget": 20_000, "train_rows": 350, "learning_rate": 2e-3, "weight_decay": 0.2}
+IMITATION: Mapping[str, Any] = {
+    "budget": 20_000,
+    "train_rows": 350,
+    "learning_rate": 2e-3,
+    "weight_decay": 0.2,
+    "evaluate_every": 5_000,
+}
 """How a model learns to add by demonstrations."""
 REWARDS: Mapping[str, Any] = {
     "budget": 51_200,
@@ -205,6 +211,7 @@ REWARDS: Mapping[str, Any] = {
     "betas": (0.9, 0.99),
     "schedule": "linear",
     "warmup": 0.05,
+    "evaluate_every": 6_400,
 }
 """How it goes on by rewards."""
 GAIN, REACHED = 0.25, 0.85
