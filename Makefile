@@ -20,6 +20,7 @@ VLLM_INSTALLED := $(VLLM_VENV)/.installed-$(VLLM_VERSION)
 demo := --editable '.[language,render,plots]'
 dev := --editable '.[language,render,plots]' --group dev
 docs := --editable '.[language]' --group docs
+envpool := --editable '.[language,render,plots,envpool]' --group dev
 bench := --editable '.[language]' --group bench
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -29,9 +30,9 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # Neither contributors nor the continuous integration need this banner.
 export NO_MKDOCS_2_WARNING := true
 
-.PHONY: help demo test test-vllm check bench docs format clean
+.PHONY: help demo test test-vllm test-envpool check bench docs format clean
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)-demo ## a guided tour: train, watch and compare (no development tools are installed)
 	@$(BIN)/operant tour
@@ -42,6 +43,9 @@ test: $(INSTALLED)-dev ## the whole test suite; PYTEST_ARGS="-k returns -x" narr
 test-vllm: $(INSTALLED)-dev $(VLLM_INSTALLED) ## the tests against a real vLLM server, on the CPU (installs 3.5 GB)
 	@VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python OMP_NUM_THREADS=1 \
 		$(BIN)/python -m pytest -m vllm tests/external $(PYTEST_ARGS)
+
+test-envpool: $(INSTALLED)-envpool ## the tests of the environments of EnvPool (installs 0.8 GB)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/envs/test_envpool.py $(PYTEST_ARGS)
 
 check: $(INSTALLED)-dev $(INSTALLED)-docs ## formatting, lint, types, layers, documentation and house rules
 	@$(BIN)/ruff format --check .

@@ -57,8 +57,7 @@ def summarise(trained: operant.Trained) -> dict[str, Any]:
     for point in results["curve"]:
         point |= {"frames": FRAMES * point["steps"], "seconds": seconds[point["steps"]]}
     steps = trained.experiment.learner.consumed
-    results |= {"steps": steps, "frames": FRAMES * steps, "training_seconds": seconds[steps]}
-    results |= {"steps_per_second": steps / seconds[steps], "curve_episodes": run.settings.evaluate_episodes}
+    results |= {"steps": steps, "frames": FRAMES * steps, "curve_episodes": run.settings.evaluate_episodes}
     return results | {"training": training_curve(run)}
 
 

@@ -6,10 +6,11 @@ import torch
 import operant
 from control.learners import assert_resumes_exactly
 from control.off_policy import QUICK
+from needs import needs_compiler
 from operant import catalog, configure
 from operant.control import assemble
 from operant.control.assembly import GRADIENT_STEPS_TO_REPAY, compiles
-from operant.nets import compiler, programs
+from operant.nets import programs
 from operant.runtime.settings import Settings
 
 ALTERNATING = {**QUICK, "rounds": 1, "steps": 1, "environments": 4, "updates": 2}
@@ -26,8 +27,6 @@ CASES = [
     ("prioritised-dqn", "CartPole-v1", {**DQN, "dueling": True, "double": True}),
     ("dqn", "operant/PixelCatch-v0", {**DQN, "environments": 2}),
 ]
-
-needs_compiler = pytest.mark.skipif(compiler() is None, reason="programs need a C++ compiler")
 
 
 def learner(algorithm, task, values, choice="on", budget=10_000):
@@ -101,7 +100,7 @@ def test_other_chapters_have_nothing_to_compile(tmp_path):
 
 def test_what_has_no_program_cannot_be_compiled():
     made = learner("reinforce", "CartPole-v1", {}, choice="auto")
-    assert not compiles(made, "reinforce", "auto")
+    assert not compiles(made, Settings("reinforce", "CartPole-v1"))
     with pytest.raises(ValueError, match="reinforce has no update that could be compiled"):
         learner("reinforce", "CartPole-v1", {})
 

@@ -14,7 +14,7 @@ from operant.runtime.checkpoints import Checkpoints, load
 from operant.runtime.rollouts import Collector
 from operant.runtime.settings import Settings
 
-pytest.importorskip("envpool")
+pytest.importorskip("envpool", reason="needs EnvPool: run `make test-envpool`")
 
 
 def pool(task="CartPole-v1", rows=3, seeds=(3, 5), **options):

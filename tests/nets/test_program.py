@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from needs import needs_compiler
 from operant.nets import Program, compilable, compiler, programs
-
-needs_compiler = pytest.mark.skipif(compiler() is None, reason="programs need a C++ compiler")
 
 
 @dataclass(frozen=True)

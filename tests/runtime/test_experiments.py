@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from operant.catalog import Algorithm
-from operant.runtime.experiments import configuration, learner_kind
+from operant.runtime.experiments import configuration, learner_kind, require_no_compiling
+from operant.runtime.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -79,3 +80,13 @@ def test_values_below_the_preset_take_the_place_of_the_defaults(entry):
 def test_a_preset_that_is_named_twice_is_listed_once(entry):
     with pytest.raises(ValueError, match=r"there are: paper, quick, Task-v0$"):
         configuration(replace(entry, presets=("paper", "quick")), "Task-v0", "fast")
+
+
+@pytest.mark.parametrize("choice", ["auto", "off"])
+def test_nothing_to_compile_is_no_fault(choice):
+    require_no_compiling(Settings("reinforce", "CartPole-v1", compile=choice))
+
+
+def test_compiling_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"reinforce has no update that could be compiled: .*'on'"):
+        require_no_compiling(Settings("reinforce", "CartPole-v1", compile="on"))

@@ -9,7 +9,7 @@ from operant import catalog
 from operant.envs import make
 from operant.nets import compiler, programs
 from operant.runtime.evaluation import Evaluation, evaluate_policy
-from operant.runtime.experiments import learner_kind
+from operant.runtime.experiments import learner_kind, require_no_compiling
 from operant.runtime.settings import Settings
 
 EVALUATION_ROWS = 20
@@ -93,7 +93,7 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
     )
     try:
         learner = kind(config, env, seeds=settings.seeds, budget=settings.budget)
-        for program in programs(learner) if compiles(learner, algorithm.name, settings.compile) else ():
+        for program in programs(learner) if compiles(learner, settings) else ():
             program.compiled = True
     except BaseException:
         env.close()
@@ -101,19 +101,20 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
     return Experiment(learner, settings)
 
 
-def compiles(learner: Any, name: str, choice: str) -> bool:
+def compiles(learner: Any, settings: Settings) -> bool:
     """Return whether a learner's updates are to be compiled, by what `Settings.compile` says.
 
     Raises:
         ValueError: they must be, and cannot be.
     """
-    if choice == "off":
+    if not programs(learner):
+        require_no_compiling(settings)
+        return False
+    if settings.compile == "off":
         return False
     needs_compiler = learner.device.type == "cpu" and compiler() is None
-    if choice == "auto":
-        return bool(programs(learner)) and not needs_compiler and learner.gradient_steps >= GRADIENT_STEPS_TO_REPAY
-    if not programs(learner):
-        raise ValueError(f"{name} has no update that could be compiled: leave compile at auto, got 'on'")
+    if settings.compile == "auto":
+        return not needs_compiler and learner.gradient_steps >= GRADIENT_STEPS_TO_REPAY
     if needs_compiler:
         raise ValueError("compile is on, which needs a C++ compiler such as g++, and none is installed")
     return True

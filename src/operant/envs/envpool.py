@@ -2,7 +2,8 @@
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar
@@ -55,20 +56,19 @@ class Pool(VectorEnv):
             num_threads=min(rows, os.cpu_count() or 1),
             **limit,
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # Gymnasium's, about the precision of the bounds
-            self._pool: Any = self._make(env_seed=[0] * rows)
-            self.single_observation_space = _unbounded(self._pool.observation_space)
-        self.single_action_space = self._pool.action_space
+        self._pool: Any = None
+        with _quiet():
+            known = envpool.make_spec(spec.id, **limit)
+            self.single_observation_space = _unbounded(known.gymnasium_observation_space)
+        self.single_action_space = known.gymnasium_action_space
         self.observation_space = batch_space(self.single_observation_space, rows)
         self.action_space = batch_space(self.single_action_space, rows)
         self.spec, self.num_envs = spec, rows
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         """Start episodes of all rows, from one seed below 2³¹ a row."""
-        self._pool.close()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
+        self.close_extras()
+        with _quiet():
             self._pool = self._make(env_seed=seed)
             obs, _ = self._pool.reset()
         return obs, {}
@@ -80,8 +80,9 @@ class Pool(VectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Release the copies and their threads."""
-        self._pool.close()
-        del self._pool
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
 
 
 class EnvPool(GymnasiumEnv):
@@ -139,6 +140,14 @@ class EnvPool(GymnasiumEnv):
             raise ValueError(f"the state is of {state['task']!r}, but this environment is {self.task!r} of EnvPool")
         self._seeds, self._resumptions = self._checked_seeds(state["seeds"]), state["resumptions"] + 1
         return super().reset()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Gymnasium from warning about the precision of the bounds of spaces."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 def _unbounded(space: Any) -> Any:

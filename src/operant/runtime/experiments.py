@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from operant.catalog import Algorithm
+from operant.runtime.settings import Settings
 from operant.runtime.tables import NONE, from_table
 
 
@@ -33,6 +34,16 @@ def configuration(
     base = kind(**{**(under or {}), **(found[0] if found else {}), **dict(algorithm.values)})
     table = {name: NONE if value is None else value for name, value in values.items()}
     return from_table(kind, table, base=base, where=algorithm.name)
+
+
+def require_no_compiling(settings: Settings) -> None:
+    """Refuse to compile the updates of an algorithm that has none to compile.
+
+    Raises:
+        ValueError: `Settings.compile` is on.
+    """
+    if settings.compile == "on":
+        raise ValueError(f"{settings.algorithm} has no update that could be compiled: leave compile at auto, got 'on'")
 
 
 def learner_kind(algorithm: Algorithm, config: Any) -> Any:
