@@ -55,6 +55,7 @@ SFT: dict[str, Any] = {
     "validations": 5,
     "held_out": 100,
 }
+QUIETLY: dict[str, Any] = {"progress": "silent", "threads": 1}
 LABELS, TEMPERATURE = 2_500, 0.2
 REWARD: dict[str, Any] = {
     "budget": 5_000,
@@ -115,7 +116,7 @@ def liked(answers: Answers) -> np.ndarray:
 def imitate(run: Path, seed: int) -> dict[str, Any]:
     """Fine-tune a new model on demonstrations."""
     budget = SFT["budget"]
-    trained = operant.train("sft", TASK, seeds=(seed,), run=run, evaluate_every=budget, progress="silent", **SFT)
+    trained = operant.train("sft", TASK, seeds=(seed,), run=run, evaluate_every=budget, **QUIETLY, **SFT)
     model = trained.experiment.learner.learners[0].model
     rewards = liked(answered(model, questions(model, "held-out", HELD_OUT, seed=0), 4, seed=seed))
     return {
@@ -144,8 +145,8 @@ def fit(run: Path, seed: int) -> dict[str, Any]:
     """Fit a reward model to the pairs."""
     pairs, sft = run.with_name("labels") / "pairs.jsonl", run.with_name("sft")
     trained = operant.train(
-        "reward-model", TASK, seeds=(seed,), run=run, dataset=str(pairs), init=str(sft), progress="silent",
-        evaluate_every=REWARD["budget"], **REWARD,
+        "reward-model", TASK, seeds=(seed,), run=run, dataset=str(pairs), init=str(sft),
+        evaluate_every=REWARD["budget"], **QUIETLY, **REWARD,
     )  # fmt: skip
     model = load(ModelOptions(init=str(sft)), seed=seed)
     answers = answered(model, questions(model, "held-out", HELD_OUT, seed=0), 4, seed=seed)

@@ -131,12 +131,13 @@ def test_a_loaded_run_is_what_was_trained(tmp_path):
         ({"activation": "gelu"}, "ppo.activation: 'gelu' is not one of 'tanh', 'relu'"),
         ({"max_grad_norm": -1.0}, "max_grad_norm must be in"),
         ({"preset": "fast"}, "no preset 'fast'"),
-        ({"budget": 0}, "budget must be at least 1, got 0"),
+        ({"budget": 0}, r"budget must be in \[1, inf\), got 0"),
+        ({"budget": 2.5}, r"budget must be an integer, got 2\.5"),
         ({"seeds": 0}, "seeds must be one or more"),
         ({"seeds": (1, 1)}, "seeds must be one or more different"),
         ({"seed": -1}, "seeds must be .*non-negative"),
         ({"seeds": (3, 4), "seed": 5}, "seed=5 says where to count from"),
-        ({"evaluate_episodes": 0}, "evaluate_episodes must be at least 1, got 0"),
+        ({"evaluate_episodes": 0}, r"evaluate_episodes must be in \[1, inf\), got 0"),
         ({"env_backend": "jax"}, "backend must be"),
         ({"config": PPOConfig()}, "config is complete: it goes without a preset and without environments"),
     ],
@@ -275,15 +276,20 @@ def test_the_language_extra_is_asked_for(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pretrained_models_get_all_cores_and_small_ones_a_single_one(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("cores", "small"), [(1, 1), (2, 2), (8, 2)])
+def test_pretrained_models_get_all_cores_and_built_in_ones_two(cores, small, tmp_path, monkeypatch):
     quick = {**SPEAKING, "budget": 16, "batch": 16}
-    small = operant.train("sft", "arithmetic", run=tmp_path / "run", **quick)
-    assert small.run.resolved() == {"device": "cpu", "threads": 1, "precision": "highest", "compile": False}
-    small.experiment.learner.learners[0].model.save(tmp_path / "model")
     used: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", used.append)
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("OMP_NUM_THREADS", str(cores))
+    tiny = operant.train("sft", "arithmetic", run=tmp_path / "run", **quick)
+    assert tiny.run.resolved() == {"device": "cpu", "threads": small, "precision": "highest", "compile": False}
+    tiny.experiment.learner.learners[0].model.save(tmp_path / "model")
     large = operant.train("sft", "arithmetic", run=tmp_path / "large", model=str(tmp_path / "model"), **quick)
-    assert large.run.resolved()["threads"] == used[0] == 2
-    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert large.run.resolved()["threads"] == cores
+    assert {small, cores} <= set(used)
+
+
+def test_cores_are_counted_where_nothing_limits_threads(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert api._cores() >= 1

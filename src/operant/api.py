@@ -20,6 +20,7 @@ from operant import catalog
 from operant.nets import compiler
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
+from operant.runtime.experiments import require_no_compiling
 from operant.runtime.progress import ProgressMode
 from operant.runtime.run import Run, RunError, default_run_path
 from operant.runtime.samples import keep_samples
@@ -140,7 +141,7 @@ def train(
             settings,
             config,
             command=command,
-            resolved=resolved,
+            resolved=resolved | {"compile": getattr(experiment, "compiled", False)},
         )
         return _go(Trained(folder, experiment), progress, interrupted)
     finally:
@@ -230,16 +231,18 @@ def _evaluate(trained: Trained) -> Evaluation:
 
 
 def _resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:
-    """Decide what the settings leave open: small networks are fastest on one thread of the CPU."""
-    if settings.compile == "on" and entry.chapter != "control":
-        raise ValueError(f"{entry.name} has no update that could be compiled: leave compile at auto, got 'on'")
-    large = entry.chapter == "language" and not _chapter(entry).built_in(config)
+    """Decide what the settings leave open: the smallest networks are fastest on one thread of the CPU."""
+    if entry.chapter != "control":
+        require_no_compiling(settings)
+    language = entry.chapter == "language"
+    large = language and not _chapter(entry).built_in(config)
     device = settings.device
     if device == "auto":
         device = "cuda" if large and torch.cuda.is_available() else "cpu"
     if not _present(device):
         raise ValueError(f"device {device!r} is not on this machine; `operant doctor` lists those that are")
-    threads = settings.threads or (_cores() if large else 1)
+    paying = (_cores() if large else 2) if language else 1
+    threads = settings.threads or min(paying, _cores())
     return {"device": device, "threads": threads, "precision": settings.precision}
 
 
@@ -262,9 +265,7 @@ def _present(device: str) -> bool:
 def _assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:
     torch.set_num_threads(resolved["threads"])
     torch.set_float32_matmul_precision(resolved["precision"])
-    experiment = _chapter(entry).assemble(entry, settings, config, device=resolved["device"])
-    resolved["compile"] = getattr(experiment, "compiled", False)
-    return experiment
+    return _chapter(entry).assemble(entry, settings, config, device=resolved["device"])
 
 
 def _reassemble(folder: Run, remote_code: bool) -> Any:

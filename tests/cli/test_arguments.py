@@ -116,7 +116,7 @@ def test_algorithm_and_task_come_first(arguments):
         (["--gama", "1"], "--gamma FLOAT"),
         (["--gamma", "x"], "could not convert"),
         (["--gamma", "7"], "in [0, 1]"),
-        (["--budget", "0"], "budget must be at least 1"),
+        (["--budget", "0"], "budget must be in [1, inf)"),
         (["--preset"], "--preset"),
     ],
 )

@@ -22,7 +22,7 @@ from operant.runtime.run import Run
 COMMON = [
     *("preference", "--model", "tiny", "--train-rows", "32", "--held-out", "2", "--max-completion", "10"),
     *("--prompts", "4", "--budget", "24", "--evaluate-every", "24", "--checkpoint-seconds", "0"),
-    *("--threads", "1", "--progress", "silent"),
+    *("--progress", "silent"),
 ]
 KILLS = 4
 

@@ -1,10 +1,10 @@
 import pytest
 
 RUNS = {
-    "grpo": ["--preset", "grpo", "--group", "4"],
-    "dapo": ["--preset", "dapo", "--group", "4", "--minibatches", "2"],
-    "prorl": ["--preset", "prorl", "--group", "4", "--minibatches", "2", "--reset-every", "2"],
-    "rlhf": ["--minibatches", "2", "--epochs", "2", "--kl-target", "3"],
+    "grpo": ["--preset", "grpo", "--group", "4", "--threads", "1"],
+    "dapo": ["--preset", "dapo", "--group", "4", "--minibatches", "2", "--threads", "2"],
+    "prorl": ["--preset", "prorl", "--group", "4", "--minibatches", "2", "--reset-every", "2", "--threads", "1"],
+    "rlhf": ["--minibatches", "2", "--epochs", "2", "--kl-target", "3", "--threads", "2"],
 }
 
 

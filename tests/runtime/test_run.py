@@ -160,7 +160,7 @@ def test_opening_what_is_no_run(tmp_path):
         ("schema_version = 1", "schema_version = ", "config.toml cannot be read"),
         ("[config]", "[konfig]", r"must hold the tables \[settings\] and \[config\]"),
         ("budget = 100000", "budgt = 100000", "settings.budgt: there is no such key; did you mean budget"),
-        ("budget = 100000", "budget = 0", "settings: budget must be at least 1"),
+        ("budget = 100000", "budget = 0", r"settings: budget must be in \[1, inf\), got 0"),
         ('device = "auto"', 'device = 3', "settings.device: 3 is not a value of type str"),
     ],
 )  # fmt: skip

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import is_dataclass
 from functools import cache
-from numbers import Integral
+from numbers import Integral, Real
 from types import NoneType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
@@ -61,13 +61,16 @@ def _whole(value: Any, *, many: bool) -> bool:
     )
 
 
-def _within(value: float | None, interval: str) -> bool:
+def _within(value: Any, interval: str) -> bool:
     match = _INTERVAL.fullmatch(interval)
     if match is None:
         raise ValueError(f"an interval is written like '[0, 1)' or '(0, inf) or None', got {interval!r}")
     left, low, high, right, optional = match.groups()
     if value is None:
         return optional is not None
-    above = float(low) <= value if left == "[" else float(low) < value
-    below = value <= float(high) if right == "]" else value < float(high)
+    if not isinstance(value, Real):
+        return False
+    number = cast(float, value)
+    above = float(low) <= number if left == "[" else float(low) < number
+    below = number <= float(high) if right == "]" else number < float(high)
     return above and below

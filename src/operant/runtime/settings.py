@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from operant.runtime.bounds import require
+
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?|xpu(:\d+)?")
 
 
@@ -43,8 +45,8 @@ class Settings:
     pretrained language models."""
 
     threads: int = 0
-    """Threads for arithmetic on the CPU; 0 lets operant choose: 1 for small networks, where more only cost time, all
-    cores for pretrained language models."""
+    """Threads for arithmetic on the CPU; 0 lets operant choose: 1 for small networks, where more only cost time, 2
+    for the built-in language models, all cores for pretrained ones."""
 
     precision: Literal["highest", "high", "medium"] = "highest"
     """Of matrix products of 32-bit numbers: highest is exact to rounding; high (TF32) and medium (bfloat16 units) are
@@ -69,23 +71,22 @@ class Settings:
         return self.evaluate_every or max(1, self.budget // 20)
 
     def __post_init__(self) -> None:
+        require(
+            self,
+            budget="[1, inf)",
+            evaluate_every="[0, inf)",
+            evaluate_episodes="[1, inf)",
+            threads="[0, inf)",
+            checkpoint_seconds="[0, inf)",
+            worker_seconds="(0, inf)",
+            vectorization=("sync", "async"),
+            precision=("highest", "high", "medium"),
+            compile=("auto", "on", "off"),
+        )
         for name in ("algorithm", "task"):
             if not getattr(self, name).strip():
                 raise ValueError(f"{name} must be named, got {getattr(self, name)!r}")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
             raise ValueError(f"seeds must be one or more different non-negative integers, got {self.seeds}")
-        for name, least in (("budget", 1), ("evaluate_episodes", 1), ("threads", 0), ("evaluate_every", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if not 0 <= self.checkpoint_seconds < float("inf"):
-            raise ValueError(f"checkpoint_seconds must be finite and not negative, got {self.checkpoint_seconds}")
-        if not 0 < self.worker_seconds < float("inf"):
-            raise ValueError(f"worker_seconds must be positive and finite, got {self.worker_seconds}")
-        if self.vectorization not in ("sync", "async"):
-            raise ValueError(f"vectorization must be sync or async, got {self.vectorization!r}")
-        if self.precision not in ("highest", "high", "medium"):
-            raise ValueError(f"precision must be highest, high or medium, got {self.precision!r}")
-        if self.compile not in ("auto", "on", "off"):
-            raise ValueError(f"compile must be auto, on or off, got {self.compile!r}")
         if not _DEVICE.fullmatch(self.device):
             raise ValueError(f"device must be auto, cpu, cuda, cuda:<n>, mps or xpu, got {self.device!r}")
