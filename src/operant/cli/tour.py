@@ -199,6 +199,7 @@ IMITATION: Mapping[str, Any] = {
     "train_rows": 350,
     "learning_rate": 2e-3,
     "weight_decay": 0.2,
+    "threads": 1,
     "evaluate_every": 5_000,
 }
 """How a model learns to add by demonstrations."""
@@ -206,6 +207,7 @@ REWARDS: Mapping[str, Any] = {
     "budget": 51_200,
     "train_rows": 6_200,
     "prompts": 64,
+    "minibatches": 2,
     "filter": "drop",
     "learning_rate": 5e-4,
     "betas": (0.9, 0.99),
