@@ -14,6 +14,7 @@ from operant.nets import programs
 from operant.runtime.settings import Settings
 
 ALTERNATING = {**QUICK, "rounds": 1, "steps": 1, "environments": 4, "updates": 2}
+LARGE = {**ALTERNATING, "batch": 256, "hidden": (128,)}
 ON_POLICY = {"environments": 4, "steps": 8, "hidden": (16, 16)}
 PPO = {**ON_POLICY, "epochs": 2, "minibatches": 2}
 DQN = {"environments": 4, "train_every": 8, "updates": 2, "batch": 16, "warmup": 32, "capacity": 500, "hidden": (16,)}
@@ -21,6 +22,9 @@ CASES = [
     ("sac", "Pendulum-v1", ALTERNATING),
     ("td3", "Pendulum-v1", ALTERNATING),
     ("sac-discrete", "CartPole-v1", ALTERNATING),
+    ("sac", "Pendulum-v1", LARGE),
+    ("td3", "Pendulum-v1", LARGE),
+    ("sac-discrete", "CartPole-v1", LARGE),
     ("ppo", "CartPole-v1", {**PPO, "anneal": "both", "target_kl": 0.5}),
     ("ppo-penalty", "Pendulum-v1", PPO),
     ("a2c", "CartPole-v1", ON_POLICY),
@@ -42,7 +46,9 @@ def parameters(made):
 
 
 @needs_compiler
-@pytest.mark.parametrize(("algorithm", "task", "values"), CASES, ids=[f"{a}-{t[-8:]}" for a, t, _ in CASES])
+@pytest.mark.parametrize(
+    ("algorithm", "task", "values"), CASES, ids=[f"{a}-{t[-8:]}{'-large' * (v is LARGE)}" for a, t, v in CASES]
+)
 def test_a_compiled_update_is_that_of_the_paper_too(algorithm, task, values):
     plain, compiled = (learner(algorithm, task, values, choice) for choice in ("off", "on"))
     start = [part.clone() for part in parameters(plain)]
@@ -58,9 +64,22 @@ def test_a_compiled_update_is_that_of_the_paper_too(algorithm, task, values):
 
 
 @needs_compiler
-@pytest.mark.parametrize(("algorithm", "task", "values"), [CASES[0], CASES[3]], ids=["sac", "ppo"])
+@pytest.mark.parametrize(
+    ("algorithm", "task", "values"), [CASES[0], CASES[3], CASES[6]], ids=["sac", "sac-large", "ppo"]
+)
 def test_a_compiled_run_resumes_exactly(algorithm, task, values, tmp_path):
     assert_resumes_exactly(lambda: learner(algorithm, task, values), tmp_path)
+
+
+@pytest.mark.parametrize(("values", "seeds"), [(LARGE, 2), (ALTERNATING, 0), ({**LARGE, "hidden": ()}, 0)])
+def test_seeds_are_improved_one_by_one_where_their_layers_are_large(values, seeds):
+    made = learner("td3", "Pendulum-v1", values, choice="off")
+    rows = made.one_by_one()
+    assert len(rows) == seeds
+    for seed, row in enumerate(rows):
+        obs = torch.linspace(-1, 1, 30).view(1, 10, 3)
+        torch.testing.assert_close(row.policy(obs)[0], made.policy(obs.expand(2, -1, -1))[seed])
+        assert all(part.data_ptr() == made.parameters[name][seed].data_ptr() for name, part in row.parameters.items())
 
 
 def test_long_runs_are_compiled_if_there_is_a_compiler(monkeypatch):

@@ -79,6 +79,43 @@ def test_a_program_gives_the_same_numbers_at_every_call():
     assert torch.equal(first, again.gradient(batch, 1.0, True)[0])
 
 
+class Stack:
+    """One model a row."""
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    def one_by_one(self):
+        return [Stack(self.weight[row : row + 1]) for row in range(len(self.weight))]
+
+    @compilable
+    def gradient(self, batch: Batch, scale: float) -> tuple[Tensor, dict[str, Tensor]]:
+        weight = self.weight.detach().requires_grad_()
+        losses = (batch.inputs @ weight).sin().sum((1, 2)) * scale
+        (gradient,) = torch.autograd.grad(losses.sum(), weight)
+        return gradient, {"loss": losses.detach()}
+
+
+@needs_compiler
+def test_rows_one_by_one_are_compiled_once_and_give_what_all_at_once_give(monkeypatch):
+    compiled, compile_ = [], torch._inductor.compile
+    monkeypatch.setattr(torch._inductor, "compile", lambda *args: compiled.append(0) or compile_(*args))
+    weight = randn(0, 3, 4, 2)
+    plain, stack = Stack(weight), Stack(weight)
+    stack.gradient.compiled = True
+    batch = Batch(randn(1, 3, 5, 4), None)
+    for scale in (0.5, 2.0):
+        torch.testing.assert_close(stack.gradient(batch, scale), plain.gradient(batch, scale))
+        weight.copy_(randn(2, 3, 4, 2))
+    assert len(compiled) == stack.gradient.calls - 1 == 1
+    gradient, report = stack.gradient(batch, 1.0)
+    alone = Stack(weight[1:2])
+    alone.gradient.compiled = True
+    found = alone.gradient(Batch(batch.inputs[1:2], None), 1.0)
+    assert torch.equal(found[0][0], gradient[1])
+    assert found[1]["loss"][0] == report["loss"][1]
+
+
 def test_instances_have_programs_of_their_own():
     one, other = Model(), Model()
     assert one.gradient is one.gradient

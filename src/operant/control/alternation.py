@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from operant.state import State, clone, copy_into, generator_state, set_generato
 
 Descent = tuple[Mapping[str, Tensor], dict[str, Tensor]]
 """Gradients `[S, P]` of the parameters of some names, and what there is to report."""
+CACHED = 2**15
+"""Numbers in a layer of one seed from which on several seeds are improved one after the other: 128 KiB of float32."""
 RETURN, LENGTH, EPISODES = "rollout/episode_return", "rollout/episode_length", "rollout/episodes"
 
 
@@ -140,11 +143,30 @@ class Alternating(ABC, Generic[C]):
     """Attributes that hold random streams, one a seed."""
 
     config: C
+    seeds: Sequence[int]
+    device: torch.device
     budget: int
     consumed: int
     experience: Experience
     parameters: Mapping[str, Tensor]
     optimizers: Mapping[str, StackedAdam]
+
+    @abstractmethod
+    def bind(self, parameters: Mapping[str, Tensor]) -> None:
+        """Compute with `parameters`, by name `[S, P]` each."""
+
+    def one_by_one(self) -> list[Self]:
+        """Return a learner of each seed alone for compiled updates, where the layers of all outgrow the cache."""
+        if (
+            len(self.seeds) == 1
+            or self.device.type != "cpu"
+            or self.config.batch * max(self.config.hidden, default=1) < CACHED
+        ):
+            return []
+        learners = [copy(self) for _ in self.seeds]
+        for seed, learner in enumerate(learners):
+            learner.bind({name: part[seed : seed + 1] for name, part in self.parameters.items()})
+        return learners
 
     @abstractmethod
     def collecting(self) -> Act:

@@ -110,13 +110,17 @@ class SAC(Alternating[SACConfig]):
             "log_alpha": torch.full((len(self.seeds), 1), log(max(alpha, LEAST_ALPHA)), device=self.device),
         }
         parameters["targets"] = parameters["critics"].clone()
-        self.parameters = parameters
-        self.actor, self.critics = actor.bind(parameters["actor"]), critics.bind(parameters["critics"])
-        self.targets = critics.bind(parameters["targets"])
+        self.shapes = {"actor": actor, "critics": critics, "targets": critics}
+        self.bind(parameters)
         self.optimizers = {
             name: StackedAdam(parameters[name], max_grad_norm=config.max_grad_norm)
             for name in ("actor", "critics", "log_alpha")
         }
+
+    def bind(self, parameters: Mapping[str, Tensor]) -> None:
+        """Compute with `parameters`, by name `[S, P]` each."""
+        self.parameters = parameters
+        self.actor, self.critics, self.targets = (s.bind(parameters[name]) for name, s in self.shapes.items())
 
     def policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and logarithm of the standard deviation `[S, M, A]` before the squashing, for `[S, M, D]`."""

@@ -124,11 +124,15 @@ class TD3(Alternating[TD3Config]):
             name: StackedAdam(part, max_grad_norm=config.max_grad_norm) for name, part in parameters.items()
         }
         parameters |= {f"target_{name}": part.clone() for name, part in parameters.items()}
+        self.shapes = {"actor": actor, "critics": critics, "target_actor": actor, "target_critics": critics}
+        self.bind(parameters)
+
+    def bind(self, parameters: Mapping[str, Tensor]) -> None:
+        """Compute with `parameters`, by name `[S, P]` each."""
         self.parameters = parameters
-        self.actor, self.critics = actor.bind(parameters["actor"]), critics.bind(parameters["critics"])
+        bound = (shape.bind(parameters[name]) for name, shape in self.shapes.items())
+        self.actor, self.critics, self.target_actor, self.target_critics = bound
         self.first_critic = self.critics.first()
-        self.target_actor = actor.bind(parameters["target_actor"])
-        self.target_critics = critics.bind(parameters["target_critics"])
 
     def policy(self, obs: Tensor) -> Tensor:
         """Return the actions `[S, M, A]`, in [-1, 1], for `[S, M, D]`."""

@@ -48,16 +48,22 @@ class Program(Generic[P, R]):
 
     Args:
         function: what is to be computed.
+        rows: returns the same function of each row of all tensors alone, given and returned as `[1, ...]`. A compiled
+            program then goes row by row, so that what it works on stays in the processor's cache. None, or nothing
+            returned: it takes all rows at once.
 
     Attributes:
         compiled: whether calls from now on are those of a compiled program.
         calls: how many were, so far.
     """
 
-    def __init__(self, function: Callable[P, R]) -> None:
+    def __init__(self, function: Callable[P, R], rows: Callable[[], Sequence[Callable[P, R]]] | None = None) -> None:
         self.function = function
         self.compiled, self.calls = False, 0
+        self._rows: Sequence[Program[P, R]] | None = None
+        self._split = rows
         self._programs: dict[Any, Callable[[list[Tensor]], R]] = {}
+        self._binaries: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return what the function returns.
@@ -67,6 +73,10 @@ class Program(Generic[P, R]):
         """
         if not self.compiled:
             return self.function(*args, **kwargs)
+        self.calls += 1
+        if rows := self._row_by_row():
+            given = _rows(args, kwargs, len(rows))
+            return _joined([row(*a, **k) for row, (a, k) in zip(rows, given, strict=True)])  # pyright: ignore[reportCallIssue]
         tensors: list[Tensor] = []
         key: list[Any] = [*kwargs]
         for leaf in _leaves((*args, *kwargs.values())):
@@ -77,13 +87,23 @@ class Program(Generic[P, R]):
                 key.append(leaf)
         program = self._programs.get(tuple(key))
         if program is None:
-            program = self._programs[tuple(key)] = _build(self.function, args, kwargs)
-        self.calls += 1
+            program = self._programs[tuple(key)] = _build(self.function, args, kwargs, self._binaries)
         return program(tensors)
+
+    def _row_by_row(self) -> Sequence["Program[P, R]"]:
+        """Return the compiled programs of the single rows, which share what a compiler has made."""
+        if self._rows is None:
+            self._rows = [Program(function) for function in (self._split() if self._split else ())]
+            for row in self._rows:
+                row.compiled, row._binaries = True, self._binaries
+        return self._rows
 
 
 class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
     """A method that is a `Program` of its own for every instance.
+
+    An instance with a method `one_by_one` is asked for one instance for each row that shares its memory, or for none; a
+    compiled program goes row by row through those that there are.
 
     Args:
         method: what is to be computed; it may read the instance's tensors, within the limits of a `Program`.
@@ -99,7 +119,9 @@ class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
 
     def __get__(self, instance: L, owner: type | None = None) -> Program[P, R]:
         """Return the instance's program, made at the first access."""
-        program = Program(partial(self.method, instance))
+        method, split = self.method, getattr(instance, "one_by_one", None)
+        rows = None if split is None else lambda: [partial(method, row) for row in split()]
+        program = Program(partial(method, instance), rows)
         vars(instance)[self.name] = program
         return program  # pyright: ignore[reportReturnType]
 
@@ -130,8 +152,27 @@ def _filled(args: Iterable[Any], tensors: Iterator[Tensor]) -> list[Any]:
     return [fill_all(arg) if is_dataclass(arg) else fill(arg) for arg in args]
 
 
-def _build(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-    """Trace a function at some arguments, and compile it as one of their tensors."""
+def _rows(args: Iterable[Any], kwargs: Mapping[str, Any], count: int) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Return arguments row by row; what is no tensor belongs to every row."""
+    given = (*args, *kwargs.values())
+    for row in range(count):
+        tensors = (leaf[row : row + 1] if leaf.dim() else leaf for leaf in _leaves(given) if isinstance(leaf, Tensor))
+        filled = _filled(given, tensors)
+        yield filled[: len(filled) - len(kwargs)], dict(zip(kwargs, filled[len(filled) - len(kwargs) :], strict=True))
+
+
+def _joined(results: Sequence[R]) -> R:
+    """Return trees of tensors `[1, ...]` as one of tensors `[rows, ...]`."""
+    return pytree.tree_map(lambda *parts: torch.cat(parts), *results)
+
+
+def _build(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    binaries: dict[Any, Callable[..., Any]],
+) -> Callable[..., Any]:
+    """Trace a function at some arguments, and compile it as one of their tensors, unless it was among `binaries`."""
     given = (*args, *kwargs.values())
     shapes: list[Any] = []
 
@@ -146,21 +187,33 @@ def _build(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     with _traced():
         graph = make_fx(flat)(*inputs)
     captured = _captured(graph)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # those of torch's own code
-            program: Any = torch._inductor.compile(graph, [*captured, *inputs])  # pyright: ignore[reportPrivateImportUsage]
-    except Exception as error:
-        raise RuntimeError(
-            "the update could not be compiled; --compile off computes it as it is written. "
-            f"Programs for the CPU need a C++ compiler, which is {compiler() or 'not installed'}"
-        ) from error
+    known = graph.code, *((t.shape, t.stride(), t.dtype, t.device) for t in (*captured, *inputs))
+    if known not in binaries:
+        binaries[known] = _compile(graph, [*captured, *inputs])
+    program = binaries[known]
 
     def run(tensors: list[Tensor]) -> Any:
         results = program(*captured, *tensors)
         return pytree.tree_unflatten([results] if isinstance(results, Tensor) else list(results), shapes[-1])
 
     return run
+
+
+def _compile(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    """Compile a graph for inputs of these shapes.
+
+    Raises:
+        RuntimeError: it cannot be done.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # those of torch's own code
+            return torch._inductor.compile(graph, list(inputs))  # pyright: ignore[reportPrivateImportUsage, reportReturnType]
+    except Exception as error:
+        raise RuntimeError(
+            "the update could not be compiled; --compile off computes it as it is written. "
+            f"Programs for the CPU need a C++ compiler, which is {compiler() or 'not installed'}"
+        ) from error
 
 
 @contextmanager
