@@ -241,8 +241,8 @@ def _resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[
         device = "cuda" if large and torch.cuda.is_available() else "cpu"
     if not _present(device):
         raise ValueError(f"device {device!r} is not on this machine; `operant doctor` lists those that are")
-    paying = (_cores() if large else 2) if language else 1
-    threads = settings.threads or min(paying, _cores())
+    cores = _cores()
+    threads = settings.threads or (cores if large else min(2, cores) if language else 1)
     return {"device": device, "threads": threads, "precision": settings.precision}
 
 

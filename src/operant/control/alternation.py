@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from operant.control.experience import DROPPED, Act, Experience
-from operant.nets import Activation, StackedAdam
+from operant.nets import Activation, Ensemble, StackedAdam
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.replay import Transitions
@@ -135,6 +135,7 @@ class Alternating(ABC, Generic[C]):
         budget: environment steps a seed.
         consumed: environment steps a seed so far.
         experience: the environments, and the memory of what happened in them.
+        shapes: of the networks, by the name of their parameters.
         parameters: by name, `[S, P]` each.
         optimizers: of those that are learned by gradient steps.
     """
@@ -148,12 +149,15 @@ class Alternating(ABC, Generic[C]):
     budget: int
     consumed: int
     experience: Experience
+    shapes: Mapping[str, Ensemble]
     parameters: Mapping[str, Tensor]
     optimizers: Mapping[str, StackedAdam]
 
-    @abstractmethod
     def bind(self, parameters: Mapping[str, Tensor]) -> None:
-        """Compute with `parameters`, by name `[S, P]` each."""
+        """Compute with `parameters`, by name `[S, P]` each; networks become attributes of the names of theirs."""
+        self.parameters = parameters
+        for name, shape in self.shapes.items():
+            setattr(self, name, shape.bind(parameters[name]))
 
     def one_by_one(self) -> list[Self]:
         """Return a learner of each seed alone for compiled updates, where the layers of all outgrow the cache."""

@@ -23,7 +23,7 @@ from operant import ops, streams
 from operant.control.alternation import Alternating, AlternatingConfig, Descent
 from operant.control.experience import Act, Experience, require_budget, require_spaces
 from operant.envs import BatchEnv, Tree
-from operant.nets import Bounded, Ensemble, EnsemblePass, StackedAdam, compilable
+from operant.nets import Bounded, BoundEnsemble, Ensemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Transitions
@@ -76,6 +76,10 @@ class SAC(Alternating[SACConfig]):
         ValueError: the environment's spaces do not suit, or its rows do not fit.
     """
 
+    actor: BoundEnsemble
+    critics: BoundEnsemble
+    targets: BoundEnsemble
+
     def __init__(self, config: SACConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
         require_budget(budget, warmup=config.warmup)
         require_spaces(env, algorithm="sac", actions=(gymnasium.spaces.Box,))
@@ -116,11 +120,6 @@ class SAC(Alternating[SACConfig]):
             name: StackedAdam(parameters[name], max_grad_norm=config.max_grad_norm)
             for name in ("actor", "critics", "log_alpha")
         }
-
-    def bind(self, parameters: Mapping[str, Tensor]) -> None:
-        """Compute with `parameters`, by name `[S, P]` each."""
-        self.parameters = parameters
-        self.actor, self.critics, self.targets = (s.bind(parameters[name]) for name, s in self.shapes.items())
 
     def policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and logarithm of the standard deviation `[S, M, A]` before the squashing, for `[S, M, D]`."""

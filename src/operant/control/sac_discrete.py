@@ -23,7 +23,7 @@ from operant.control.alternation import Alternating, AlternatingConfig, Descent
 from operant.control.experience import Act, Experience, require_budget, require_spaces
 from operant.control.sac import CRITICS, LEAST_ALPHA
 from operant.envs import BatchEnv, Tree
-from operant.nets import CategoricalHead, Ensemble, EnsemblePass, StackedAdam, compilable
+from operant.nets import BoundEnsemble, CategoricalHead, Ensemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Transitions
@@ -81,6 +81,10 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
 
     STREAMS = ("action_streams",)
 
+    actor: BoundEnsemble
+    critics: BoundEnsemble
+    targets: BoundEnsemble
+
     def __init__(self, config: DiscreteSACConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
         require_budget(budget, warmup=config.warmup)
         require_spaces(env, algorithm="sac-discrete", actions=(gymnasium.spaces.Discrete,))
@@ -122,11 +126,6 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
             name: StackedAdam(parameters[name], max_grad_norm=config.max_grad_norm)
             for name in ("actor", "critics", "log_alpha")
         }
-
-    def bind(self, parameters: Mapping[str, Tensor]) -> None:
-        """Compute with `parameters`, by name `[S, P]` each."""
-        self.parameters = parameters
-        self.actor, self.critics, self.targets = (s.bind(parameters[name]) for name, s in self.shapes.items())
 
     def uniform(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw actions `[*shape]`, all equally likely."""

@@ -24,7 +24,7 @@ from operant import ops, streams
 from operant.control.alternation import Alternating, AlternatingConfig, Descent
 from operant.control.experience import Act, Experience, require_budget, require_spaces
 from operant.envs import BatchEnv, Tree
-from operant.nets import Bounded, Ensemble, EnsemblePass, StackedAdam, compilable
+from operant.nets import Bounded, BoundEnsemble, Ensemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.replay import Transitions
@@ -87,6 +87,11 @@ class TD3(Alternating[TD3Config]):
         ValueError: the environment's spaces do not suit, or its rows do not fit.
     """
 
+    actor: BoundEnsemble
+    critics: BoundEnsemble
+    target_actor: BoundEnsemble
+    target_critics: BoundEnsemble
+
     def __init__(self, config: TD3Config, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
         require_budget(budget, warmup=config.warmup)
         require_spaces(env, algorithm="td3", actions=(gymnasium.spaces.Box,))
@@ -129,9 +134,7 @@ class TD3(Alternating[TD3Config]):
 
     def bind(self, parameters: Mapping[str, Tensor]) -> None:
         """Compute with `parameters`, by name `[S, P]` each."""
-        self.parameters = parameters
-        bound = (shape.bind(parameters[name]) for name, shape in self.shapes.items())
-        self.actor, self.critics, self.target_actor, self.target_critics = bound
+        super().bind(parameters)
         self.first_critic = self.critics.first()
 
     def policy(self, obs: Tensor) -> Tensor:

@@ -20,6 +20,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 L = TypeVar("L")
 
+Arguments = tuple[list[Any], dict[str, Any]]
+"""Those by position, and those by name."""
+
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
 
 
@@ -140,25 +143,25 @@ def _leaves(args: Iterable[Any]) -> Iterator[Any]:
             yield torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
 
 
-def _filled(args: Iterable[Any], tensors: Iterator[Tensor]) -> list[Any]:
+def _filled(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Iterable[Tensor]) -> Arguments:
     """Return arguments with these tensors, in the order of `_leaves`, in place of their tensors and numbers."""
+    left = iter(tensors)
 
     def fill(value: Any) -> Any:
-        return next(tensors) if isinstance(value, Tensor | float) else value
+        return next(left) if isinstance(value, Tensor | float) else value
 
     def fill_all(arg: Any) -> Any:
         return replace(arg, **{name: fill(value) for name, value in vars(arg).items()})
 
-    return [fill_all(arg) if is_dataclass(arg) else fill(arg) for arg in args]
+    filled = [fill_all(arg) if is_dataclass(arg) else fill(arg) for arg in (*args, *kwargs.values())]
+    return filled[: len(args)], dict(zip(kwargs, filled[len(args) :], strict=True))
 
 
-def _rows(args: Iterable[Any], kwargs: Mapping[str, Any], count: int) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+def _rows(args: Sequence[Any], kwargs: Mapping[str, Any], count: int) -> Iterator[Arguments]:
     """Return arguments row by row; what is no tensor belongs to every row."""
-    given = (*args, *kwargs.values())
+    tensors = [leaf for leaf in _leaves((*args, *kwargs.values())) if isinstance(leaf, Tensor)]
     for row in range(count):
-        tensors = (leaf[row : row + 1] if leaf.dim() else leaf for leaf in _leaves(given) if isinstance(leaf, Tensor))
-        filled = _filled(given, tensors)
-        yield filled[: len(filled) - len(kwargs)], dict(zip(kwargs, filled[len(filled) - len(kwargs) :], strict=True))
+        yield _filled(args, kwargs, (leaf[row : row + 1] if leaf.dim() else leaf for leaf in tensors))
 
 
 def _joined(results: Sequence[R]) -> R:
@@ -173,17 +176,15 @@ def _build(
     binaries: dict[Any, Callable[..., Any]],
 ) -> Callable[..., Any]:
     """Trace a function at some arguments, and compile it as one of their tensors, unless it was among `binaries`."""
-    given = (*args, *kwargs.values())
     shapes: list[Any] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        filled = _filled(given, iter(tensors))
-        named = dict(zip(kwargs, filled[len(args) :], strict=True))
-        results, shape = pytree.tree_flatten(function(*filled[: len(args)], **named))
+        positional, named = _filled(args, kwargs, tensors)
+        results, shape = pytree.tree_flatten(function(*positional, **named))
         shapes.append(shape)
         return results
 
-    inputs = [leaf for leaf in _leaves(given) if isinstance(leaf, Tensor)]
+    inputs = [leaf for leaf in _leaves((*args, *kwargs.values())) if isinstance(leaf, Tensor)]
     with _traced():
         graph = make_fx(flat)(*inputs)
     captured = _captured(graph)
