@@ -239,7 +239,7 @@ class DQN:
             batch, importance = self.draw(count * config.batch)
             successors = self.target(batch.next_obs)
             for part, next_q in zip(batch.parts(count), successors.chunk(count, dim=1), strict=True):
-                metrics = self.improve(part, self.judge(part, next_q), importance, learning_rate)
+                metrics = self.improve(part, next_q, importance, learning_rate)
             left, self.updates = left - count, self.updates + count
         metrics["schedule/learning_rate"] = learning_rate
         metrics["health/skipped_updates"] = self.optimizer.skipped - skipped
@@ -260,46 +260,46 @@ class DQN:
         weights = ops.importance_weights(probabilities, beta=beta).to(self.parameters.dtype)
         return replay.take(index, gamma=config.gamma, n=config.n), weights
 
-    @torch.no_grad()
-    def judge(self, batch: Transitions, next_q: Tensor) -> Tensor:
-        """Return what the values of the actions taken should be, `[S, M]`.
+    def improve(
+        self, batch: Transitions, next_q: Tensor, importance: Tensor | None, learning_rate: float
+    ) -> dict[str, Tensor | float]:
+        """Take one gradient step, and give the transitions their new priorities.
 
         Args:
             batch: the transitions.
             next_q: the target network's values of their successors, `[S, M, A]`.
+            importance: weights `[S, M]` that correct for how they were drawn; None: all are 1.
+            learning_rate: step size.
         """
-        next_values = ops.double_q(self.online(batch.next_obs), next_q) if self.config.double else next_q.amax(-1)
-        return ops.q_target(batch.rewards, next_values, terminated=batch.terminated, gamma=batch.discounts)
-
-    def improve(
-        self, batch: Transitions, targets: Tensor, importance: Tensor | None, learning_rate: float
-    ) -> dict[str, Tensor | float]:
-        """Take one gradient step towards `targets`, and give the transitions their new priorities."""
-        gradient, values, metrics = self.gradient(batch, targets, importance)
+        gradient, errors, metrics = self.gradient(batch, next_q, importance)
         norm = self.optimizer.step(gradient, learning_rate=learning_rate)
         if self.priorities is not None:
-            self.priorities.update(batch.index, targets - values)
+            self.priorities.update(batch.index, errors)
         return {**metrics, "losses/gradient_norm": norm}
 
     @compilable
     def gradient(
-        self, batch: Transitions, targets: Tensor, importance: Tensor | None
+        self, batch: Transitions, next_q: Tensor, importance: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the gradient `[S, P]` of the Huber loss, the values `[S, M]` of the actions taken, and a report."""
+        """Return the gradient `[S, P]` of the Huber loss, the errors `[S, M]` of the values, and a report."""
+        targets = self.judge(batch, next_q)
         networks = ValuePass(self.online, batch.obs)
         values = networks.values.gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
         losses = ops.huber_loss(values, targets, delta=self.config.huber_delta)
         loss = ops.weighted_mean(losses if importance is None else losses * importance, batch.weights)
         gradient, values = networks.gradient(loss.sum()), values.detach()
-        return (
-            gradient,
-            values,
-            {
-                "losses/value": loss.detach(),
-                "value/q": ops.weighted_mean(values, batch.weights),
-                "value/target": ops.weighted_mean(targets, batch.weights),
-            },
-        )
+        metrics = {
+            "losses/value": loss.detach(),
+            "value/q": ops.weighted_mean(values, batch.weights),
+            "value/target": ops.weighted_mean(targets, batch.weights),
+        }
+        return gradient, targets - values, metrics
+
+    @torch.no_grad()
+    def judge(self, batch: Transitions, next_q: Tensor) -> Tensor:
+        """Return what the values of the actions taken should be, `[S, M]`."""
+        next_values = ops.double_q(self.online(batch.next_obs), next_q) if self.config.double else next_q.amax(-1)
+        return ops.q_target(batch.rewards, next_values, terminated=batch.terminated, gamma=batch.discounts)
 
     def _random(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.randint(self.actions, shape, generator=generator, device=self.device)

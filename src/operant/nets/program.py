@@ -206,10 +206,15 @@ def _compile(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]
     Raises:
         RuntimeError: it cannot be done.
     """
+    for node in graph.graph.nodes:
+        node.meta.pop("val", None)  # each tells of a shape in a world of its own; the inputs tell it for all
+    on_host = all(tensor.device.type == "cpu" for tensor in inputs)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # those of torch's own code
-            return torch._inductor.compile(graph, list(inputs))  # pyright: ignore[reportPrivateImportUsage, reportReturnType]
+            return torch._inductor.compile(  # pyright: ignore[reportPrivateImportUsage, reportReturnType]
+                graph, list(inputs), options={"cpp_wrapper": on_host}
+            )
     except Exception as error:
         raise RuntimeError(
             "the update could not be compiled; --compile off computes it as it is written. "
