@@ -3,17 +3,24 @@ from dataclasses import replace
 import pytest
 import torch
 
+import graphs
 from control.learners import same
 from control.probes import Constant, Pendular
 from operant import ops
 from operant.control.agent import Agent, Samples, Scaling, require_rows
 from operant.envs import make
-from operant.nets import Spec
+from operant.envs.tensor import TENSOR_ENVS
+from operant.nets import Graph, Spec
+from operant.state import clone
 from operant.streams import row_seeds
 
 
-def agent(task="CartPole-v1", seeds=(3, 5), *, rows=4, observations=False):
-    env = task(row_seeds(seeds, rows, "environment")) if isinstance(task, type) else make(task, rows, seeds)
+def agent(task="CartPole-v1", seeds=(3, 5), *, rows=4, observations=False, make_env=None):
+    rows_seeds = row_seeds(seeds, rows, "environment")
+    if make_env is not None:
+        env = make_env(TENSOR_ENVS[task], rows_seeds)
+    else:
+        env = task(rows_seeds) if isinstance(task, type) else make(task, rows, seeds)
     return Agent(
         env,
         seeds=seeds,
@@ -124,3 +131,23 @@ def test_minibatches_are_standardised_each_by_itself():
     for part in agent().minibatches(numbered(), 3, streams, standardise=True):
         torch.testing.assert_close(part.advantages.mean(1), torch.zeros(2), atol=1e-5, rtol=0)
         torch.testing.assert_close(part.advantages.std(1, correction=0), torch.ones(2), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])
+def test_a_recorded_rollout_goes_on_as_one_that_is_played(task, torch_library, monkeypatch):
+    graphs.emulate(monkeypatch)
+    played, recorded = (agent(task, make_env=torch_library) for _ in range(2))
+    recorded.capture()
+    assert recorded.graph is None  # which is for CUDA devices
+    recorded.graph = Graph(recorded._play, recorded.device)
+    for turn in range(8):
+        steps = 40 if turn % 2 else 25
+        one, other = (replace(each.collect(steps), metrics={}) for each in (played, recorded))
+        assert same(vars(one), vars(other))
+        assert same(played.state_dict(), recorded.state_dict())
+        if turn == 5:
+            recorded.load_state_dict(clone(played.state_dict()))
+        for each in (played, recorded):
+            each.parameters.mul_(0.9)
+    assert len(recorded.graph._recordings) == 2
+    assert all(recording.calls == 1 for recording in recorded.graph._recordings.values())

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import itemgetter
-from typing import Self
+from typing import Any, Self
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from operant import ops, streams
-from operant.envs import BatchEnv, Normalise, Tree, is_picture, require_space
-from operant.nets import ActorCritic, Spec, head_for
+from operant.envs import BatchEnv, Normalise, TensorEnv, Tree, is_picture, require_space
+from operant.nets import ActorCritic, Graph, Spec, head_for
 from operant.runtime.rollouts import Collector, Rollout, by_seed
 from operant.state import State, copy_into, generator_state, set_generator_state
 
@@ -86,19 +86,29 @@ class Agent:
         self.parameters = initial.to(env.device)
         self.networks = shape.bind(self.parameters)
         self.streams = [streams.torch_generator(seed, "policy", device=env.device) for seed in seeds]
+        self.graph: Graph[dict[str, Any]] | None = None
 
     @torch.no_grad()
     def collect(self, steps: int) -> Rollout:
         """Act with the current policy for `steps` steps, keeping its actions and outputs."""
-        noise = [self.head.noise((steps, self.rows), stream) for stream in self.streams]
-        drawn = torch.stack(noise, dim=1).unbind(0)
+        noise = torch.stack([self.head.noise((steps, self.rows), stream) for stream in self.streams], dim=1)
+        play = self._play if self.graph is None else self.graph
+        return self.collector.rollout(**play(self.collector.obs, noise))
+
+    def _play(self, obs: Tensor, noise: Tensor) -> dict[str, Any]:
+        drawn = noise.unbind(0)
 
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
             outputs = self.networks.policy(obs)
             actions = self.head.sample(outputs, self.networks.free, drawn[t])
             return (actions, outputs), self.head.to_env(actions)
 
-        return self.collector.collect(steps, act)
+        return self.collector.play(obs, len(drawn), act)
+
+    def capture(self) -> None:
+        """Launch the kernels of a rollout as one from now on, where its environments are tensors on a CUDA device."""
+        if self.device.type == "cuda" and isinstance(self.collector.env, TensorEnv):
+            self.graph = Graph(self._play, self.device)
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
@@ -166,6 +176,8 @@ class Agent:
         """Go on exactly where the state was taken."""
         copy_into(self.parameters, state["parameters"], "parameters")
         self.collector.load_state_dict(state["collector"])
+        if self.graph is not None:
+            self.graph.forget()
         for stream, saved in zip(self.streams, state["streams"], strict=True):
             set_generator_state(stream, saved)
 

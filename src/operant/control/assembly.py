@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from operant import catalog
+from operant.control.agent import Agent
 from operant.envs import make
 from operant.nets import compiler, programs
 from operant.runtime.evaluation import Evaluation, evaluate_policy
@@ -93,8 +94,11 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
     )
     try:
         learner = kind(config, env, seeds=settings.seeds, budget=settings.budget)
-        for program in programs(learner) if compiles(learner, settings) else ():
-            program.compiled = True
+        if compiles(learner, settings):
+            for program in programs(learner):
+                program.compiled = True
+            if isinstance(agent := getattr(learner, "agent", None), Agent):
+                agent.capture()
     except BaseException:
         env.close()
         raise

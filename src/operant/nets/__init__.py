@@ -5,6 +5,7 @@ from operant.nets.bounded import Bounded
 from operant.nets.cnn import StackedCNN, TorsoName
 from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
 from operant.nets.factory import network_for
+from operant.nets.graph import Graph
 from operant.nets.gru import Memory, StackedGRU
 from operant.nets.heads import CategoricalHead, GaussianHead, Head, head_for
 from operant.nets.jacobian import Jacobian
@@ -23,6 +24,7 @@ __all__ = [
     "Ensemble",
     "EnsemblePass",
     "GaussianHead",
+    "Graph",
     "Head",
     "Jacobian",
     "Memory",

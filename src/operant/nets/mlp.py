@@ -96,6 +96,8 @@ class StackedMLP:
     def _hidden(self, bias: Tensor, inputs: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
         if self.activation == "relu":
             return torch.baddbmm(bias, inputs, weight, out=out).relu_()
+        if inputs.device.type != "cpu":
+            return torch.baddbmm(bias, inputs, weight, out=out).tanh_()
         # tanh(x) = 2 sigmoid(2x) - 1, to 2e-7: on a CPU, torch's sigmoid takes a fifth of the time of its tanh.
         sigmoid = torch.baddbmm(bias, inputs, weight, beta=2, alpha=2, out=out).sigmoid_()
         return torch.add(_MINUS_ONE, sigmoid, alpha=2, out=None if sigmoid.requires_grad else sigmoid)

@@ -16,6 +16,8 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from operant.nets.graph import Graph
+
 P = ParamSpec("P")
 R = TypeVar("R")
 L = TypeVar("L")
@@ -42,7 +44,8 @@ class Program(Generic[P, R]):
 
     A compiled function is a fixed list of operations, those of its gradients included, of which neighbours are merged
     into one loop; what is left of Python is the call. It is made at the first call with arguments of new shapes, which
-    takes seconds. Its numbers differ from those of the function in the last bits, and are the same at every call.
+    takes seconds. Its numbers differ from those of the function in the last bits, and are the same at every call. On a
+    CUDA device its kernels are launched as one (see `Graph`).
 
     The function may read tensors that are not among its arguments, such as parameters, as long as they stay the same
     objects: a program reads their values at every call. It must not write to any, draw random numbers, or decide by
@@ -185,16 +188,21 @@ def _build(
         return results
 
     inputs = [leaf for leaf in _leaves((*args, *kwargs.values())) if isinstance(leaf, Tensor)]
+    on_cuda = [tensor.device for tensor in inputs if tensor.device.type == "cuda"]
+    if on_cuda:  # a graph of kernels reads numbers there too, and lays its inputs out by itself
+        inputs = [tensor.to(on_cuda[0]).contiguous() for tensor in inputs]
     with _traced():
         graph = make_fx(flat)(*inputs)
     captured = _captured(graph)
     known = graph.code, *((t.shape, t.stride(), t.dtype, t.device) for t in (*captured, *inputs))
     if known not in binaries:
         binaries[known] = _compile(graph, [*captured, *inputs])
-    program = binaries[known]
+    program = partial(binaries[known], *captured)
+    if on_cuda:
+        program = Graph(program, on_cuda[0])
 
     def run(tensors: list[Tensor]) -> Any:
-        results = program(*captured, *tensors)
+        results = program(*tensors)
         return pytree.tree_unflatten([results] if isinstance(results, Tensor) else list(results), shapes[-1])
 
     return run

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -104,7 +105,10 @@ class Collector:
 
     def collect(self, steps: int, act: Act) -> Rollout:
         """Take `steps` steps in every environment."""
-        obs = self.obs
+        return self.rollout(**self.play(self.obs, steps, act))
+
+    def play(self, obs: Tensor, steps: int, act: Act) -> dict[str, Any]:
+        """Take `steps` steps from observations `[S, N, ...]`; return what `rollout` takes."""
         seen: list[Tensor] = []
         kept: list[tuple[Tensor, ...]] = []
         results: list[Step] = []
@@ -117,24 +121,24 @@ class Collector:
             results.append(result)
             obs = self._shape(result.obs)
             final.append(obs if result.final_obs is result.obs else self._shape(result.final_obs))
-        self.obs = obs
         shape = (steps, self.seeds, self.rows)
-        rewards = _stack([result.reward for result in results], shape)
-        terminated = _stack([result.terminated for result in results], shape)
-        truncated = _stack([result.truncated for result in results], shape)
-        scores = _stack([result.score for result in results], shape)
-        valid = None if self.env.always_valid else _stack([result.valid for result in results], shape)
-        return Rollout(
-            obs=_stack(seen, (steps, *obs.shape)),
-            last_obs=obs,
-            kept=tuple(_stack(column, (steps, *column[0].shape)) for column in zip(*kept, strict=True)),
-            rewards=rewards,
-            terminated=terminated,
-            truncated=truncated,
-            final_obs=_stack(final, (steps, *obs.shape)),
-            valid=valid,
-            metrics=self._episodes(scores, terminated | truncated, valid),
-        )
+        return {
+            "obs": _stack(seen, (steps, *obs.shape)),
+            "last_obs": obs,
+            "kept": tuple(_stack(column, (steps, *column[0].shape)) for column in zip(*kept, strict=True)),
+            "rewards": _stack([result.reward for result in results], shape),
+            "terminated": _stack([result.terminated for result in results], shape),
+            "truncated": _stack([result.truncated for result in results], shape),
+            "scores": _stack([result.score for result in results], shape),
+            "final_obs": _stack(final, (steps, *obs.shape)),
+            "valid": None if self.env.always_valid else _stack([result.valid for result in results], shape),
+        }
+
+    def rollout(self, *, scores: Tensor, **parts: Any) -> Rollout:
+        """Go on from what was played, and count its episodes; `scores [T, S, N]` are rewards to report."""
+        self.obs = parts["last_obs"]
+        ended = parts["terminated"] | parts["truncated"]
+        return Rollout(**parts, metrics=self._episodes(scores, ended, parts["valid"]))
 
     def _shape(self, obs: Tree) -> Tensor:
         return self.features.encode(obs).view(self.seeds, self.rows, *self.features.shape)

@@ -1,10 +1,8 @@
-from functools import partial
-
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from operant.envs.tensor import TENSOR_ENVS, CartPole, MountainCar, MountainCarContinuous, Pendulum, core
+from operant.envs.tensor import TENSOR_ENVS, CartPole, MountainCar, MountainCarContinuous, Pendulum
 from operant.streams import row_seeds
 
 TASKS = list(TENSOR_ENVS.values())
@@ -118,23 +116,6 @@ def test_one_row_has_memory_of_its_own(kind):
     saved = first.clone()
     env.step(actions_of(env, 1)[0])
     assert torch.equal(first, saved)
-
-
-@pytest.fixture
-def torch_library(monkeypatch):
-    """Let the environments made on the CPU compute as on other devices."""
-
-    class Device(core.Library):
-        def __init__(self, device, dtype):
-            super().__init__(torch.device("meta"), dtype)
-            self.empty = partial(torch.empty, dtype=dtype)
-
-    def make(kind, *args, **kwargs):
-        with monkeypatch.context() as patch:
-            patch.setattr(core, "Library", Device)
-            return kind(*args, **kwargs)
-
-    return make
 
 
 @pytest.mark.parametrize("kind", TASKS)

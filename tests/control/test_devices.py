@@ -1,0 +1,59 @@
+"""Whether learners compute on one device: tensors without numbers refuse to meet those of the CPU."""
+
+import pytest
+import torch
+
+from operant import catalog, configure, streams
+from operant.control import assemble
+from operant.runtime.settings import Settings
+
+SMALL = {"environments": 2, "hidden": (8,)}
+OFF_POLICY = {**SMALL, "warmup": 8, "batch": 4, "capacity": 100}
+CASES = [
+    ("ppo", "CartPole-v1", {**SMALL, "steps": 8, "minibatches": 4}),
+    ("ppo", "Pendulum-v1", {**SMALL, "steps": 8, "minibatches": 2, "normalise_rewards": True}),
+    ("ppo-penalty", "CartPole-v1", {**SMALL, "steps": 8}),
+    ("recurrent-ppo", "CartPole-v1", {**SMALL, "steps": 8, "memory": 4, "minibatches": 1}),
+    ("a2c", "CartPole-v1", {**SMALL, "steps": 8}),
+    ("trpo", "CartPole-v1", {**SMALL, "steps": 8}),
+    ("dqn", "CartPole-v1", {**OFF_POLICY, "train_every": 8}),
+    ("prioritised-dqn", "CartPole-v1", {**OFF_POLICY, "train_every": 8, "double": True, "dueling": True}),
+    ("sac", "Pendulum-v1", {**OFF_POLICY, "rounds": 2}),
+    ("sac-discrete", "CartPole-v1", {**OFF_POLICY, "rounds": 2}),
+    ("td3", "Pendulum-v1", {**OFF_POLICY, "rounds": 2}),
+]
+
+
+class Generator(torch.Generator):
+    """Says that it is on the device without numbers, where there is none."""
+
+    device = torch.device("meta")
+
+
+@pytest.fixture
+def meta(monkeypatch):
+    """Answers the questions for numbers that there are none of."""
+    made = streams.torch_generator
+    monkeypatch.setattr(
+        streams, "torch_generator", lambda *a, device="cpu": made(*a) if str(device) == "cpu" else Generator()
+    )
+    for name, answer in (("item", 1.0), ("__int__", 1), ("__bool__", True), ("__float__", 1.0)):
+        asked = getattr(torch.Tensor, name)
+        monkeypatch.setattr(torch.Tensor, name, lambda x, asked=asked, answer=answer: answer if x.is_meta else asked(x))
+    tolist, exponential_ = torch.Tensor.tolist, torch.Tensor.exponential_
+    monkeypatch.setattr(
+        torch.Tensor, "tolist", lambda x: tolist(torch.zeros(x.shape, dtype=x.dtype) if x.is_meta else x)
+    )
+    # Without numbers it takes no generator.
+    monkeypatch.setattr(
+        torch.Tensor, "exponential_", lambda x, generator: x if x.is_meta else exponential_(x, generator=generator)
+    )
+
+
+@pytest.mark.parametrize(("name", "task", "values"), CASES)
+def test_nothing_meets_what_is_on_another_device(name, task, values, meta):
+    settings = Settings(name, task, seeds=(0, 1), budget=10**6, compile="off")
+    learner = assemble(catalog.find(name), settings, configure(name, task, **values), device="meta").learner
+    for _ in range(2):
+        learner.iterate()
+    assert learner.device.type == "meta"
