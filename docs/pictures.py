@@ -9,9 +9,9 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pictures and raw results of the experiments to what is built."""
     experiments = Path(config.config_file_path).parent / "experiments"
-    for path in sorted(experiments.iterdir()):
+    for path in sorted([*experiments.iterdir(), *experiments.glob("scores/*.json")]):
         if path.suffix in (".png", ".json"):
-            place = f"experiments/{path.name}"
+            place = f"experiments/{path.relative_to(experiments).as_posix()}"
             file = File.generated(config, f"../{place}", abs_src_path=str(path), inclusion=InclusionLevel.INCLUDED)
             file.dest_uri = place
             files.append(file)

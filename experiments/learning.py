@@ -42,6 +42,20 @@ def learn(task: str, seeds: Sequence[int], budget: int, *, algorithm: str = "ppo
         return describe(trained, algorithm, task)
 
 
+def one_by_one(algorithm: str, task: str, seeds: Sequence[int], budget: int) -> dict[str, Any]:
+    """Do as `learn` does with an algorithm that trains one seed at a time; the seconds of training are of all seeds."""
+    blocks = [learn(task, [seed], budget, algorithm=algorithm) for seed in seeds]
+    whole = {**blocks[0], "seeds": list(seeds)}
+    whole["training_seconds"] = sum(block["training_seconds"] for block in blocks)
+    scores = [block["final"]["scores"][0] for block in blocks]
+    whole["final"] = {"episodes": 100, "scores": scores, "mean": float(np.mean(scores))}
+    whole["curve"] = [
+        {"steps": points[0]["steps"], "scores": [point["scores"][0] for point in points]}
+        for points in zip(*(block["curve"] for block in blocks), strict=False)
+    ]
+    return whole
+
+
 def describe(trained: operant.Trained, algorithm: str, task: str, *, episodes: int = 100) -> dict[str, Any]:
     """Score what was trained over so many episodes of Gymnasium's own environment, and return all there is to say."""
     if trained.outcome is None:

@@ -7,7 +7,9 @@ Every cell is a run of its own that is taken up where it was left, so the table 
     python experiments/scores.py --table                   # print and draw what there is
 
 A score is the mean over 100 greedy episodes of Gymnasium's own environment, of the final policy. Results of single
-cells lie in `experiments/scores/`; a cell that was not run stays empty.
+cells lie in `experiments/scores/`, each with its whole configuration: the preset of the task where there is one, else
+the defaults. The cells are all algorithms of the catalog that can choose a task's actions; those that were not run are
+named below the table.
 """
 
 import argparse
@@ -19,9 +21,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from learning import BLUE, GREY, ORANGE, describe, plt
+from learning import BLUE, GREY, ORANGE, describe, one_by_one, plt
 
 import operant
+from operant import catalog
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.statistics import iqm, stratified_bootstrap
 from operant.streams import integer
@@ -33,7 +36,7 @@ RUNS = Path(__file__).parents[1] / "runs" / "scores"
 COLUMNS = 4
 """Tasks beside each other in the picture."""
 
-TASKS = (
+TASKS: tuple[str, ...] = (
     "CartPole-v1",
     "Acrobot-v1",
     "MountainCar-v0",
@@ -42,19 +45,21 @@ TASKS = (
     "HalfCheetah-v5",
     "Hopper-v5",
 )
-ON_POLICY = (100_000, 500_000, 1_000_000, 300_000, 1_000_000, 1_000_000, 1_000_000)
-DISCRETE = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "LunarLander-v3")
+DISCRETE: tuple[str, ...] = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "LunarLander-v3")
+CONTINUOUS: tuple[str, ...] = ("Pendulum-v1", "HalfCheetah-v5", "Hopper-v5")
+ON_POLICY: dict[str, int] = dict(
+    zip(TASKS, (100_000, 500_000, 1_000_000, 300_000, 1_000_000, 1_000_000, 1_000_000), strict=True)
+)
+LONG = {**ON_POLICY, "CartPole-v1": 500_000}
+REPLAYED: dict[str, int] = dict(zip(DISCRETE, (100_000, 100_000, 120_000, 100_000), strict=True))
+ACTOR_CRITIC: dict[str, int] = dict(zip(CONTINUOUS, (20_000, 1_000_000, 1_000_000), strict=True))
 BUDGETS: dict[str, dict[str, int]] = {
-    **{name: dict(zip(TASKS, ON_POLICY, strict=True)) for name in ("ppo", "ppo-penalty", "trpo", "npg")},
-    "a2c": {**dict(zip(TASKS, ON_POLICY, strict=True)), "CartPole-v1": 500_000},
-    **{name: {"CartPole-v1": 500_000} for name in ("reinforce", "reinforce-to-go", "reinforce-baseline", "vpg", "a3c")},
-    **{
-        name: dict(zip(DISCRETE, (100_000, 100_000, 120_000, 100_000), strict=True))
-        for name in ("dqn", "double-dqn", "dueling-dqn", "prioritised-dqn")
-    },
-    "sac-discrete": {"CartPole-v1": 50_000},
-    **{name: {"Pendulum-v1": 20_000, "HalfCheetah-v5": 1_000_000, "Hopper-v5": 1_000_000} for name in ("sac", "td3")},
-    "ddpg": {"Pendulum-v1": 20_000},
+    **dict.fromkeys(("ppo", "ppo-penalty", "trpo", "npg"), ON_POLICY),
+    **dict.fromkeys(("a2c", "reinforce", "reinforce-to-go", "reinforce-baseline", "vpg", "a3c", "actor-critic"), LONG),
+    "recurrent-ppo": ON_POLICY,
+    **dict.fromkeys(("dqn", "double-dqn", "dueling-dqn", "prioritised-dqn"), REPLAYED),
+    "sac-discrete": {**REPLAYED, "CartPole-v1": 50_000},
+    **dict.fromkeys(("sac", "td3", "ddpg"), ACTOR_CRITIC),
 }
 """Environment steps a seed, by algorithm and task."""
 
@@ -131,6 +136,8 @@ def run(algorithm: str, task: str) -> None:
     path = RESULTS / f"{algorithm}_{task}.json"
     if algorithm == "random":
         result = random_agent(task)
+    elif algorithm == "a3c":
+        result = one_by_one(algorithm, task, SEEDS, BUDGETS[algorithm][task])
     else:
         folder, budget = RUNS / f"{algorithm}-{task}", BUDGETS[algorithm][task]
         if (folder / "run.json").exists():
@@ -153,8 +160,16 @@ def results() -> dict[str, dict[str, Any]]:
         for result in _cells(json.loads(path.read_text())) if path.exists() else ():
             name, task = result["algorithm"], result["task"]
             if name == "random" or result["budget"] == BUDGETS.get(name, {}).get(task):
-                table.setdefault(name, {}).setdefault(task, result)
+                place = path.relative_to(RESULTS.parent).as_posix()
+                table.setdefault(name, {}).setdefault(task, {**result, "file": place})
     return table
+
+
+def applicable(task: str) -> list[str]:
+    """Return the algorithms of deep control that can choose the actions of a task, in the order of the table."""
+    kind = "discrete" if task in DISCRETE else "continuous"
+    names = {algorithm.name for algorithm in catalog.CONTROL if kind in algorithm.actions}
+    return [*(name for name in BUDGETS if name in names), *sorted(names - set(BUDGETS))]
 
 
 def _cells(tree: Any) -> Iterator[dict[str, Any]]:
@@ -173,17 +188,18 @@ def missing() -> list[tuple[str, str]]:
     """Return the cells that were not run, those with the fewest steps first."""
     table = results()
     cells = [(0, "random", task) for task in TASKS]
-    cells += [(budget, name, task) for name, tasks in BUDGETS.items() for task, budget in tasks.items()]
+    cells += [(BUDGETS[name][task], name, task) for task in TASKS for name in applicable(task)]
     return [(name, task) for _, name, task in sorted(cells) if task not in table.get(name, {})]
 
 
 def markdown() -> str:
-    """Return the table: mean and worst seed, IQM with its interval, budget, and the published number."""
+    """Return the table: mean and worst seed, IQM with its interval, budget, configuration, and the published number."""
     table = results()
-    lines = ["| task | algorithm | steps | seeds | mean | worst seed | IQM [95 %] | training, s | zoo (steps) |"]
-    lines.append("|---|---|---:|---:|---:|---:|---|---:|---|")
+    heads = "task, algorithm, steps, seeds, mean, worst seed, IQM [95 %], training (s), configuration, zoo (steps)"
+    lines = [f"| {heads.replace(', ', ' | ')} |"]
+    lines.append("|---|---|---:|---:|---:|---:|---|---:|---|---|")
     for task in TASKS:
-        for name in ("random", *BUDGETS):
+        for name in ("random", *applicable(task)):
             result = table.get(name, {}).get(task)
             if result is None:
                 continue
@@ -195,10 +211,29 @@ def markdown() -> str:
             lines.append(
                 f"| {task} | {name} | {result['budget']:,} | {len(scores)} | "
                 f"{scores.mean():.1f} | {scores.min():.1f} | "
-                f"{iqm(scores):.1f} [{low:.1f}, {high:.1f}] | {seconds} | {zoo} |"
+                f"{iqm(scores):.1f} [{low:.1f}, {high:.1f}] | {seconds} | {_configuration(result)} | {zoo} |"
             )
-    not_run = [f"{name} on {task}" for name, task in missing()]
-    return "\n".join([*lines, "", f"Not run: {', '.join(not_run) or 'nothing'}."])
+    return "\n".join([*lines, "", *_not_run()])
+
+
+def _configuration(result: dict[str, Any]) -> str:
+    """Link the file that holds the hyperparameters of a cell, by where they come from."""
+    name, task = result["algorithm"], result["task"]
+    if name == "random":
+        return f"[none](../experiments/{result['file']})"
+    preset = operant.configure(name, task) != operant.configure(name, "none of the tasks")
+    return f"[{'preset' if preset else 'defaults'}](../experiments/{result['file']})"
+
+
+def _not_run() -> list[str]:
+    """Name the cells that were not run, a line a task."""
+    cells = missing()
+    total = sum(len(applicable(task)) + 1 for task in TASKS)
+    lines = [f"Not run, {len(cells)} of {total} cells:", ""]
+    for task in TASKS:
+        names = [name for name in ("random", *applicable(task)) if (name, task) in cells]
+        lines.append(f"- {task}: {', '.join(names) or 'none'}")
+    return lines
 
 
 def draw() -> None:

@@ -75,7 +75,7 @@ def test_the_table_of_scores_is_that_of_the_files():
     blocks = [block for file in files for block in records(json.loads(file.read_text(encoding="utf-8")))]
     page = (ROOT / "docs" / "scores.md").read_text(encoding="utf-8")
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if "-v" in line[:20]]
-    table = {(row[0], row[1]): row for row in lines if len(row) == 9}
+    table = {(row[0], row[1]): row for row in lines if len(row) == 10}
     for (task, name), row in table.items():
         found = [
             b["final"]["scores"]
@@ -86,5 +86,23 @@ def test_the_table_of_scores_is_that_of_the_files():
         assert row[4:6] in measured, (task, name)
     run = {tuple(reversed(file.stem.split("_"))) for file in (experiments / "scores").glob("*.json")}
     assert run <= table.keys()
-    for task, name in table:
-        assert f" {name} on {task}" not in page
+    for (task, name), row in table.items():
+        file = ROOT / "docs" / re.findall(r"\((.*)\)", row[8])[0]
+        cells = list(records(json.loads(file.read_text(encoding="utf-8"))))
+        assert any((cell["task"], cell["algorithm"]) == (task, name) for cell in cells), (task, name)
+        assert name == "random" or all("config" in cell for cell in cells)
+
+
+def test_every_cell_of_the_scores_was_run_or_is_named_as_not_run():
+    page = (ROOT / "docs" / "scores.md").read_text(encoding="utf-8")
+    run = re.findall(r"^\| (\S+-v\d) \| (\S+) \|", page, re.MULTILINE)
+    lines = re.findall(r"^- (\S+-v\d): (.*)$", page, re.MULTILINE)
+    not_run = [(task, name) for task, names in lines for name in names.split(", ") if names != "none"]
+    cells = [
+        (task, algorithm.name)
+        for task in {task for task, _ in run}
+        for algorithm in catalog.CONTROL
+        if ("continuous" if task in ("Pendulum-v1", "HalfCheetah-v5", "Hopper-v5") else "discrete") in algorithm.actions
+    ]
+    assert sorted([*run, *not_run]) == sorted([*cells, *((task, "random") for task in {task for task, _ in run})])
+    assert f"Not run, {len(not_run)} of {len(run) + len(not_run)} cells:" in page
