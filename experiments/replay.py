@@ -1,8 +1,10 @@
 """Claim: without replay samples are correlated, without a target network values diverge; DQN overestimates.
 
-Five ways to learn CartPole-v1, 5 seeds each, with nothing else between them: with and without replay (a memory of one
-batch), with and without a target network (a copy after every gradient step), and with both and double estimates. Every
-2500 steps each greedy policy plays 20 episodes, and the value that its network gives to their first states is compared
+Eight ways to learn CartPole-v1, 5 seeds each, with nothing else between them: with and without replay (a memory of one
+batch); with a target network that is copied now and then (hard), one that follows smoothly (soft), and none (a copy
+after every gradient step); and with both and double estimates. Parameters of the target network are on average 32
+gradient steps old with a copy every 64 and with τ = 0.03, 200 with a copy every 400 and with τ = 0.005. Every 2500
+steps each greedy policy plays 20 episodes, and the value that its network gives to their first states is compared
 with the discounted return that follows: `(1 - γ^L) / (1 - γ)` for an episode of L steps, at most 100. Whether Double
 DQN overestimates less is reported; with two actions there is little to gain.
 
@@ -10,9 +12,13 @@ Consecutive samples of a minibatch are correlated where there is no replay: thei
 `(x_i - μ)(x_{i+1} - μ) / σ²` over minibatches, samples and the four observed numbers, with the mean and variance of all
 samples of the run.
 
-    python experiments/replay.py
+    python experiments/replay.py            # what is there already is kept
+    python experiments/replay.py --afresh
 """
 
+import argparse
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,6 +48,9 @@ COMMON: dict[str, Any] = {
 }
 WAYS: dict[str, dict[str, Any]] = {
     "replay and target": {},
+    "soft target": {"sync": 1, "tau": 0.005},
+    "soft, faster": {"sync": 1, "tau": 0.03},
+    "hard, slower": {"sync": 400},
     "no target": {"sync": 1},
     "no replay": {"capacity": COMMON["batch"]},
     "neither": {"capacity": COMMON["batch"], "sync": 1},
@@ -93,63 +102,87 @@ def table(results: dict[str, Any], way: str, column: str) -> np.ndarray:
 
 
 def picture(results: dict[str, Any]) -> None:
-    """Draw scores, biases and autocorrelations."""
-    figure, axes = panels(3)
-    for way, colour in zip(WAYS, COLOURS, strict=False):
+    """Draw scores, with and without replay and by the kind of target network, biases and autocorrelations."""
+    figure, axes = panels(2, 2)
+    colours = dict(zip(WAYS, COLOURS, strict=True))
+    kinds = ("replay and target", "soft target", "soft, faster", "hard, slower", "no target")
+    rest = ("replay and target", "no target", "no replay", "neither", "both, double")
+    for axis, ways, title in ((axes[0], rest, "without one or the other"), (axes[1], kinds, "kinds of target network")):
+        for way in ways:
+            steps = [point["steps"] for point in results[way]["curve"]]
+            scores = table(results, way, "scores")
+            axis.plot(steps, scores.mean(1), color=colours[way], label=way)
+            axis.fill_between(steps, scores.min(1), scores.max(1), color=colours[way], alpha=0.06, linewidth=0)
+        axis.set(title=f"{title}: mean, least and most", xlabel="environment steps", ylim=(0, 690))
+        axis.set_yticks(range(0, 501, 100))
+        axis.set_ylabel("greedy return, 20 episodes")
+    for way, colour in colours.items():
         steps = [point["steps"] for point in results[way]["curve"]]
-        scores = table(results, way, "scores")
-        axes[0].plot(steps, scores.mean(1), color=colour, label=way)
-        axes[0].fill_between(steps, scores.min(1), scores.max(1), color=colour, alpha=0.08, linewidth=0)
         bias = table(results, way, "values") - table(results, way, "returns")
-        axes[1].plot(steps, np.median(bias, axis=1), color=colour, label=way)
-        axes[1].fill_between(steps, bias.min(1), bias.max(1), color=colour, alpha=0.08, linewidth=0)
-    axes[0].set(title="5 seeds: mean, least and most", xlabel="environment steps", ylabel="greedy return, 20 episodes")
-    axes[1].set(title="overestimation: median, least and most", xlabel="environment steps")
-    axes[1].set_ylabel("max Q less the discounted return")
-    axes[1].set_yscale("symlog", linthresh=100)
-    axes[1].axhline(0, color="black", linewidth=0.8)
-    for place, (way, colour) in enumerate(zip(WAYS, COLOURS, strict=False)):
-        values = results[way]["autocorrelation"]
-        axes[2].plot([place] * len(values), values, "o", color=colour, alpha=0.7)
-    axes[2].set(title="within minibatches, each seed", ylabel="lag-1 autocorrelation", ylim=(-0.1, 1.0))
-    axes[2].set_xticks(range(len(WAYS)), [way.replace(" ", "\n", 1) for way in WAYS], fontsize=8)
+        axes[2].plot(steps, np.median(bias, axis=1), color=colour, label=way)
+        axes[2].fill_between(steps, bias.min(1), bias.max(1), color=colour, alpha=0.06, linewidth=0)
+    axes[2].set(title="overestimation: median, least and most", xlabel="environment steps")
+    axes[2].set_ylabel("max Q less the discounted return")
+    axes[2].set_yscale("symlog", linthresh=100)
     axes[2].axhline(0, color="black", linewidth=0.8)
-    save(figure, __file__, axes[:1])
+    for place, (way, colour) in enumerate(colours.items()):
+        values = results[way]["autocorrelation"]
+        axes[3].plot([place] * len(values), values, "o", color=colour, alpha=0.7)
+    axes[3].set(title="within minibatches, each seed", ylabel="lag-1 autocorrelation", ylim=(-0.1, 1.0))
+    axes[3].set_xticks(range(len(WAYS)), [way.replace(" ", "\n") for way in WAYS], fontsize=8)
+    axes[3].axhline(0, color="black", linewidth=0.8)
+    for axis in axes[:2]:
+        axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
+    save(figure, __file__)
+
+
+def kept(afresh: bool) -> dict[str, Any]:
+    """Return what was learned before."""
+    file = Path(__file__).with_suffix(".json")
+    return {} if afresh or not file.exists() else json.loads(file.read_text())["results"]
+
+
+def claims(results: dict[str, Any]) -> dict[str, bool]:
+    """Return what must be true of the results."""
+    late, mixed = results["late score"], results["mean autocorrelation"]
+    full, soft = "replay and target", "soft target"
+    return {
+        "replay with a target network that is copied scores higher than without either or both": late[full]
+        == max(late[way] for way in (full, "no target", "no replay", "neither")),
+        "samples are nearly uncorrelated with replay (below 0.1) and correlated without (above 0.3)": mixed[full] < 0.1
+        and mixed["no replay"] > 0.3,
+        "values diverge without a target network (above ten times what can be earned), "
+        "and with neither a copy every 64 steps nor τ = 0.005 (below twice)": table(results, "no target", "values")[
+            -1
+        ].min()
+        > 1000
+        and max(table(results, way, "values")[-1].max() for way in (full, soft)) < 200,
+        "DQN overestimates": results["overestimation"][full] > 0,
+    }
 
 
 def main() -> None:
-    """Train, compare, draw; fail if a claim does not hold."""
+    """Train what was not, compare, draw; fail if a claim does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--afresh", action="store_true", help="train every way again")
+    before = kept(parser.parse_args().afresh)
     torch.set_num_threads(1)
     results: dict[str, Any] = {}
     for name, way in WAYS.items():
-        results[name] = learn(way)
+        results[name] = before[name] if name in before else learn(way)
         late = table(results, name, "scores")[-5:].mean()
         print(
             f"{name}: late score {late:.0f}, autocorrelation {np.mean(results[name]['autocorrelation']):.3f}",
             flush=True,
         )
-    late = {way: float(table(results, way, "scores")[-5:].mean()) for way in WAYS}
     bias = {way: float((table(results, way, "values") - table(results, way, "returns"))[10:].mean()) for way in WAYS}
-    mixed = {way: float(np.mean(results[way]["autocorrelation"])) for way in WAYS}
-    results |= {"late score": late, "overestimation": bias, "mean autocorrelation": mixed}
+    results |= {
+        "late score": {way: float(table(results, way, "scores")[-5:].mean()) for way in WAYS},
+        "overestimation": bias,
+        "mean autocorrelation": {way: float(np.mean(results[way]["autocorrelation"])) for way in WAYS},
+    }
     picture(results)
-    full = "replay and target"
-    conclude(
-        __file__,
-        results,
-        [],
-        {
-            "replay with a target network scores highest of the four": late[full]
-            == max(late[way] for way in WAYS if way != "both, double"),
-            "samples are nearly uncorrelated with replay (below 0.1) and correlated without (above 0.3)": mixed[full]
-            < 0.1
-            and mixed["no replay"] > 0.3,
-            "values diverge without a target network (above ten times what can be earned), "
-            "and not with one (below twice)": table(results, "no target", "values")[-1].min() > 1000
-            and table(results, full, "values")[-1].max() < 200,
-            "DQN overestimates": bias[full] > 0,
-        },
-    )
+    conclude(__file__, results, [], claims(results))
 
 
 if __name__ == "__main__":
