@@ -1,14 +1,23 @@
 """Claim: what PPO learns depends on its hyperparameters, on the seed, and on three details that no equation names.
 
 One hyperparameter at a time is moved away from a common base on CartPole-v1, with five seeds each; the base itself has
-twenty. Then three details are left out, one at a time and all together, on CartPole-v1 with ten seeds and on
-Pendulum-v1 with five: standardised advantages, orthogonal initialisation (with a policy that begins close to uniform;
-without it, what PyTorch gives a linear layer), and clipping the norm of the gradient.
+twenty. Then three details are left out, one at a time and all together, with ten seeds on CartPole-v1 and on
+Pendulum-v1: standardised advantages, orthogonal initialisation (with a policy that begins close to uniform; without it,
+what PyTorch gives a linear layer), and clipping the norm of the gradient.
+
+A minibatch of 4096 needs a rollout that holds it: four times as many steps, so a quarter as many rollouts, beside
+minibatches of 256 of such a rollout.
 
 The score of a seed is the mean return of its episodes over the whole training: it rewards learning fast and staying
 there. The dashed line is the mean of the base over its twenty seeds.
+
+    python experiments/ppo_sensitivity.py            # what is there already is kept
+    python experiments/ppo_sensitivity.py --afresh
 """
 
+import argparse
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,12 +44,17 @@ SWEEPS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "clip_low": ("clip range ε", (0.05, 0.1, 0.2, 0.4, 0.8)),
     "lam": ("λ of the advantages", (0.0, 0.5, 0.9, 0.95, 1.0)),
     "gamma": ("discount γ", (0.9, 0.98, 0.99, 0.999)),
-    "epochs": ("epochs a rollout", (1, 2, 5, 20)),
-    "minibatches": ("samples a minibatch (of 1024)", (16, 4, 2, 1)),
+    "epochs": ("epochs a rollout", (1, 2, 3, 5, 10, 20)),
+    "minibatches": ("samples a minibatch (of 1024, of 4096)", (16, 4, 2, 1)),
     "entropy_coefficient": ("entropy coefficient", (0.0, 0.01, 0.1)),
     "value_coefficient": ("value coefficient", (0.1, 0.5, 2.0)),
     "max_grad_norm": ("largest gradient norm", (0.05, 0.5, 2.0, None)),
 }
+LARGE: dict[str, dict[str, Any]] = {
+    "256": {"steps": 128, "minibatches": 16},
+    "4096": {"steps": 128, "minibatches": 1},
+}
+"""Rollouts of 4096, by the samples of a minibatch."""
 DEFAULTS = {"clip_low": 0.2, "lam": 0.95, "gamma": 0.99, "value_coefficient": 0.5, "max_grad_norm": 0.5}
 
 
@@ -69,29 +83,37 @@ WITHOUT: dict[str, dict[str, Any]] = {
 }
 TASKS: dict[str, tuple[range, int, dict[str, Any]]] = {
     "CartPole-v1": (range(10), BUDGET, BASE),
-    "Pendulum-v1": (range(5), 100_000, {**BASE, "epochs": 10, "learning_rate": 1e-3, "gamma": 0.95}),
+    "Pendulum-v1": (range(10), 100_000, {**BASE, "epochs": 10, "learning_rate": 1e-3, "gamma": 0.95}),
 }
 
 
-def sweep(base: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Train with every value of every hyperparameter; the base is trained once."""
+def sweep(base: dict[str, Any], before: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Train with every value of every hyperparameter that was not tried before; the base is trained once."""
+    cells = {name: {str(value): {name: value} for value in values} for name, (_, values) in SWEEPS.items()}
     found: dict[str, dict[str, Any]] = {}
-    for name, (_, values) in SWEEPS.items():
+    for name, changes in (cells | {"rollouts of 4096": LARGE}).items():
         found[name] = {}
-        for value in values:
-            default = BASE.get(name, DEFAULTS.get(name))
-            run = base if value == default else follow("CartPole-v1", SEEDS, BUDGET, **{**BASE, name: value})
-            found[name][str(value)] = {"mean": run["mean"][: len(SEEDS)], "final": run["final"][: len(SEEDS)]}
-            print(f"{name}={value}: {np.mean(found[name][str(value)]['mean']):.1f}", flush=True)
+        for value, change in changes.items():
+            if value in before.get(name, {}):
+                found[name][value] = before[name][value]
+                continue
+            same = all(part == BASE.get(field, DEFAULTS.get(field)) for field, part in change.items())
+            run = base if same else follow("CartPole-v1", SEEDS, BUDGET, **{**BASE, **change})
+            found[name][value] = {"mean": run["mean"][: len(SEEDS)], "final": run["final"][: len(SEEDS)]}
+            print(f"{name}={value}: {np.mean(found[name][value]['mean']):.1f}", flush=True)
     return found
 
 
-def ablate() -> dict[str, dict[str, Any]]:
-    """Leave out the details."""
+def ablate(before: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Leave out the details, where that was not tried before with as many seeds."""
     found: dict[str, dict[str, Any]] = {}
     for task, (seeds, budget, parameters) in TASKS.items():
         found[task] = {}
         for name, change in WITHOUT.items():
+            old = before.get(task, {}).get(name)
+            if old is not None and len(old["mean"]) == len(seeds):
+                found[task][name] = old
+                continue
             run = follow(task, seeds, budget, **{**parameters, **change})
             found[task][name] = {"mean": run["mean"], "final": run["final"]}
             print(f"{task}, {name!r}: {np.mean(run['mean']):.1f}, final {np.mean(run['final']):.1f}", flush=True)
@@ -117,11 +139,12 @@ def draw(base: dict[str, Any], found: dict[str, dict[str, Any]], details: dict[s
         marked = str(BASE.get(name, DEFAULTS.get(name)))
         if name == "minibatches":
             runs = {str(1024 // int(parts)): run for parts, run in runs.items()}
+            runs |= {f"{size}\nof 4096": run for size, run in found["rollouts of 4096"].items()}
             marked = str(1024 // int(marked))
         dots(axis, runs, marked)
         axis.axhline(np.mean(base["mean"]), color=COLOURS[6], linestyle="--", linewidth=1)
         axis.set(title=title, ylim=(0, 400))
-    curve, seeds = np.array(base["curve"]), axes[8]
+    curve, seeds = np.array(base["curve"], dtype=float), axes[8]
     seeds.plot(base["steps"], curve, color=COLOURS[0], alpha=0.35, linewidth=0.8)
     seeds.plot(base["steps"], np.nanmedian(curve, axis=1), color=COLOURS[1], linewidth=2, label="median")
     seeds.set(title=f"base, {curve.shape[1]} seeds", xlabel="environment steps", ylim=(0, 505))
@@ -165,17 +188,23 @@ def claims(results: dict[str, Any]) -> dict[str, bool]:
 
 
 def main() -> None:
-    """Train, write down, draw; fail if a claim does not hold."""
+    """Train what was not, write down, draw; fail if a claim does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--afresh", action="store_true", help="train everything again")
+    afresh, file = parser.parse_args().afresh, Path(__file__).with_suffix(".json")
+    before = {} if afresh or not file.exists() else json.loads(file.read_text())["results"]
     torch.set_num_threads(1)
-    base = follow("CartPole-v1", range(20), BUDGET, **BASE)
-    found, details = sweep(base), ablate()
-    draw(base, found, details)
+    base = before.get("base", {})
+    if "curve" not in base:
+        run = follow("CartPole-v1", range(20), BUDGET, **BASE)
+        base = {name: run[name] for name in ("steps", "mean", "final", "curve")}
     results = {
         "budget": BUDGET,
-        "base": {name: base[name] for name in ("steps", "mean", "final")},
-        "hyperparameters": found,
-        "details": details,
+        "base": base,
+        "hyperparameters": sweep(base, before.get("hyperparameters", {})),
+        "details": ablate(before.get("details", {})),
     }
+    draw(base, results["hyperparameters"], results["details"])
     conclude(__file__, results, [], claims(results))
 
 
