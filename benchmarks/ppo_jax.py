@@ -233,13 +233,58 @@ class Ours:
         return statistics.fmean([length for length in self.lengths[-20:] if math.isfinite(length)] or [math.nan])
 
 
+def phases(ours: Ours, seconds: float) -> None:
+    """Print the shares of the parts of an iteration, by the clock."""
+    learner, spent = (
+        ours.learner,
+        dict.fromkeys(("environment", "collect", "judge", "gradient", "step", "improve"), 0.0),
+    )
+    agent, env = learner.agent, learner.agent.collector.env
+
+    def timed(owner: Any, attribute: str, name: str) -> None:
+        function = getattr(owner, attribute)
+
+        def measured(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent[name] += time.perf_counter() - start
+
+        setattr(owner, attribute, measured)
+
+    for owner, attribute, name in (
+        (env, "step", "environment"),
+        (agent, "collect", "collect"),
+        (learner, "judge", "judge"),
+        (learner, "gradient", "gradient"),
+        (learner.optimizer, "step", "step"),
+        (learner, "improve", "improve"),
+    ):
+        timed(owner, attribute, name)
+    start = time.perf_counter()
+    ours.rate(seconds)
+    whole = time.perf_counter() - start
+    parts = {
+        "environment": spent["environment"],
+        "rest of collecting": spent["collect"] - spent["environment"],
+        "judging": spent["judge"],
+        "gradients": spent["gradient"],
+        "Adam": spent["step"],
+        "rest of improving": spent["improve"] - spent["gradient"] - spent["step"],
+        "rest": whole - spent["collect"] - spent["judge"] - spent["improve"],
+    }
+    print(f"{ours.seeds} seeds: " + ", ".join(f"{name} {part / whole:.0%}" for name, part in parts.items()))
+
+
 def profile(seeds: int) -> None:
-    """Print where the time of our updates goes."""
+    """Print where the time of our updates goes: by part of an iteration, and by operation."""
     ours = Ours(seeds, compiled=True)
     ours.rate(2.0)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
         ours.rate(3.0)
     print(recorded.key_averages().table(sort_by="self_cpu_time_total", row_limit=18, max_name_column_width=40))
+    phases(ours, 5.0)
 
 
 def main() -> None:
