@@ -14,6 +14,7 @@ import math
 import os
 import statistics
 import time
+from collections import defaultdict
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -235,11 +236,9 @@ class Ours:
 
 def phases(ours: Ours, seconds: float) -> None:
     """Print the shares of the parts of an iteration, by the clock."""
-    learner, spent = (
-        ours.learner,
-        dict.fromkeys(("environment", "collect", "judge", "gradient", "step", "improve"), 0.0),
-    )
+    learner = ours.learner
     agent, env = learner.agent, learner.agent.collector.env
+    spent: dict[str, float] = defaultdict(float)
 
     def timed(owner: Any, attribute: str, name: str) -> None:
         function = getattr(owner, attribute)
