@@ -1,5 +1,10 @@
+import multiprocessing
 import os
+import re
 import signal
+import threading
+import time
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -9,7 +14,8 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.wrappers.vector import RescaleAction
 
-from operant.envs import GymnasiumEnv
+from operant.envs import GymnasiumEnv, make
+from operant.envs.workers import IsolatedVectorEnv
 
 
 class Still(gymnasium.Env):
@@ -33,7 +39,51 @@ class Broken(Still):
         raise ZeroDivisionError("one by nought")
 
 
+class Locked(Still):
+    """Its mistake cannot be pickled."""
+
+    def step(self, action):
+        raise ValueError(threading.Lock())
+
+
+class Begun(Still):
+    """Something happens when it is made in some processes."""
+
+    def __init__(self, happening, where=""):
+        if re.search(where, multiprocessing.current_process().name):
+            happening(self)
+
+
+class TwoWordsError(Exception):
+    """Cannot be made again from what it says."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} {two}")
+
+
+def sleep(_):
+    time.sleep(600)
+
+
+def die(_):
+    os._exit(7)
+
+
+def divide(_):
+    raise ZeroDivisionError("one by nought")
+
+
+def complain(_):
+    raise TwoWordsError("no", "power")
+
+
+def widen(env):
+    env.action_space = spaces.Box(-3, 3, (1,), np.float32)
+
+
 ACTIONS = torch.zeros(3, 1)
+WORKERS = "^Worker"
+"""In which processes an environment fails: those of all rows, but not the one that is made to learn the spaces."""
 
 
 def workers(kind=Still, **kwargs):
@@ -79,10 +129,94 @@ def test_a_worker_that_hangs_is_named_when_the_deadline_is_over(call, wrapped):
     assert_closed(vector, env)
 
 
+def isolated(happening, where="", deadline=30.0):
+    return IsolatedVectorEnv(partial(Begun, happening, where), 3, task="Begun", deadline=deadline)
+
+
+def assert_fails(error, message, *arguments, **options):
+    """Check that the environments cannot be made, and that no process is left."""
+    before = set(multiprocessing.active_children())
+    with pytest.raises(error, match=message) as caught:
+        isolated(*arguments, **options)
+    assert set(multiprocessing.active_children()) == before
+    return caught.value
+
+
+@pytest.mark.parametrize(("where", "rows"), [("", "0, 1, 2"), (WORKERS, "0, 1, 2"), ("-1$", "1")])
+def test_an_environment_whose_making_hangs_is_named_when_the_deadline_is_over(where, rows):
+    start = time.monotonic()
+    message = rf"Begun: the worker processes of rows {rows} have not made their environments within 1 seconds"
+    assert_fails(RuntimeError, message, sleep, where, deadline=1.0)
+    assert time.monotonic() - start < 4.0
+
+
+@pytest.mark.parametrize(("where", "first"), [("", "0"), (WORKERS, "0"), ("-2$", "2")])
+def test_an_environment_whose_making_kills_its_process_is_named(where, first):
+    assert_fails(RuntimeError, rf"Begun lost the worker processes of rows {first} \(exit code 7\)", die, where)
+
+
+@pytest.mark.filterwarnings("ignore:.*ERROR")
+@pytest.mark.parametrize("where", ["", WORKERS, "-1$"])
+def test_a_mistake_in_making_an_environment_is_shown_as_it_is(where):
+    assert_fails(ZeroDivisionError, "^one by nought", divide, where)
+
+
+def test_a_mistake_in_making_an_environment_shows_where_it_was_made():
+    error = assert_fails(ZeroDivisionError, "one by nought", divide)
+    assert "in divide" in "".join(error.__notes__)
+
+
+def test_a_mistake_that_cannot_be_sent_is_told_by_its_text():
+    assert_fails(RuntimeError, "TwoWordsError: no power", complain)
+
+
+@pytest.mark.filterwarnings("ignore:.*ERROR")
+def test_rows_with_other_spaces_are_refused():
+    assert_fails(RuntimeError, r"same spaces, but row 1 has .*Box\(-3.0, 3.0.*and others .*Box\(-2.0", widen, "-1$")
+
+
+def test_making_by_name_has_the_deadline():
+    gymnasium.register("OperantTestBegun-v0", Begun, kwargs={"happening": sleep})
+    try:
+        with pytest.raises(RuntimeError, match=r"OperantTestBegun-v0: the worker processes of rows 0, 1 have not"):
+            make("OperantTestBegun-v0", 2, [0], vectorization="async", deadline=0.5)
+    finally:
+        gymnasium.registry.pop("OperantTestBegun-v0")
+
+
+def test_isolated_environments_are_those_that_share_a_process():
+    async_, sync = (make("Acrobot-v1", 2, [3], backend="gymnasium", vectorization=kind) for kind in ("async", "sync"))
+    assert torch.equal(async_.reset(), sync.reset())
+    for _ in range(20):
+        here, there = (env.step(torch.tensor([0, 2])) for env in (async_, sync))
+        assert torch.equal(here.obs, there.obs)
+    async_.close()
+    sync.close()
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_workers_that_hang_are_not_waited_for_when_closing(pending):
+    vector, env = workers(deadline=0.5)
+    os.kill(vector.processes[1].pid, signal.SIGSTOP)
+    if pending:
+        vector.step_async(np.zeros((3, 1), np.float32))
+    start = time.monotonic()
+    assert_closed(vector, env)
+    assert time.monotonic() - start < 3.0
+    assert [process.exitcode for process in vector.processes] == [0, -9, 0]
+
+
 @pytest.mark.filterwarnings("ignore:.*ERROR")  # which is how Gymnasium logs it
 def test_a_mistake_in_the_environment_is_shown_as_it_is():
     vector, env = workers(Broken)
     with pytest.raises(ZeroDivisionError, match="one by nought"):
+        env.step(ACTIONS)
+    assert_closed(vector, env)
+
+
+def test_a_mistake_that_cannot_be_pickled_is_not_waited_for():
+    vector, env = workers(Locked, deadline=0.5)
+    with pytest.raises(RuntimeError, match="Still: the environment of a worker process raised an error that cannot be"):
         env.step(ACTIONS)
     assert_closed(vector, env)
 
@@ -93,3 +227,5 @@ def test_a_deadline_is_positive(deadline):
     with pytest.raises(ValueError, match="deadline must be a positive number"):
         GymnasiumEnv(vector, [1], deadline=deadline)
     vector.close()
+    with pytest.raises(ValueError, match="deadline must be a positive number"):
+        isolated(sleep, deadline=deadline)

@@ -11,7 +11,7 @@ import gymnasium
 import torch
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from operant import catalog, streams
 from operant.envs.adapter import GymnasiumEnv
@@ -19,12 +19,11 @@ from operant.envs.atari import Atari, is_atari
 from operant.envs.base import BatchEnv
 from operant.envs.envpool import EnvPool
 from operant.envs.tensor import TENSOR_ENVS
-from operant.envs.workers import DEADLINE
+from operant.envs.workers import DEADLINE, IsolatedVectorEnv
 
 Backend = Literal["auto", "tensor", "gymnasium", "envpool"]
 Vectorization = Literal["sync", "async"]
 
-_VECTORIZERS = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
 _EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari"}
 """Extra of operant that installs what an environment needs, by a part of its entry point."""
 
@@ -65,7 +64,7 @@ def make(
     """
     if rows < 1 or not seeds:
         raise ValueError(f"at least one row and one seed are needed, got rows={rows} and seeds={list(seeds)}")
-    if vectorization not in _VECTORIZERS:
+    if vectorization not in get_args(Vectorization):
         raise ValueError(f"vectorization must be 'sync' or 'async', got {vectorization!r}")
     row_seeds = streams.row_seeds(seeds, rows, purpose)
     resolved = resolve_backend(task, backend)
@@ -99,9 +98,12 @@ def _gymnasium_env(
     spec = _spec(task)
     if is_atari(spec):
         return Atari(spec, row_seeds, device=device)
-    copies = [partial(gymnasium.make, spec, disable_env_checker=True)] * len(row_seeds)
+    one, rows = partial(gymnasium.make, spec, disable_env_checker=True), len(row_seeds)
     try:
-        env = _VECTORIZERS[vectorization](copies, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+        if vectorization == "async":
+            env = IsolatedVectorEnv(one, rows, task=spec.id, deadline=deadline)
+        else:
+            env = SyncVectorEnv([one] * rows, copy=False, autoreset_mode=AutoresetMode.DISABLED)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ModuleNotFoundError(f"{task} needs a package that is not installed: {error}{_hint(spec)}") from error
     return GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline)
