@@ -1,4 +1,6 @@
 import dataclasses
+import multiprocessing
+import time
 
 import gymnasium
 import numpy as np
@@ -170,6 +172,40 @@ def test_evaluation_gives_the_same_numbers_twice_and_changes_nothing(backend, no
     assert torch.equal(made.learner.agent.parameters, again.learner.agent.parameters)
     made.close()
     again.close()
+
+
+class Slow(gymnasium.Env):
+    """Hangs at the end of its first episode."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        self.fresh = True
+
+    def reset(self, **_):
+        if not self.fresh:
+            time.sleep(600)
+        self.fresh = False
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, True, False, {}
+
+
+@pytest.fixture
+def slow():
+    gymnasium.register("OperantTestSlow-v0", Slow)
+    yield "OperantTestSlow-v0"
+    gymnasium.registry.pop("OperantTestSlow-v0")
+
+
+def test_environments_are_evaluated_in_worker_processes_under_the_deadline_of_the_run(slow):
+    made = experiment(slow, vectorization="async", worker_seconds=1.0)
+    with pytest.raises(RuntimeError, match=r"OperantTestSlow-v0: the worker processes of rows 0, 1 have not answered"):
+        made.evaluate(1, backend="gymnasium")
+    made.close()
+    assert not multiprocessing.active_children()
 
 
 def test_evaluation_plays_episodes_of_its_own_that_depend_on_the_seed():

@@ -7,7 +7,7 @@ import torch
 
 from operant import catalog
 from operant.control.agent import Agent
-from operant.envs import make
+from operant.envs import BatchEnv, make
 from operant.nets import compiler, programs
 from operant.runtime.evaluation import Evaluation, evaluate_policy
 from operant.runtime.experiments import learner_kind, require_no_compiling
@@ -51,11 +51,10 @@ class Experiment:
         settings = self.settings
         episodes = settings.evaluate_episodes if episodes is None else episodes
         rows = max((n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0), default=1)
-        env = make(
-            settings.task,
+        env = _make(
+            settings,
             rows,
-            settings.seeds,
-            backend=backend or settings.env_backend,  # pyright: ignore[reportArgumentType]
+            backend=backend or settings.env_backend,
             purpose="evaluation",
             device=self.learner.device,
         )
@@ -83,15 +82,7 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
         TypeError: the configuration is of another kind.
     """
     kind = learner_kind(algorithm, config)
-    env = make(
-        settings.task,
-        config.environments,
-        settings.seeds,
-        backend=settings.env_backend,
-        device=torch.device(device),
-        vectorization=settings.vectorization,
-        deadline=settings.worker_seconds,
-    )
+    env = _make(settings, config.environments, backend=settings.env_backend, device=torch.device(device))
     try:
         learner = kind(config, env, seeds=settings.seeds, budget=settings.budget)
         if compiles(learner, settings):
@@ -103,6 +94,18 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
         env.close()
         raise
     return Experiment(learner, settings)
+
+
+def _make(settings: Settings, rows: int, **options: Any) -> BatchEnv:
+    """Return environments of a run, isolated in worker processes where its settings ask for that."""
+    return make(
+        settings.task,
+        rows,
+        settings.seeds,
+        vectorization=settings.vectorization,
+        deadline=settings.worker_seconds,
+        **options,
+    )
 
 
 def compiles(learner: Any, settings: Settings) -> bool:
