@@ -20,7 +20,7 @@ from operant import catalog
 from operant.nets import compiler
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.experiments import require_no_compiling
+from operant.runtime.experiments import require_no_compiling, require_no_game
 from operant.runtime.progress import ProgressMode
 from operant.runtime.run import Run, RunError, default_run_path
 from operant.runtime.samples import keep_samples
@@ -234,6 +234,7 @@ def _resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[
     """Decide what the settings leave open: the smallest networks are fastest on one thread of the CPU."""
     if entry.chapter != "control":
         require_no_compiling(settings)
+        require_no_game(settings)
     language = entry.chapter == "language"
     large = language and not _chapter(entry).built_in(config)
     device = settings.device

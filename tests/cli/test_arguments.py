@@ -155,7 +155,14 @@ def test_no_parameter_of_an_algorithm_is_called_like_an_option(algorithm):
     )
 
 
-ENVIRONMENTS_ONLY = ("--env-backend", "--vectorization", "--worker-seconds", "--evaluate-episodes")
+ENVIRONMENTS_ONLY = (
+    "--env-backend",
+    "--vectorization",
+    "--worker-seconds",
+    "--clip-rewards",
+    "--episodic-life",
+    "--evaluate-episodes",
+)
 
 
 def test_options_about_environments_are_hidden_from_language_models(capsys):
@@ -163,10 +170,16 @@ def test_options_about_environments_are_hidden_from_language_models(capsys):
         with pytest.raises(SystemExit, match="0"):
             parse_training([*arguments, "--help"])
         out = capsys.readouterr().out
-        assert [flag in out for flag in ENVIRONMENTS_ONLY] == [there] * 4
+        assert [flag in out for flag in ENVIRONMENTS_ONLY] == [there] * len(ENVIRONMENTS_ONLY)
         assert "--evaluate-every" in out
     with pytest.raises(SystemExit, match="2"):
         parse_training(["sft", "arithmetic", "--env-backend", "tensor"])
+
+
+def test_games_of_atari_have_options_of_their_own():
+    assert parse_training(["ppo", "ALE/Pong-v5"])[0].settings().items() >= {"clip_rewards": True}.items()
+    options, _ = parse_training(["ppo", "ALE/Pong-v5", "--no-clip-rewards", "--episodic-life"])
+    assert options.settings().items() >= {"clip_rewards": False, "episodic_life": True}.items()
 
 
 def test_a_data_set_stands_for_the_task():

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from operant import catalog
-from operant.control import PPOConfig, assemble, configuration, ppo
-from operant.envs import make
+from operant.control import A3CConfig, PPOConfig, assemble, configuration, ppo
+from operant.envs import Atari, make
 from operant.runtime.evaluation import evaluate_policy
 from operant.runtime.settings import Settings
 
@@ -206,6 +206,30 @@ def test_environments_are_evaluated_in_worker_processes_under_the_deadline_of_th
         made.evaluate(1, backend="gymnasium")
     made.close()
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("config", [SMALL, A3CConfig(workers=1, hidden=(4,))], ids=["ppo", "a3c"])
+def test_games_are_made_as_the_settings_say(config):
+    pytest.importorskip("ale_py")
+    name = "ppo" if config is SMALL else "a3c"
+    settings = Settings(name, "ALE/Qbert-v5", seeds=(3,), clip_rewards=False, episodic_life=True)
+    made = assemble(catalog.find(name), settings, config, device="cpu")
+    env = made.learner.make_env(0) if name == "a3c" else made.learner.agent.collector.env
+    assert isinstance(env, Atari)
+    assert (env.clip_rewards, env.episodic_life) == (False, True)
+    env.close()
+    made.close()
+
+
+def test_whole_games_are_scored_whatever_training_makes_of_lives_and_rewards():
+    pytest.importorskip("ale_py")
+    changes = [{}, {"clip_rewards": False, "episodic_life": True}]
+    plain, changed = (experiment("ALE/Qbert-v5", **change) for change in changes)
+    score = plain.evaluate(1)
+    assert changed.evaluate(1) == score
+    assert max(score.scores) > 25.0, "rewards are multiples of 25"
+    plain.close()
+    changed.close()
 
 
 def test_evaluation_plays_episodes_of_its_own_that_depend_on_the_seed():

@@ -109,6 +109,8 @@ def test_a_module_is_imported_for_the_environments_it_registers(tmp_path, monkey
         ({"vectorization": "threads"}, "'threads'"),
         ({"task": "FrozenLake-v1", "backend": "tensor"}, r"no tensor environment; .*Acrobot-v1, CartPole-v1"),
         ({"backend": "gymnasium", "dtype": torch.float64}, "float64"),
+        ({"episodic_life": True}, r"only games of Atari .*'CartPole-v1' with 'tensor': leave out .*episodic_life=True"),
+        ({"task": "FrozenLake-v1", "clip_rewards": False}, r"only games .*'FrozenLake-v1' .*leave out clip_rewards=F"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):

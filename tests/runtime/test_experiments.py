@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from operant.catalog import Algorithm
-from operant.runtime.experiments import configuration, learner_kind, require_no_compiling
+from operant.runtime.experiments import configuration, learner_kind, require_no_compiling, require_no_game
 from operant.runtime.settings import Settings
 
 
@@ -90,3 +90,10 @@ def test_nothing_to_compile_is_no_fault(choice):
 def test_compiling_nothing_is_refused():
     with pytest.raises(ValueError, match=r"reinforce has no update that could be compiled: .*'on'"):
         require_no_compiling(Settings("reinforce", "CartPole-v1", compile="on"))
+
+
+@pytest.mark.parametrize("changes", [{"clip_rewards": False}, {"episodic_life": True}])
+def test_settings_of_games_are_refused_by_who_plays_none(changes):
+    require_no_game(Settings("sft", "arithmetic"))
+    with pytest.raises(ValueError, match=r"sft plays no games of Atari: leave out clip_rewards=.* and episodic_life="):
+        require_no_game(Settings("sft", "arithmetic", **changes))

@@ -31,6 +31,8 @@ def test_defaults_are_good():
         ({"checkpoint_seconds": float("nan")}, "checkpoint_seconds"),
         ({"checkpoint_seconds": "60"}, r"checkpoint_seconds must be in \[0, inf\), got '60'"),
         ({"worker_seconds": 0.0}, r"worker_seconds must be in \(0, inf\), got 0\.0"),
+        ({"clip_rewards": "no"}, "clip_rewards must be true or false, got 'no'"),
+        ({"episodic_life": 1}, "episodic_life must be true or false, got 1"),
         ({"vectorization": "threads"}, "vectorization must be sync or async, got 'threads'"),
         ({"precision": "low"}, "precision must be highest, high or medium, got 'low'"),
         ({"compile": "yes"}, "compile must be auto, on or off, got 'yes'"),

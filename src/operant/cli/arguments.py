@@ -89,6 +89,8 @@ class LanguageTrainOptions(TrainOptions):
     env_backend: Annotated[Literal["auto", "tensor", "gymnasium"], *_NOT_A_FLAG] = "auto"
     vectorization: Annotated[Literal["sync", "async"], *_NOT_A_FLAG] = "sync"
     worker_seconds: Annotated[float, *_NOT_A_FLAG] = 120.0
+    clip_rewards: Annotated[bool, *_NOT_A_FLAG] = True
+    episodic_life: Annotated[bool, *_NOT_A_FLAG] = False
     evaluate_episodes: Annotated[int, *_NOT_A_FLAG] = 20
 
     count: Annotated[int, tyro.conf.arg(name="seeds")] = 1

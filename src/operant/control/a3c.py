@@ -34,7 +34,7 @@ from torch import Tensor
 from operant import streams
 from operant.control.a2c import A2C, DIAGNOSTICS, A2CConfig
 from operant.control.agent import Agent, Scaling
-from operant.envs import BatchEnv, EnvPool, TensorEnv, make
+from operant.envs import Atari, BatchEnv, EnvPool, TensorEnv, make
 from operant.nets import OPTIMIZERS, Spec
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics, all_or_nothing
@@ -307,12 +307,14 @@ class A3C:
         self.shared = Shared(
             parameters, {name: tensor.share_memory_() for name, tensor in moments.items()}, counts.share_memory_()
         )
+        game = {"clip_rewards": env.clip_rewards, "episodic_life": env.episodic_life} if isinstance(env, Atari) else {}
         self.make_env = make_env or partial(
             _make_env,
             env.task,
             _registration(env.task),
             config.environments,
             "tensor" if isinstance(env, TensorEnv) else "envpool" if isinstance(env, EnvPool) else "gymnasium",
+            **game,
         )
         self.crew: Crew | None = None
 
@@ -379,7 +381,7 @@ def _registration(task: str) -> EnvSpec | None:
     return spec if spec is not None and isinstance(spec.entry_point, str) else None
 
 
-def _make_env(task: str, spec: EnvSpec | None, rows: int, backend: Any, seed: int) -> BatchEnv:
+def _make_env(task: str, spec: EnvSpec | None, rows: int, backend: Any, seed: int, **game: Any) -> BatchEnv:
     if spec is not None:
         gymnasium.registry.setdefault(task, spec)
-    return make(task, rows, [seed], backend=backend)
+    return make(task, rows, [seed], backend=backend, **game)

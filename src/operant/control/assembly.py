@@ -82,7 +82,14 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
         TypeError: the configuration is of another kind.
     """
     kind = learner_kind(algorithm, config)
-    env = _make(settings, config.environments, backend=settings.env_backend, device=torch.device(device))
+    env = _make(
+        settings,
+        config.environments,
+        backend=settings.env_backend,
+        device=torch.device(device),
+        clip_rewards=settings.clip_rewards,
+        episodic_life=settings.episodic_life,
+    )
     try:
         learner = kind(config, env, seeds=settings.seeds, budget=settings.budget)
         if compiles(learner, settings):

@@ -87,8 +87,8 @@ class Atari:
 
     One step is four frames of the game (Mnih et al. 2015), each picture the larger of the last two frames. The last
     action is repeated with the probability that the game is registered with, 0.25 for `ALE/*-v5` (Machado et al. 2018,
-    "Revisiting the Arcade Learning Environment", section 5). Rewards are clipped to [-1, 1]; `Step.score` is what the
-    game says. Its state is restored by playing the episodes again, since every one starts from a seed of its own.
+    "Revisiting the Arcade Learning Environment", section 5). `Step.score` is what the game says, however rewards are
+    clipped. Its state is restored by playing the episodes again, since every one starts from a seed of its own.
 
     Attributes:
         task: the Gymnasium id.
@@ -97,6 +97,8 @@ class Atari:
         action_space: the actions that the game tells apart.
         device: where observations live and actions are expected.
         always_valid: true.
+        clip_rewards: whether rewards are clipped.
+        episodic_life: whether losing a life is terminal.
     """
 
     always_valid = True
@@ -125,7 +127,7 @@ class Atari:
         """
         self._games = Games(spec, len(seeds))
         self._env = GymnasiumEnv(self._games, seeds, task=spec.id, device=device)
-        self._clip, self._episodic_life = clip_rewards, episodic_life
+        self.clip_rewards, self.episodic_life = clip_rewards, episodic_life
         self.task, self.rows, self.device = spec.id, len(seeds), self._env.device
         self.observation_space: gymnasium.Space[Any] = self._env.observation_space
         self.action_space: gymnasium.Space[Any] = self._env.action_space
@@ -137,9 +139,9 @@ class Atari:
     def step(self, actions: Tensor) -> Step:
         """Apply one action a row, int64 `[B]`."""
         step = self._env.step(actions)
-        if self._clip:
+        if self.clip_rewards:
             step = step._replace(reward=step.reward.clamp(-1.0, 1.0))
-        if self._episodic_life and self._games.lost.any():
+        if self.episodic_life and self._games.lost.any():
             step = step._replace(terminated=step.terminated | torch.from_numpy(self._games.lost).to(self.device))
         return step
 

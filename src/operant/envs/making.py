@@ -39,6 +39,8 @@ def make(
     dtype: torch.dtype = torch.float32,
     vectorization: Vectorization = "sync",
     deadline: float = DEADLINE,
+    clip_rewards: bool = True,
+    episodic_life: bool = False,
 ) -> BatchEnv:
     """Return `len(seeds) * rows` copies of a task, ordered as `[S, N]` flattened.
 
@@ -57,9 +59,12 @@ def make(
         vectorization: of the backend "gymnasium": "sync" runs in this process, "async" in one process a row. Games of
             Atari run in threads of their own (see `operant.envs.Atari`).
         deadline: seconds that such a process may take for one answer.
+        clip_rewards: for games of Atari, see `operant.envs.Atari`.
+        episodic_life: likewise.
 
     Raises:
-        ValueError: an argument is out of its range, or the task is unknown, out of date or has no tensor environment.
+        ValueError: an argument is out of its range, or the task is unknown, out of date, has no tensor environment, or
+            is not a game of Atari where such is asked for.
         ModuleNotFoundError: the task needs a package that is not installed.
     """
     if rows < 1 or not seeds:
@@ -68,13 +73,22 @@ def make(
         raise ValueError(f"vectorization must be 'sync' or 'async', got {vectorization!r}")
     row_seeds = streams.row_seeds(seeds, rows, purpose)
     resolved = resolve_backend(task, backend)
+    game = resolved == "gymnasium" and is_atari(_spec(task))
+    if not game and (episodic_life or not clip_rewards):
+        raise ValueError(
+            f"only games of Atari such as ALE/Pong-v5, with the backend 'gymnasium', have clip_rewards and "
+            f"episodic_life, but the task is {task!r} with {resolved!r}: leave out clip_rewards={clip_rewards} and "
+            f"episodic_life={episodic_life}"
+        )
     if resolved == "tensor":
         return TENSOR_ENVS[task](row_seeds, device=device, dtype=dtype)
     if dtype is not torch.float32:
         raise ValueError(f"Gymnasium environments have observations of torch.float32, got dtype={dtype}")
     if resolved == "envpool":
         return EnvPool(_spec(task), row_seeds, device=device)
-    return _gymnasium_env(task, row_seeds, device, vectorization, deadline)
+    if game:
+        return Atari(_spec(task), row_seeds, device=device, clip_rewards=clip_rewards, episodic_life=episodic_life)
+    return _gymnasium_env(_spec(task), row_seeds, device, vectorization, deadline)
 
 
 def resolve_backend(task: str, backend: Backend) -> Literal["tensor", "gymnasium", "envpool"]:
@@ -93,11 +107,8 @@ def resolve_backend(task: str, backend: Backend) -> Literal["tensor", "gymnasium
 
 
 def _gymnasium_env(
-    task: str, row_seeds: Sequence[int], device: str | torch.device, vectorization: Vectorization, deadline: float
-) -> BatchEnv:
-    spec = _spec(task)
-    if is_atari(spec):
-        return Atari(spec, row_seeds, device=device)
+    spec: EnvSpec, row_seeds: Sequence[int], device: str | torch.device, vectorization: Vectorization, deadline: float
+) -> GymnasiumEnv:
     one, rows = partial(gymnasium.make, spec, disable_env_checker=True), len(row_seeds)
     try:
         if vectorization == "async":
@@ -105,7 +116,7 @@ def _gymnasium_env(
         else:
             env = SyncVectorEnv([one] * rows, copy=False, autoreset_mode=AutoresetMode.DISABLED)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise ModuleNotFoundError(f"{task} needs a package that is not installed: {error}{_hint(spec)}") from error
+        raise ModuleNotFoundError(f"{spec.id} needs a package that is not installed: {error}{_hint(spec)}") from error
     return GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline)
 
 

@@ -46,6 +46,19 @@ def require_no_compiling(settings: Settings) -> None:
         raise ValueError(f"{settings.algorithm} has no update that could be compiled: leave compile at auto, got 'on'")
 
 
+def require_no_game(settings: Settings) -> None:
+    """Refuse the settings of games of Atari for an algorithm that cannot play any.
+
+    Raises:
+        ValueError: `Settings.clip_rewards` or `Settings.episodic_life` is not as it is by default.
+    """
+    if settings.episodic_life or not settings.clip_rewards:
+        raise ValueError(
+            f"{settings.algorithm} plays no games of Atari: leave out clip_rewards={settings.clip_rewards} and "
+            f"episodic_life={settings.episodic_life}"
+        )
+
+
 def learner_kind(algorithm: Algorithm, config: Any) -> Any:
     """Return the class of an algorithm's learner, for a configuration of the algorithm's own kind.
 

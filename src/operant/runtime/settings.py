@@ -40,6 +40,12 @@ class Settings:
     worker_seconds: float = 120.0
     """Seconds that a worker process may take for one answer before training ends with an error that names it."""
 
+    clip_rewards: bool = True
+    """For games of Atari: whether rewards are clipped to [-1, 1] in training; scores never are."""
+
+    episodic_life: bool = False
+    """For games of Atari: whether losing a life ends an episode in training; what is scored are whole games."""
+
     device: str = "auto"
     """Where to compute: cpu, cuda, cuda:1, mps, xpu, or auto: the CPU for small networks, a GPU, if there is one, for
     pretrained language models."""
@@ -83,6 +89,9 @@ class Settings:
             precision=("highest", "high", "medium"),
             compile=("auto", "on", "off"),
         )
+        for name in ("clip_rewards", "episodic_life"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
         for name in ("algorithm", "task"):
             if not getattr(self, name).strip():
                 raise ValueError(f"{name} must be named, got {getattr(self, name)!r}")
