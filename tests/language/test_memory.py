@@ -10,7 +10,7 @@ from operant import api
 from operant.language import memory
 from operant.language.configs import LanguageConfig, ModelOptions, SamplingConfig
 from operant.language.engines import NativeEngine, Sampling
-from operant.language.memory import Memory, available, estimate, readable, report
+from operant.language.memory import Memory, estimate, report
 from operant.language.models import Reference, finish, load
 from operant.language.packing import Sample
 from operant.language.rewards import combine
@@ -177,22 +177,6 @@ def test_too_little_memory_is_a_warning_that_says_what_helps(make_model, caplog,
     assert record.levelno == logging.WARNING
     assert re.search(hint, record.getMessage()), record.getMessage()
     assert "9.77 KiB are free" in record.getMessage()
-
-
-def test_what_is_free():
-    free = available(torch.device("cpu"))
-    assert free is None or free >= 0
-    assert available(torch.device("meta")) is None
-    if sys.platform == "linux":
-        assert free is not None
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (1023, "1.02e+03 B"), (2048, "2 KiB"), (3.5 * 2**20, "3.5 MiB"), (2**41, "2.05e+03 GiB")],
-)
-def test_sizes_are_readable(size, text):
-    assert readable(size) == text
 
 
 MEASURED = """

@@ -1,3 +1,4 @@
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from operant.runtime import replay as memory
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.encoding import flatten
+from operant.runtime.memory import available
 from operant.runtime.replay import SEGMENT, Replay
 from operant.runtime.rollouts import Rollout
 from operant.state import clone
@@ -310,3 +312,32 @@ def test_a_state_of_another_shape_is_refused(shape):
 def test_a_capacity_below_one_step_is_refused():
     with pytest.raises(ValueError, match="capacity must hold one step of all 4 environments of a seed, got 3"):
         Replay(seeds=1, rows=4, capacity=3)
+
+
+def test_a_memory_that_does_not_fit_is_refused_before_it_fills_up():
+    free = available(torch.device("cpu"))
+    if free is None:
+        pytest.skip("nothing tells how much memory there is")
+    story, actions = rollout(2, 2, 1)
+    size = 12 + 8 + 4 + 12 + 1 + 1 + 1
+    held = Replay(seeds=2, rows=1, capacity=free // size)  # of each seed: twice what there is
+    with pytest.raises(ValueError, match=r"for each of 2 seeds needs .* are available on cpu: lower the capacity"):
+        held.add(story, actions)
+    assert not held.fields
+    Replay(seeds=2, rows=1, capacity=free // size // 1000).add(story, actions)
+
+
+def test_what_a_memory_held_makes_room_for_what_it_loads():
+    left = []
+
+    class Watched(Replay):
+        def _require_room(self, size):
+            left.append([array() for array in before])
+            super()._require_room(size)
+
+    before = []
+    held = Watched(seeds=1, rows=1, capacity=8)
+    held.add(*rollout(4, 1, 1))
+    state, before = clone(held.state_dict()), [weakref.ref(array) for array in held._arrays.values()]
+    held.load_state_dict(state)
+    assert left == [[], [None] * len(before)]

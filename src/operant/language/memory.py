@@ -18,7 +18,6 @@ process was between 1 and 1.5 times the estimate.
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -31,6 +30,7 @@ from operant.language.models import LanguageModel
 from operant.language.packing import Sample, pack
 from operant.language.stepping import Stepper
 from operant.ops.vocabulary import CPU_TILE, DEVICE_TILE, KEPT
+from operant.runtime.memory import available, readable
 
 logger = logging.getLogger(__name__)
 
@@ -112,31 +112,6 @@ def report(learners: Sequence[Any], config: LanguageConfig, *, tokens: int, cach
             "" if config.gradient_checkpointing else ", add --gradient-checkpointing",
         )
     return memory
-
-
-def available(device: torch.device) -> int | None:
-    """Return the free memory of a device in bytes; None if nothing tells."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    if device.type != "cpu":
-        return None
-    found = []
-    if (table := Path("/proc/meminfo")).exists():
-        sizes = dict(line.split(":", 1) for line in table.read_text().splitlines())
-        found.append(int(sizes["MemAvailable"].split()[0]) * 1024)
-    limit, used = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
-    if limit.exists() and (most := limit.read_text().strip()) != "max":
-        found.append(int(most) - int(used.read_text()))
-    return max(0, min(found)) if found else None
-
-
-def readable(size: float) -> str:
-    """Return a number of bytes with a unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} GiB"
 
 
 def _parts(things: Iterable[Any], seen: set[int]) -> Iterator[Any]:

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from operant.runtime.memory import available, readable
 from operant.runtime.rollouts import Rollout
 from operant.state import Part, State, copy_into
 
@@ -65,7 +66,7 @@ class Replay:
         fields: what is held, each `[length, S, N, ...]`.
 
     Raises:
-        ValueError: the capacity is less than one step of all environments.
+        ValueError: the capacity is less than one step of all environments; or, when all is allocated, more than fits.
     """
 
     def __init__(self, *, seeds: int, rows: int, capacity: int, device: str | torch.device = "cpu") -> None:
@@ -135,6 +136,7 @@ class Replay:
     def _allocate(self, entries: Mapping[str, Tensor]) -> None:
         """Make room for what has the types and shapes of `entries` `[T, S, N, ...]`, and for what is valid: all."""
         shape = (self.length, self.seeds, self.rows)
+        self._require_room(1 + sum(math.prod(entry.shape[3:]) * entry.itemsize for entry in entries.values()))
         self.fields = {
             name: torch.zeros(*shape, *entry.shape[3:], dtype=entry.dtype, device=self.device)
             for name, entry in entries.items()
@@ -142,6 +144,17 @@ class Replay:
         self.fields["valid"] = torch.ones(shape, dtype=torch.bool, device=self.device)
         self._flat = {name: field.flatten(0, 2) for name, field in self.fields.items()}
         self._arrays = {name: _array(field) for name, field in self.fields.items()}
+
+    def _require_room(self, size: int) -> None:
+        """Refuse what does not fit, `size` bytes a transition: the system hands out pages only as they fill up."""
+        transitions = self.length * self.rows
+        needed, free = transitions * self.seeds * size, available(self.device)
+        if free is not None and needed > free:
+            raise ValueError(
+                f"a replay memory of {transitions} transitions for each of {self.seeds} seeds needs {readable(needed)}"
+                f", but {readable(free)} are available on {self.device}: lower the capacity, to less than "
+                f"{free // (self.seeds * size)}, or train fewer seeds at once"
+            )
 
     def _write(self, entries: Mapping[str, Tensor], steps: int) -> None:
         """Write the last `length` of some steps where they belong: one stretch, or two around the end of the ring."""
@@ -250,7 +263,8 @@ class Replay:
         """
         self.added, self._gaps = state["added"], state["gaps"]
         segments = state["segments"]
-        self.fields, self._flat, self._marks, self._marked = {}, {}, [], self.added
+        self.fields, self._flat, self._arrays = {}, {}, {}
+        self._marks, self._marked = [], self.added
         if segments:
             self._allocate(segments[0])
         for start, segment in zip(range(0, self.filled, SEGMENT), segments, strict=True):

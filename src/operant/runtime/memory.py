@@ -1,0 +1,44 @@
+"""How much memory there is: `available`, `readable`."""
+
+from pathlib import Path
+
+import torch
+
+_GROUP = Path("/sys/fs/cgroup")
+
+
+def available(device: torch.device) -> int | None:
+    """Return the memory of a device that can be had, in bytes; None if nothing tells."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+    if device.type != "cpu":
+        return None
+    found = [] if (left := left_to_group(_GROUP)) is None else [left]
+    if (table := Path("/proc/meminfo")).exists():
+        found.append(_counts(table, ":")["MemAvailable"] * 1024)
+    return max(0, min(found)) if found else None
+
+
+def left_to_group(folder: Path) -> int | None:
+    """Return what a control group (version 2) may still use, in bytes, which may be negative; None without a limit."""
+    limit = folder / "memory.max"
+    if not limit.exists() or (most := limit.read_text().strip()) == "max":
+        return None
+    counts = _counts(folder / "memory.stat", " ")
+    files = counts["active_file"] + counts["inactive_file"]  # copies of what is on disk, given up when needed
+    return int(most) - int((folder / "memory.current").read_text()) + files
+
+
+def _counts(file: Path, separator: str) -> dict[str, int]:
+    lines = (line.split(separator, 1) for line in file.read_text().splitlines())
+    return {name: int(rest.split()[0]) for name, rest in lines}
+
+
+def readable(size: float) -> str:
+    """Return a number of bytes with a unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} GiB"
