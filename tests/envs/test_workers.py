@@ -77,6 +77,13 @@ def complain(_):
     raise TwoWordsError("no", "power")
 
 
+def whisper(_):
+    class LocalError(Exception):
+        """Cannot be found by its name."""
+
+    raise LocalError("no light")
+
+
 def widen(env):
     env.action_space = spaces.Box(-3, 3, (1,), np.float32)
 
@@ -166,8 +173,11 @@ def test_a_mistake_in_making_an_environment_shows_where_it_was_made():
     assert "in divide" in "".join(error.__notes__)
 
 
-def test_a_mistake_that_cannot_be_sent_is_told_by_its_text():
-    assert_fails(RuntimeError, "TwoWordsError: no power", complain)
+@pytest.mark.filterwarnings("ignore:.*ERROR")
+@pytest.mark.parametrize("where", ["", "-1$"])
+@pytest.mark.parametrize(("happening", "text"), [(complain, "TwoWordsError: no power"), (whisper, "LocalError: no li")])
+def test_a_mistake_that_cannot_be_sent_is_told_by_its_text(happening, text, where):
+    assert_fails(RuntimeError, text, happening, where)
 
 
 @pytest.mark.filterwarnings("ignore:.*ERROR")

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import multiprocessing.connection
-import pickle
 import queue
 import time
 import traceback
@@ -11,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import gymnasium
@@ -216,7 +216,7 @@ def _work(index: int, made: Any, pipe: Connection, *rest: Any) -> None:
 def _sendable(error: Exception) -> Exception:
     """Return an error with the place where it was raised; one of the same text if it cannot be pickled."""
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - what was pickled here
+        ForkingPickler.loads(ForkingPickler.dumps(error))  # pyright: ignore[reportAttributeAccessIssue] - a function
     except Exception:
         error = RuntimeError(f"{type(error).__name__}: {error}")
     error.add_note(f"In a worker process:\n{traceback.format_exc()}")
