@@ -1,12 +1,14 @@
 """PPO on CartPole-v1 beside Stable-Baselines3, in one process and on one thread.
 
-Two questions, each answered by medians over rounds in which every competitor has its turn:
+Three questions, each answered by medians over rounds in which every competitor has its turn:
 
 - How many environment steps a second, with the hyperparameters of RL Baselines3 Zoo (8 environments, 32 steps, one
   batch of 256, 20 epochs) for both, and with operant's own preset?
 - How long from the first environment step to a solved task, compilation included? Solved is the first of the
   evaluations, one each 2 % of the budget, whose 20 greedy episodes of Gymnasium's environment have a mean of 475 or
   more. Evaluations are not timed, and are the same for both.
+- What do 16 seeds as one program cost, beside one, with 8 tensor environments a seed, 32 steps, 4 epochs, and one
+  minibatch or four? Here the clock is the processor's of this process, and both take their iterations in turn.
 
     python benchmarks/ppo.py [--rounds 5] [--seeds 5] [--json]
 """
@@ -29,12 +31,16 @@ from stable_baselines3.common.env_util import make_vec_env
 import operant
 from operant.control import PPO, PPOConfig
 from operant.envs import make
+from operant.nets import programs
 
 TASK = "CartPole-v1"
 BUDGET = 100_000
 SOLVED = 475.0
 ZOO: PPOConfig = operant.configure("ppo", TASK, preset="zoo")
 OWN: PPOConfig = operant.configure("ppo", TASK)
+
+MANY, WARM_UP = 16, 5
+"""Seeds as one program, and iterations before the clock starts."""
 
 Choose = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 
@@ -102,6 +108,25 @@ def speed(config: PPOConfig, seeds: int, backend: str, seconds: float) -> float:
     rate = (ppo.consumed - steps) * seeds / (time.perf_counter() - start)
     ppo.agent.collector.env.close()
     return rate
+
+
+def cost_of_seeds(minibatches: int, compiled: bool, iterations: int) -> float:
+    """Return the median ratio of the processor times of an iteration of 16 seeds and of one."""
+    config = operant.configure("ppo", TASK, preset="zoo", epochs=4, minibatches=minibatches)
+    one, many = (learner(config, range(count), "tensor") for count in (1, MANY))
+    ratios: list[float] = []
+    for ppo in (one, many):
+        for program in programs(ppo):
+            program.compiled = compiled
+    for turn in range(WARM_UP + iterations):
+        seconds: list[float] = []
+        for ppo in (one, many):
+            start = time.process_time()
+            ppo.iterate()
+            seconds.append(time.process_time() - start)
+        if turn >= WARM_UP:
+            ratios.append(seconds[1] / seconds[0])
+    return statistics.median(ratios)
 
 
 def mean_return(choose: Choose, episodes: int = 20) -> float:
@@ -219,8 +244,16 @@ def main() -> None:
     for name, values in times.items():
         print(f"{name:34}{statistics.median(values):10.2f}   {', '.join(f'{value:.2f}' for value in values)}")
     print(f"{'ratio':34}{peer_time / own_time:10.1f}")
+    costs = {
+        f"4 epochs of {minibatches}{', compiled' * compiled}": cost_of_seeds(minibatches, compiled, 10 * args.rounds)
+        for minibatches in (1, 4)
+        for compiled in (False, True)
+    }
+    print(f"\n{f'cost of {MANY} seeds, in that of one':34}{'median':>10}")
+    for name, ratio in costs.items():
+        print(f"{name:34}{ratio:10.1f}")
     if args.json:
-        print(json.dumps({"steps_per_second": speeds, "seconds_until_solved": times}))
+        print(json.dumps({"steps_per_second": speeds, "seconds_until_solved": times, "cost_of_seeds": costs}))
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ TASK, HIDDEN, BATCH, WARMUP = "Pendulum-v1", (256, 256), 256, 100
 OBSERVATION, ACTION = 3, 1
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {"sac": (SAC, SACConfig), "td3": (TD3, TD3Config)}
 SIDE, PRODUCTS = 256, 10
-VARIANTS = ("highest", "medium", "compiled")
-"""Precision of matrix products, as the updates are written; and the highest with compiled updates."""
+VARIANTS = ("highest", "medium", "compiled", "compiled, medium")
+"""Precision of matrix products, the highest where none is named; and whether updates are compiled."""
 
 PEER = """
 import os, sys, time
@@ -112,14 +112,14 @@ def learner(name: str, seeds: int, variant: str) -> Any:
     settings = config(warmup=WARMUP, capacity=100_000, hidden=HIDDEN, batch=BATCH, rounds=10)
     made = kind(settings, make(TASK, 1, range(seeds), backend="gymnasium"), seeds=range(seeds), budget=10**6)
     for program in programs(made):
-        program.compiled = variant == "compiled"
+        program.compiled = "compiled" in variant
     made.iterate()
     return made
 
 
 def choose(variant: str) -> None:
     """Set the precision of a variant."""
-    torch.set_float32_matmul_precision("medium" if variant == "medium" else "highest")
+    torch.set_float32_matmul_precision("medium" if "medium" in variant else "highest")
 
 
 def matrix_seconds(variant: str) -> float:

@@ -18,6 +18,7 @@ LARGE = {**ALTERNATING, "batch": 256, "hidden": (128,)}
 ON_POLICY = {"environments": 4, "steps": 8, "hidden": (16, 16)}
 PPO = {**ON_POLICY, "epochs": 2, "minibatches": 2}
 DQN = {"environments": 4, "train_every": 8, "updates": 2, "batch": 16, "warmup": 32, "capacity": 500, "hidden": (16,)}
+LARGE_PPO = {**PPO, "steps": 64, "minibatches": 1, "hidden": (64,)}
 CASES = [
     ("sac", "Pendulum-v1", ALTERNATING),
     ("td3", "Pendulum-v1", ALTERNATING),
@@ -27,10 +28,12 @@ CASES = [
     ("sac-discrete", "CartPole-v1", LARGE),
     ("ppo", "CartPole-v1", {**PPO, "anneal": "both", "target_kl": 0.5}),
     ("ppo-penalty", "Pendulum-v1", PPO),
+    ("ppo-penalty", "CartPole-v1", LARGE_PPO),
     ("a2c", "CartPole-v1", ON_POLICY),
     ("prioritised-dqn", "CartPole-v1", {**DQN, "dueling": True, "double": True}),
     ("dqn", "operant/PixelCatch-v0", {**DQN, "environments": 2}),
 ]
+NAMES = [f"{a}-{t[-8:]}{'-large' * (v in (LARGE, LARGE_PPO))}" for a, t, v in CASES]
 
 
 def learner(algorithm, task, values, choice="on", budget=10_000):
@@ -47,7 +50,9 @@ def parameters(made):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("algorithm", "task", "values"), CASES, ids=[f"{a}-{t[-8:]}{'-large' * (v is LARGE)}" for a, t, v in CASES]
+    ("algorithm", "task", "values"),
+    CASES,
+    ids=[f"{a}-{t[-8:]}{'-large' * (v in (LARGE, LARGE_PPO))}" for a, t, v in CASES],
 )
 def test_a_compiled_update_is_that_of_the_paper_too(algorithm, task, values):
     plain, compiled = (learner(algorithm, task, values, choice) for choice in ("off", "on"))
@@ -65,7 +70,9 @@ def test_a_compiled_update_is_that_of_the_paper_too(algorithm, task, values):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("algorithm", "task", "values"), [CASES[0], CASES[3], CASES[6]], ids=["sac", "sac-large", "ppo"]
+    ("algorithm", "task", "values"),
+    [CASES[0], CASES[3], CASES[6], CASES[8]],
+    ids=["sac", "sac-large", "ppo", "ppo-large"],
 )
 def test_a_compiled_run_resumes_exactly(algorithm, task, values, tmp_path):
     assert_resumes_exactly(lambda: learner(algorithm, task, values), tmp_path)
@@ -80,6 +87,21 @@ def test_seeds_are_improved_one_by_one_where_their_layers_are_large(values, seed
         obs = torch.linspace(-1, 1, 30).view(1, 10, 3)
         torch.testing.assert_close(row.policy(obs)[0], made.policy(obs.expand(2, -1, -1))[seed])
         assert all(part.data_ptr() == made.parameters[name][seed].data_ptr() for name, part in row.parameters.items())
+
+
+@pytest.mark.parametrize(("values", "seeds"), [(LARGE_PPO, 2), ({**LARGE_PPO, "shared": True}, 0), (PPO, 0)])
+def test_seeds_of_ppo_are_improved_one_by_one_where_their_layers_are_large(values, seeds):
+    made = learner("ppo", "CartPole-v1", values, choice="off")
+    rows = made.one_by_one()
+    assert len(rows) == seeds
+    batch = made.judge(made.agent.collect(made.config.steps))
+    gradient, _ = made.gradient(batch, made.agent.networks.free, 1.0, False)
+    for seed, row in enumerate(rows):
+        alone = batch.map(lambda part, seed=seed: part[seed : seed + 1])
+        free = row.agent.networks.free
+        method = vars(type(row))["gradient"].method  # what a program of the row computes
+        torch.testing.assert_close(method(row, alone, free, 1.0, False)[0][0], gradient[seed])
+        assert row.agent.parameters.data_ptr() == made.agent.parameters[seed].data_ptr()
 
 
 def test_long_runs_are_compiled_if_there_is_a_compiler(monkeypatch):

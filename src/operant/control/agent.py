@@ -1,6 +1,7 @@
 """What acts in the environments of an on-policy method: `Agent`; and its experience, ready for updates: `Samples`."""
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from operator import itemgetter
 from typing import Any, Self
@@ -87,6 +88,13 @@ class Agent:
         self.networks = shape.bind(self.parameters)
         self.streams = [streams.torch_generator(seed, "policy", device=env.device) for seed in seeds]
         self.graph: Graph[dict[str, Any]] | None = None
+
+    def alone(self, seed: int) -> Self:
+        """Return an agent whose networks are those of the seed in one place alone, sharing their memory."""
+        agent = copy(self)
+        agent.parameters = self.parameters[seed : seed + 1]
+        agent.networks = self.networks.shape.bind(agent.parameters)
+        return agent
 
     @torch.no_grad()
     def collect(self, steps: int) -> Rollout:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from operant.control.experience import DROPPED, Act, Experience
-from operant.nets import Activation, Ensemble, StackedAdam
+from operant.nets import Activation, Ensemble, StackedAdam, outgrows_cache
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.replay import Transitions
@@ -18,8 +18,6 @@ from operant.state import State, clone, copy_into, generator_state, set_generato
 
 Descent = tuple[Mapping[str, Tensor], dict[str, Tensor]]
 """Gradients `[S, P]` of the parameters of some names, and what there is to report."""
-CACHED = 2**15
-"""Numbers in a layer of one seed from which on several seeds are improved one after the other: 128 KiB of float32."""
 RETURN, LENGTH, EPISODES = "rollout/episode_return", "rollout/episode_length", "rollout/episodes"
 
 
@@ -161,11 +159,8 @@ class Alternating(ABC, Generic[C]):
 
     def one_by_one(self) -> list[Self]:
         """Return a learner of each seed alone for compiled updates, where the layers of all outgrow the cache."""
-        if (
-            len(self.seeds) == 1
-            or self.device.type != "cpu"
-            or self.config.batch * max(self.config.hidden, default=1) < CACHED
-        ):
+        numbers = self.config.batch * max(self.config.hidden, default=1)
+        if not outgrows_cache(self.device, rows=len(self.seeds), numbers=numbers):
             return []
         learners = [copy(self) for _ in self.seeds]
         for seed, learner in enumerate(learners):

@@ -14,9 +14,10 @@ update too (dual descent, `beta_rounds`), where the paper adapts it for the next
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from operant import ops, streams
 from operant.control import presets
 from operant.control.agent import Agent, Samples, Scaling
 from operant.envs import BatchEnv
-from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable
+from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, outgrows_cache
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.rollouts import Rollout
@@ -213,6 +214,18 @@ class PPO:
         """How many gradient steps the whole run takes."""
         config = self.config
         return self.budget // (config.steps * config.environments) * config.epochs * config.minibatches
+
+    def one_by_one(self) -> list[Self]:
+        """Return a learner of each seed alone for compiled updates, where the layers of all outgrow the cache."""
+        config = self.config
+        samples = config.environments * config.steps // config.minibatches
+        numbers = samples * max(config.hidden, default=1) * (1 if config.shared else 2)
+        if not outgrows_cache(self.device, rows=len(self.seeds), numbers=numbers):
+            return []
+        learners = [copy(self) for _ in self.seeds]
+        for seed, learner in enumerate(learners):
+            learner.agent, learner.beta = self.agent.alone(seed), self.beta[seed : seed + 1]
+        return learners
 
     def iterate(self) -> Metrics:
         """Collect a rollout, judge it and improve on it."""

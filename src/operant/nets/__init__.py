@@ -11,7 +11,7 @@ from operant.nets.heads import CategoricalHead, GaussianHead, Head, head_for
 from operant.nets.jacobian import Jacobian
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedRMSprop
-from operant.nets.program import Program, compilable, compiler, programs
+from operant.nets.program import Program, compilable, compiler, outgrows_cache, programs
 
 __all__ = [
     "OPTIMIZERS",
@@ -42,5 +42,6 @@ __all__ = [
     "compiler",
     "head_for",
     "network_for",
+    "outgrows_cache",
     "programs",
 ]

@@ -25,6 +25,9 @@ L = TypeVar("L")
 Arguments = tuple[list[Any], dict[str, Any]]
 """Those by position, and those by name."""
 
+CACHED = 2**15
+"""Numbers in a layer of one row, of all its networks, from which on going row by row pays: 128 KiB of float32."""
+
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
 
 
@@ -130,6 +133,17 @@ class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
         program = Program(partial(method, instance), rows)
         vars(instance)[self.name] = program
         return program  # pyright: ignore[reportReturnType]
+
+
+def outgrows_cache(device: torch.device, *, rows: int, numbers: int) -> bool:
+    """Say whether compiled programs should go row by row: where the layers of all rows outgrow a processor's cache.
+
+    Args:
+        device: where they compute.
+        rows: how many there are.
+        numbers: in the widest layer of one row.
+    """
+    return device.type == "cpu" and rows > 1 and numbers >= CACHED
 
 
 def programs(owner: object) -> list[Program[..., Any]]:

@@ -1,0 +1,53 @@
+"""What matrix products of less precision do to what SAC and TD3 learn: Pendulum-v1, 10 000 steps, five seeds.
+
+Networks are 256 x 256, since `medium` is for layers of 256 and more. Whether it computes anything differently is up to
+the processor: with bfloat16 units it does, and then learning curves differ by chance; without them runs are the same
+bit for bit. How fast it is: `benchmarks/sac.py`.
+
+    python experiments/precision.py
+"""
+
+from typing import Any
+
+import numpy as np
+from checks import COLOURS, conclude, panels, save
+from learning import learn
+
+TASK, SEEDS, BUDGET, AIM = "Pendulum-v1", range(5), 10_000, -170.0
+ALGORITHMS, PRECISIONS = ("sac", "td3"), ("highest", "medium")
+
+
+def picture(results: dict[str, dict[str, Any]]) -> None:
+    """Draw the curves of all seeds and their mean, one panel an algorithm."""
+    figure, axes = panels(len(ALGORITHMS))
+    for axis, algorithm in zip(axes, ALGORITHMS, strict=True):
+        for precision, colour in zip(PRECISIONS, COLOURS, strict=False):
+            curve = results[f"{algorithm}, {precision}"]["curve"]
+            steps, scores = [point["steps"] for point in curve], np.array([point["scores"] for point in curve])
+            axis.plot(steps, scores, color=colour, alpha=0.25, linewidth=0.8)
+            axis.plot(steps, scores.mean(axis=1), color=colour, linewidth=2, label=precision)
+        axis.axhline(AIM, color="black", linewidth=0.8, linestyle=":")
+        axis.set(title=f"{algorithm.upper()}: 5 seeds and mean", xlabel="environment steps of each seed")
+        axis.set_ylabel("greedy return, 20 episodes")
+    save(figure, __file__, axes)
+
+
+def main() -> None:
+    """Train, write down, draw; fail if a mean is below what either is asked for."""
+    results = {
+        f"{algorithm}, {precision}": learn(
+            TASK, SEEDS, BUDGET, algorithm=algorithm, precision=precision, hidden=(256, 256), compile="on"
+        )
+        for algorithm in ALGORITHMS
+        for precision in PRECISIONS
+    }
+    for name, result in results.items():
+        scores = result["final"]["scores"]
+        print(f"{name}: mean {np.mean(scores):.1f}, worst {min(scores):.1f}, {result['training_seconds']:.0f} s")
+    picture(results)
+    claims = {f"{name}: {AIM:g} or more": bool(r["final"]["mean"] >= AIM) for name, r in results.items()}
+    conclude(__file__, results, [], claims)
+
+
+if __name__ == "__main__":
+    main()
