@@ -219,7 +219,7 @@ class PPO:
         """Return a learner of each seed alone for compiled updates, where the layers of all outgrow the cache."""
         config = self.config
         samples = config.environments * config.steps // config.minibatches
-        numbers = samples * max(config.hidden, default=1) * (1 if config.shared else 2)
+        numbers = samples * max(config.hidden, default=1)
         if not outgrows_cache(self.device, rows=len(self.seeds), numbers=numbers):
             return []
         learners = [copy(self) for _ in self.seeds]

@@ -26,7 +26,7 @@ Arguments = tuple[list[Any], dict[str, Any]]
 """Those by position, and those by name."""
 
 CACHED = 2**15
-"""Numbers in a layer of one row, of all its networks, from which on going row by row pays: 128 KiB of float32."""
+"""Numbers in a layer of one row from which on going row by row pays: 128 KiB of float32."""
 
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
 
