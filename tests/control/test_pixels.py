@@ -1,5 +1,7 @@
 """Learners that look at pictures, dictionaries and masks: the same files, with another network."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -9,8 +11,7 @@ from gymnasium import spaces
 from control.learners import assert_resumes_exactly, build
 from control.probes import Probe
 from operant import configure
-from operant.control import PPO, PPOConfig
-from operant.control.dqn import DQN
+from operant.control import A2C, DQN, PPO, A2CConfig, DQNConfig, PPOConfig, Reinforce, ReinforceConfig
 from operant.envs import make
 from operant.nets import StackedCNN
 from operant.runtime.evaluation import evaluate_policy
@@ -58,13 +59,27 @@ def test_pictures_are_kept_as_bytes_and_learned_from_by_every_seed_alone(shared)
     torch.testing.assert_close(block.agent.parameters[1], alone.agent.parameters[0], rtol=1e-4, atol=1e-6)
 
 
-def test_the_convolutions_can_be_chosen():
-    config = PPOConfig(environments=2, steps=4, minibatches=2, epochs=1, hidden=(8,), torso="impala")
-    ppo = build(PPO, config, TASK, (3,))
-    assert len(ppo.agent.networks.shape.mlp.filters) == 15
-    before = ppo.agent.parameters.clone()
-    assert ppo.iterate()["health/skipped_updates"].tolist() == [0]
-    assert not torch.equal(ppo.agent.parameters, before)
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (PPO, PPOConfig(steps=4, minibatches=2, epochs=1, torso="impala", hidden=(8,))),
+        (A2C, A2CConfig(environments=2, steps=4, torso="impala", hidden=(8,))),
+        (Reinforce, ReinforceConfig(psi="gae", torso="impala", hidden=(8,))),
+        (DQN, DQNConfig(train_every=4, warmup=4, batch=4, capacity=50, torso="impala", hidden=(8,))),
+        (DQN, DQNConfig(train_every=4, warmup=4, batch=4, capacity=50, torso="impala", hidden=(8,), dueling=True)),
+    ],
+    ids=["ppo", "a2c", "reinforce", "dqn", "dueling-dqn"],
+)
+def test_the_convolutions_can_be_chosen(kind, config):
+    made = build(kind, config, TASK, (3,))
+    network = made.online.shape.mlp if kind is DQN else made.agent.networks.shape.mlp
+    assert len(network.filters) == 15
+    parameters = made.parameters if kind is DQN else made.agent.parameters
+    before = parameters.clone()
+    assert made.iterate()["health/skipped_updates"].tolist() == [0]
+    assert not torch.equal(parameters, before)
+    with pytest.raises(ValueError, match="torso must be auto, nature, impala or small, got 'resnet'"):
+        replace(config, torso="resnet")
 
 
 def test_training_on_pictures_goes_on_bit_for_bit_from_a_checkpoint(tmp_path):

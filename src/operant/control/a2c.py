@@ -15,7 +15,7 @@ that of the discounted return (Thomas 2014). Continuous actions are in units of 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from torch import Tensor
 from operant import ops
 from operant.control.agent import Agent, Samples, Scaling
 from operant.envs import BatchEnv
-from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, compilable
+from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.rollouts import Rollout, by_seed
@@ -72,6 +72,8 @@ class A2CConfig:
     """Nonlinearity of the hidden layers."""
     shared: bool = False
     """Whether policy and value share the hidden layers."""
+    torso: TorsoName = "auto"
+    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size."""
     log_std: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     normalise_observations: bool = False
@@ -98,6 +100,7 @@ class A2CConfig:
             entropy_coefficient="[0, inf)",
             max_grad_norm="(0, inf) or None",
             critics="[1, inf)",
+            torso=get_args(TorsoName),
         )
         if self.normalise_advantages and self.environments * self.steps == 1:
             raise ValueError(
@@ -160,7 +163,7 @@ class A2C:
             seeds=seeds,
             rows=config.environments,
             algorithm="a2c",
-            spec=Spec(config.hidden, config.activation, shared=config.shared, critics=config.critics),
+            spec=Spec(config.hidden, config.activation, config.shared, critics=config.critics, torso=config.torso),
             log_std=config.log_std,
             scaling=Scaling(config.normalise_observations, config.normalise_rewards, config.gamma),
         )

@@ -295,7 +295,7 @@ class A3C:
             seeds=seeds,
             rows=config.environments,
             algorithm="a3c",
-            spec=Spec(config.hidden, config.activation, shared=config.shared, critics=config.critics),
+            spec=Spec(config.hidden, config.activation, config.shared, critics=config.critics, torso=config.torso),
             log_std=config.log_std,
             scaling=Scaling(observations=False, rewards=False, gamma=config.gamma),
         )

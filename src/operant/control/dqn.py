@@ -15,7 +15,7 @@ that of the network that acts; the target of the paper's equation is held fixed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from gymnasium import spaces
@@ -25,7 +25,7 @@ from operant import ops, streams
 from operant.control import presets
 from operant.control.experience import Experience, require_budget, require_spaces
 from operant.envs import BatchEnv, Tree
-from operant.nets import Activation, CategoricalHead, StackedAdam, compilable
+from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics, all_or_nothing
@@ -84,6 +84,8 @@ class DQNConfig:
     """Widths of the hidden layers."""
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
+    torso: TorsoName = "auto"
+    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size."""
     scale_observations: bool = False
     """Whether observations are scaled to [-1, 1] where the bounds of their space are finite."""
     adam_epsilon: float = 1e-8
@@ -113,6 +115,7 @@ class DQNConfig:
             epsilon_end="[0, 1]",
             epsilon_fraction="[0, 1]",
             adam_epsilon="(0, inf)",
+            torso=get_args(TorsoName),
         )
         if self.train_every % self.environments:
             raise ValueError(
@@ -175,6 +178,7 @@ class DQN:
             hidden=config.hidden,
             activation=config.activation,
             dueling=config.dueling,
+            torso=config.torso,
             bounds=_bounds(env) if config.scale_observations else None,
         )
         self.parameters = shape.initial([streams.torch_generator(seed, "networks") for seed in seeds]).to(env.device)

@@ -20,7 +20,7 @@ their steps sooner: a seed that is ahead of the others waits.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import gymnasium
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
 from operant.envs import BatchEnv
-from operant.nets import Activation, Spec, StackedAdam
+from operant.nets import Activation, Spec, StackedAdam, TorsoName
 from operant.runtime.bounds import require
 from operant.runtime.episodes import Episodes
 from operant.runtime.learner import Metrics, all_or_nothing
@@ -111,6 +111,8 @@ class ReinforceConfig:
     """Widths of the hidden layers, of policy and critic."""
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
+    torso: TorsoName = "auto"
+    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size."""
     log_std: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
 
@@ -129,6 +131,7 @@ class ReinforceConfig:
             entropy_coefficient="[0, inf)",
             max_grad_norm="(0, inf) or None",
             max_steps="[1, inf)",
+            torso=get_args(TorsoName),
         )
 
 
@@ -198,7 +201,7 @@ class Reinforce:
             seeds=seeds,
             rows=config.environments,
             algorithm="reinforce",
-            spec=Spec(hidden=config.hidden, activation=config.activation, shared=False),
+            spec=Spec(config.hidden, config.activation, shared=False, torso=config.torso),
             log_std=config.log_std,
             scaling=Scaling(observations=False, rewards=False, gamma=config.gamma),
         )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from operant import ops
+from operant.nets.cnn import TorsoName
 from operant.nets.factory import network_for
 from operant.nets.mlp import Activation, Layers
 
@@ -24,6 +25,7 @@ class ActionValues:
         hidden: widths of the hidden layers.
         activation: nonlinearity of the hidden layers.
         dueling: whether value and advantages are separate streams.
+        torso: the convolutions, where observations are pictures.
         bounds: of the observations, `[D]` each; an interval of finite width between two is mapped onto [-1, 1].
 
     Raises:
@@ -38,6 +40,7 @@ class ActionValues:
         hidden: Sequence[int],
         activation: Activation,
         dueling: bool = False,
+        torso: TorsoName = "auto",
         bounds: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         if dueling and not hidden:
@@ -55,7 +58,7 @@ class ActionValues:
             self.affine = torch.where(bounded, -1.0 - low * scale, 0.0), scale
         if dueling:
             hidden = [*hidden[:-1], 2 * hidden[-1]]
-        self.mlp = network_for(observed, [*hidden, actions + dueling], activation=activation)
+        self.mlp = network_for(observed, [*hidden, actions + dueling], activation=activation, torso=torso)
         self.size = self.mlp.size
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
