@@ -187,7 +187,8 @@ def test_the_value_of_an_ensemble_is_the_mean_of_critics_that_differ():
     assert each.std(0).min() > 1e-3
 
 
-def test_the_one_step_actor_critic_is_the_semi_gradient_of_the_textbook():
+@pytest.mark.parametrize("task", ["Pendulum-v1", *PRESETS])
+def test_the_one_step_actor_critic_is_the_semi_gradient_of_the_textbook_with_every_preset(task):
     entry = catalog.find("actor-critic")
     config = configuration(entry, "Pendulum-v1", environments=2, entropy_coefficient=0.0, value_coefficient=1.0)
     a2c = build(A2C, config, "CartPole-v1")

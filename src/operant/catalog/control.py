@@ -140,7 +140,7 @@ CONTROL: tuple[Algorithm, ...] = (
         module="operant.control.a2c",
         config="A2CConfig",
         learner="A2C",
-        values=(("steps", 1), ("estimator", "n-step"), ("target", "advantage")),
+        values=(("steps", 1), ("estimator", "n-step"), ("target", "advantage"), ("normalise_advantages", False)),
     ),
     Algorithm(
         name="a3c",
