@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from control.learners import TASKS, learner, same
-from control.probes import Aimed, Chosen, Matched, Pendular
+from control.probes import PROBES, Aimed, Chosen, Matched
 from operant import catalog
 from operant.control import PPOConfig, configuration
 from operant.control.ppo import BETA_RANGE
@@ -233,14 +233,15 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, rounds, tmp_path):
 # What it learns
 
 
-@pytest.mark.parametrize("probe", [Chosen, Matched, Aimed, Pendular], ids=lambda probe: probe.__name__)
-def test_probes_are_solved(probe):
+@PENALISED
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.__name__)
+def test_probes_are_solved(probe, objective):
     gamma = 0.5
     iterations, learning_rate = (150, 5e-3) if probe is Aimed else (75, 1e-2)
     ppo = learner(
         probe,
         budget=iterations * 64,
-        objective="clip-and-penalty" if probe is Matched else "penalty",
+        objective=objective,
         beta_target=0.03,
         environments=8,
         steps=8,
