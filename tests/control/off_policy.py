@@ -7,7 +7,6 @@ import torch
 
 from control.learners import poison
 from control.probes import Constant, Delayed, Endless, Lasting, Observed, Pendular, Probe
-from operant import catalog
 from operant.runtime.training import train
 
 QUICK = {
@@ -114,19 +113,17 @@ def assert_one_bad_reward_harms_nobody_else(fresh):
         assert parameters.isfinite().all()
 
 
-def assert_pictures_and_masks_are_refused(fresh, actions, name, others):
-    """Check that `fresh(probe)` refuses what its networks cannot look at, and names the algorithms `others`."""
+def assert_pictures_and_masks_are_refused(fresh, actions, name):
+    """Check that `fresh(probe)` refuses what its networks cannot look at, and names algorithms that can."""
     picture = gymnasium.spaces.Box(0, 255, (9, 9, 3), np.uint8)
     with pytest.raises(
-        ValueError, match=f"{name} looks at vectors, .*Odd are pictures, .*; for pictures take {others}$"
+        ValueError, match=f"{name} looks at vectors, .*Odd are pictures, .*FlattenObservation; these support .* ppo,"
     ):
         fresh(type("Odd", (Probe,), {"observation_space": picture, "action_space": actions}))
     if isinstance(actions, gymnasium.spaces.Discrete):
         masked = gymnasium.spaces.Dict(seen=Probe.observation_space, action_mask=gymnasium.spaces.MultiBinary(2))
-        with pytest.raises(ValueError, match=f"{name} does not look at action masks, .*Odd hold one; take ppo, which"):
+        with pytest.raises(ValueError, match=f"{name} does not look at action masks, .*Odd hold one; .* ppo,"):
             fresh(type("Odd", (Probe,), {"observation_space": masked, "action_space": actions}))
-    for other in others.split(" or "):
-        catalog.find(other)
 
 
 class Named(Observed):

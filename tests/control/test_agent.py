@@ -25,7 +25,7 @@ def agent(task="CartPole-v1", seeds=(3, 5), *, rows=4, observations=False, make_
         env,
         seeds=seeds,
         rows=rows,
-        algorithm="test",
+        algorithm="ppo",
         spec=Spec(hidden=(8,), activation="tanh", shared=False),
         log_std=-0.5,
         scaling=Scaling(observations=observations, rewards=False, gamma=0.9),

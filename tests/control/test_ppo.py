@@ -264,13 +264,15 @@ def test_another_number_of_rows_is_refused():
 @pytest.mark.parametrize("space", [gymnasium.spaces.MultiDiscrete([2, 2]), gymnasium.spaces.MultiBinary(2)], ids=str)
 def test_action_spaces_without_a_head_are_refused(space):
     probe = type("Odd", (Probe,), {"action_space": space})
-    with pytest.raises(ValueError, match="ppo needs actions of Discrete or Box, but those of Odd are Multi"):
+    with pytest.raises(
+        ValueError, match=r"ppo needs actions of Discrete or a .* Box of float, but those of Odd are Multi"
+    ):
         learner(probe)
 
 
 def test_actions_of_many_dimensions_and_of_integers_are_refused():
     for space in (gymnasium.spaces.Box(-1, 1, (2, 2)), gymnasium.spaces.Box(0, 9, (2,), dtype="int64")):
-        with pytest.raises(ValueError, match="no policy head for action space Box"):
+        with pytest.raises(ValueError, match=r"ppo needs actions of .*Odd are Box.*TransformAction$"):
             learner(type("Odd", (Aimed,), {"action_space": space}))
 
 

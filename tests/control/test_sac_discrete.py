@@ -195,7 +195,7 @@ def test_observations_that_are_no_box_are_refused():
 
 
 def test_pictures_and_masks_are_refused_with_what_takes_them():
-    assert_pictures_and_masks_are_refused(learner, Probe.action_space, "sac-discrete", "dqn or ppo")
+    assert_pictures_and_masks_are_refused(learner, Probe.action_space, "sac-discrete")
 
 
 def test_dictionaries_are_learned_from():

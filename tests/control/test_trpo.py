@@ -433,7 +433,9 @@ def test_actions_that_a_mask_forbids_are_never_taken():
 
 @pytest.mark.parametrize("space", [gymnasium.spaces.MultiDiscrete([2, 2]), gymnasium.spaces.MultiBinary(2)], ids=str)
 def test_action_spaces_without_a_head_are_refused(space):
-    with pytest.raises(ValueError, match="trpo needs actions of Discrete or Box, but those of Odd are Multi"):
+    with pytest.raises(
+        ValueError, match=r"trpo needs actions of Discrete or a .* Box of float, but those of Odd are Multi"
+    ):
         learner(type("Odd", (Probe,), {"action_space": space}))
 
 
@@ -444,7 +446,7 @@ def test_pictures_are_refused():
         def observe(self):
             return torch.zeros(self.rows, 48, 48, dtype=torch.uint8).unsqueeze(1).expand(-1, 3, -1, -1).unsqueeze(1)
 
-    with pytest.raises(ValueError, match="trpo linearises perceptrons, but Pictures has pictures"):
+    with pytest.raises(ValueError, match="trpo looks at vectors, but the observations of Pictures are pictures"):
         learner(Pictures)
 
 

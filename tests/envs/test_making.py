@@ -4,10 +4,8 @@ import sys
 import gymnasium
 import pytest
 import torch
-from gymnasium import spaces
 
-from operant import catalog
-from operant.envs import CartPole, GymnasiumEnv, TensorEnv, make, require_space
+from operant.envs import CartPole, GymnasiumEnv, make
 from operant.streams import row_seeds
 
 
@@ -116,29 +114,6 @@ def test_a_module_is_imported_for_the_environments_it_registers(tmp_path, monkey
 def test_wrong_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         make(**{"task": "CartPole-v1", "rows": 1, "seeds": [0], **arguments})
-
-
-def test_require_space_lets_supported_spaces_pass():
-    require_space(make("CartPole-v1", 1, [0]), algorithm="ppo")
-    require_space(make("Pendulum-v1", 1, [0]), algorithm="sac", actions=(spaces.Box,))
-
-
-def test_require_space_names_the_space_and_who_supports_it():
-    with pytest.raises(
-        ValueError, match=r"sac needs actions of Box, but those of CartPole-v1 are Discrete\(2\)"
-    ) as info:
-        require_space(make("CartPole-v1", 1, [0]), algorithm="sac", actions=(spaces.Box,))
-    assert all(name in str(info.value) for name in catalog.supporting("discrete", "continuous"))
-    assert "q-learning" not in str(info.value), "a table has no row for every state of a pole"
-    with pytest.raises(
-        ValueError, match=r"ppo needs observations of Box, but those of FrozenLake-v1 are Discrete\(16\)"
-    ) as info:
-        require_space(make("FrozenLake-v1", 1, [0]), algorithm="ppo")
-    assert all(name in str(info.value) for name in catalog.supporting("discrete", "finite"))
-    odd: TensorEnv = make("CartPole-v1", 1, [0])
-    odd.action_space = spaces.MultiBinary(3)
-    with pytest.raises(ValueError, match=r"MultiBinary\(3\); no algorithm supports it"):
-        require_space(odd, algorithm="ppo")
 
 
 def test_envpool_that_is_not_installed_is_named_with_its_extra(monkeypatch):

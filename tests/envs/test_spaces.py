@@ -3,7 +3,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from operant.envs.spaces import ActionFormat, ObservationFormat
+from operant.envs.spaces import ActionFormat, ObservationFormat, members
 
 CPU = torch.device("cpu")
 
@@ -54,3 +54,12 @@ def test_spaces_without_a_tensor_form_are_refused(space):
         ObservationFormat.of(spaces.Dict({"inside": space}), CPU)
     with pytest.raises(TypeError, match="wrapper"):
         ActionFormat.of(space, 2)
+
+
+def test_members_are_counted():
+    assert members(spaces.Discrete(4, start=3)) == 4
+    assert members(spaces.MultiDiscrete([[2, 3], [1, 4]])) == 24
+    assert members(spaces.MultiBinary((2, 50))) == 2**100, "more than a machine word holds"
+    assert members(spaces.Tuple([spaces.Discrete(3), spaces.Dict(a=spaces.MultiBinary(2))])) == 12
+    for space in (spaces.Box(0, 1, (2,), np.int64), spaces.Tuple([spaces.Discrete(2), spaces.Text(3)])):
+        assert members(space) is None

@@ -7,6 +7,8 @@ ActionKind = Literal["discrete", "continuous"]
 """The kinds of action."""
 ObservationKind = Literal["none", "finite", "continuous", "text"]
 """The kinds of observation."""
+Sight = Literal["pictures", "masks"]
+"""What a network may look at beside vectors: pictures, and masks of the actions that are allowed, which it obeys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,8 @@ class Algorithm:
         model: whether it has a model of the world: `none`, `known` or `learned`.
         on_policy: whether it learns only from what its current policy did.
         actions: the kinds of action it can choose.
+        bounded: whether continuous ones need finite bounds.
+        sees: what its networks look at beside vectors.
         idea: its key idea, in a sentence.
         paper: where it was published.
         module: the module that implements it.
@@ -41,6 +45,8 @@ class Algorithm:
     model: Literal["none", "known", "learned"] = "none"
     on_policy: bool
     actions: tuple[ActionKind, ...] = ("discrete",)
+    bounded: bool = False
+    sees: tuple[Sight, ...] = ()
     idea: str
     paper: str
     module: str

@@ -148,13 +148,22 @@ class A2C:
         env: `S * config.environments` rows, made with the same seeds.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
         budget: environment steps a seed, over which the learning rate falls to zero.
+        algorithm: its name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps a seed so far.
         agent: policy and value, and the environments they act in; `act`, `noise` and `close` are its own.
     """
 
-    def __init__(self, config: A2CConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+    def __init__(
+        self,
+        config: A2CConfig,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int,
+        algorithm: str = "a2c",
+    ) -> None:
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
@@ -162,7 +171,7 @@ class A2C:
             env,
             seeds=seeds,
             rows=config.environments,
-            algorithm="a2c",
+            algorithm=algorithm,
             spec=Spec(config.hidden, config.activation, config.shared, critics=config.critics, torso=config.torso),
             log_std=config.log_std,
             scaling=Scaling(config.normalise_observations, config.normalise_rewards, config.gamma),

@@ -262,6 +262,7 @@ class A3C:
         env: `config.environments` rows; tells what the workers' environments are like, and is never stepped.
         seeds: one non-negative integer.
         budget: environment steps of all workers, over which the learning rate falls to zero.
+        algorithm: its name in the catalog, for messages.
         make_env: makes the environments of a worker from its seed. Default: those of the task of `env`.
 
     Attributes:
@@ -279,6 +280,7 @@ class A3C:
         *,
         seeds: Sequence[int],
         budget: int,
+        algorithm: str = "a3c",
         make_env: MakeEnv | None = None,
     ) -> None:
         if budget < 1:

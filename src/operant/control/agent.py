@@ -7,11 +7,11 @@ from operator import itemgetter
 from typing import Any, Self
 
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from operant import ops, streams
-from operant.envs import BatchEnv, Normalise, TensorEnv, Tree, is_picture, require_space
+from operant.control.suitability import require_suitable
+from operant.envs import BatchEnv, Normalise, TensorEnv, Tree, is_picture
 from operant.nets import ActorCritic, Graph, Spec, head_for
 from operant.runtime.rollouts import Collector, Rollout, by_seed
 from operant.state import State, copy_into, generator_state, set_generator_state
@@ -39,7 +39,7 @@ class Agent:
         env: `S * N` rows, made with the same seeds.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
         rows: N.
-        algorithm: its name, for messages.
+        algorithm: its name in the catalog, for messages.
         spec: shape of the networks.
         log_std: initial logarithm of the standard deviation of continuous actions.
         scaling: of observations and rewards.
@@ -65,7 +65,7 @@ class Agent:
         log_std: float,
         scaling: Scaling,
     ) -> None:
-        require_space(env, algorithm=algorithm, observations=(spaces.Box, spaces.Dict))
+        require_suitable(env, algorithm)
         require_rows(env, seeds, rows)
         self.seeds, self.rows, self.device = list(seeds), rows, env.device
         if scaling.observations and is_picture(env.observation_space):

@@ -91,7 +91,7 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
         episodic_life=settings.episodic_life,
     )
     try:
-        learner = kind(config, env, seeds=settings.seeds, budget=settings.budget)
+        learner = kind(config, env, seeds=settings.seeds, budget=settings.budget, algorithm=algorithm.name)
         if compiles(learner, settings):
             for program in programs(learner):
                 program.compiled = True

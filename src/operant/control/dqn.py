@@ -23,7 +23,8 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control import presets
-from operant.control.experience import Experience, require_budget, require_spaces
+from operant.control.experience import Experience, require_budget
+from operant.control.suitability import require_suitable
 from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable
 from operant.nets.action_values import ActionValues, ValuePass
@@ -148,6 +149,7 @@ class DQN:
         env: `S * config.environments` rows with discrete actions, made with the same seeds.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
         budget: environment steps a seed, over which schedules run.
+        algorithm: its name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps a seed so far.
@@ -157,8 +159,16 @@ class DQN:
         experience: environments and memory.
     """
 
-    def __init__(self, config: DQNConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
-        require_spaces(env, algorithm="dqn", actions=(spaces.Discrete,), pictures=True)
+    def __init__(
+        self,
+        config: DQNConfig,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int,
+        algorithm: str = "dqn",
+    ) -> None:
+        require_suitable(env, algorithm)
         require_budget(budget, warmup=config.warmup)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]

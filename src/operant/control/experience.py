@@ -1,18 +1,16 @@
 """What off-policy methods learn from: `Experience`, environments and the memory of what happened in them.
 
-`require_spaces` says what they can act in, and `require_budget` for how long they have to.
+`require_budget` says how long they have to learn.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from operant import streams
 from operant.control.agent import require_rows
-from operant.envs import BatchEnv, Features, is_picture, require_space
+from operant.envs import BatchEnv
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Replay, Transitions
 from operant.runtime.rollouts import Collector
@@ -23,37 +21,6 @@ DROPPED = "health/dropped_transitions"
 
 Act = Callable[[Tensor, int], Tensor]
 """`act(obs [S, N, D], t) -> actions [S, N, ...]`, in the units of the learner."""
-
-
-def require_spaces(
-    env: BatchEnv, *, algorithm: str, actions: tuple[type[spaces.Space[Any]], ...], pictures: bool = False
-) -> None:
-    """Refuse actions that `algorithm` cannot choose, and observations that its networks cannot look at.
-
-    Vectors and dictionaries of them are looked at; action masks are not.
-
-    Args:
-        env: the environment.
-        algorithm: its name, for the message.
-        actions: the kinds of action space that it supports.
-        pictures: whether it looks at pictures too.
-
-    Raises:
-        ValueError: a space is of another kind; the message names algorithms that support both.
-    """
-    space = env.observation_space
-    require_space(env, algorithm=algorithm, actions=actions, observations=(spaces.Box, spaces.Dict))
-    if is_picture(space) and not pictures:
-        others = "dqn or ppo" if isinstance(env.action_space, spaces.Discrete) else "ppo"
-        raise ValueError(
-            f"{algorithm} looks at vectors, but the observations of {env.task} are pictures, {space}; for pictures "
-            f"take {others}"
-        )
-    if Features.of(space, env.action_space).masked:
-        raise ValueError(
-            f"{algorithm} does not look at action masks, but the observations of {env.task} hold one; take ppo, "
-            "which chooses only what a mask allows, or leave it out with gymnasium.wrappers.FilterObservation"
-        )
 
 
 def require_budget(budget: int, *, warmup: int) -> None:

@@ -179,6 +179,7 @@ class PPO:
         env: `S * config.environments` rows, made with the same seeds.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
         budget: environment steps a seed, over which schedules fall to zero.
+        algorithm: its name in the catalog, for messages. Default: that of the class.
 
     Attributes:
         consumed: environment steps a seed so far.
@@ -188,7 +189,15 @@ class PPO:
     NAME: ClassVar[str] = "ppo"
     AGENT: ClassVar[type[Agent]] = Agent
 
-    def __init__(self, config: PPOConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+    def __init__(
+        self,
+        config: PPOConfig,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int,
+        algorithm: str | None = None,
+    ) -> None:
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
@@ -196,7 +205,7 @@ class PPO:
             env,
             seeds=seeds,
             rows=config.environments,
-            algorithm=self.NAME,
+            algorithm=algorithm or self.NAME,
             spec=config.spec,
             log_std=config.log_std,
             scaling=Scaling(config.normalise_observations, config.normalise_rewards, config.gamma),

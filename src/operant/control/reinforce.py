@@ -181,6 +181,7 @@ class Reinforce:
         env: `S * config.environments` rows, made with the same seeds.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
         budget: environment steps a seed.
+        algorithm: its name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps so far of the seed that has taken fewest.
@@ -192,7 +193,15 @@ class Reinforce:
         ValueError: the budget is not positive, or Ψ needs a Q and the actions are not discrete.
     """
 
-    def __init__(self, config: ReinforceConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+    def __init__(
+        self,
+        config: ReinforceConfig,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int,
+        algorithm: str = "reinforce",
+    ) -> None:
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
@@ -200,7 +209,7 @@ class Reinforce:
             env,
             seeds=seeds,
             rows=config.environments,
-            algorithm="reinforce",
+            algorithm=algorithm,
             spec=Spec(config.hidden, config.activation, shared=False, torso=config.torso),
             log_std=config.log_std,
             scaling=Scaling(observations=False, rewards=False, gamma=config.gamma),

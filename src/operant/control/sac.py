@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from math import log
 from typing import Any
 
-import gymnasium
 import torch
 from torch import Tensor
 
 from operant import ops, streams
 from operant.control.alternation import Alternating, AlternatingConfig, Descent
-from operant.control.experience import Act, Experience, require_budget, require_spaces
+from operant.control.experience import Act, Experience, require_budget
+from operant.control.suitability import require_suitable
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, Ensemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
@@ -66,6 +66,7 @@ class SAC(Alternating[SACConfig]):
         env: `S * config.environments` rows, made with the same seeds, whose actions are a bounded box.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
         budget: environment steps a seed.
+        algorithm: its name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps a seed so far.
@@ -80,11 +81,19 @@ class SAC(Alternating[SACConfig]):
     critics: BoundEnsemble
     targets: BoundEnsemble
 
-    def __init__(self, config: SACConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+    def __init__(
+        self,
+        config: SACConfig,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int,
+        algorithm: str = "sac",
+    ) -> None:
         require_budget(budget, warmup=config.warmup)
-        require_spaces(env, algorithm="sac", actions=(gymnasium.spaces.Box,))
+        require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
-        self.bounds = Bounded(env.action_space, algorithm="sac", device=env.device)
+        self.bounds = Bounded(env.action_space, device=env.device)
         self.experience = Experience(
             env,
             seeds=seeds,

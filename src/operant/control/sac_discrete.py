@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from math import log
 from typing import Any
 
-import gymnasium
 import torch
 from torch import Tensor
 
 from operant import ops, streams
 from operant.control.alternation import Alternating, AlternatingConfig, Descent
-from operant.control.experience import Act, Experience, require_budget, require_spaces
+from operant.control.experience import Act, Experience, require_budget
 from operant.control.sac import CRITICS, LEAST_ALPHA
+from operant.control.suitability import require_suitable
 from operant.envs import BatchEnv, Tree
 from operant.nets import BoundEnsemble, CategoricalHead, Ensemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
@@ -69,6 +69,7 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
         env: `S * config.environments` rows, made with the same seeds, whose actions are Discrete.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
         budget: environment steps a seed.
+        algorithm: its name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps a seed so far.
@@ -85,14 +86,20 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
     critics: BoundEnsemble
     targets: BoundEnsemble
 
-    def __init__(self, config: DiscreteSACConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+    def __init__(
+        self,
+        config: DiscreteSACConfig,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int,
+        algorithm: str = "sac-discrete",
+    ) -> None:
         require_budget(budget, warmup=config.warmup)
-        require_spaces(env, algorithm="sac-discrete", actions=(gymnasium.spaces.Discrete,))
+        require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
-        space = env.action_space
-        if not isinstance(space, gymnasium.spaces.Discrete):
-            raise ValueError(f"sac-discrete needs actions of Discrete, got {space}")
-        self.head, self.choices = CategoricalHead(space), int(space.n)
+        self.head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
+        self.choices = self.head.outputs
         self.experience = Experience(
             env,
             seeds=seeds,

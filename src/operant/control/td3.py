@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import torch
 from torch import Tensor
 
 from operant import ops, streams
 from operant.control.alternation import Alternating, AlternatingConfig, Descent
-from operant.control.experience import Act, Experience, require_budget, require_spaces
+from operant.control.experience import Act, Experience, require_budget
+from operant.control.suitability import require_suitable
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, Ensemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
@@ -76,6 +76,7 @@ class TD3(Alternating[TD3Config]):
         env: `S * config.environments` rows, made with the same seeds, whose actions are a bounded box.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
         budget: environment steps a seed.
+        algorithm: its name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps a seed so far.
@@ -92,11 +93,19 @@ class TD3(Alternating[TD3Config]):
     target_actor: BoundEnsemble
     target_critics: BoundEnsemble
 
-    def __init__(self, config: TD3Config, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+    def __init__(
+        self,
+        config: TD3Config,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int,
+        algorithm: str = "td3",
+    ) -> None:
         require_budget(budget, warmup=config.warmup)
-        require_spaces(env, algorithm="td3", actions=(gymnasium.spaces.Box,))
+        require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
-        self.bounds = Bounded(env.action_space, algorithm="td3", device=env.device)
+        self.bounds = Bounded(env.action_space, device=env.device)
         self.experience = Experience(
             env,
             seeds=seeds,

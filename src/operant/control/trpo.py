@@ -16,7 +16,7 @@ step along the natural gradient of the policy would spoil the value, which has n
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -160,6 +160,7 @@ class TRPO:
         env: `S * config.environments` rows, made with the same seeds.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
         budget: environment steps a seed. Nothing depends on it; it is checked because every learner takes it.
+        algorithm: its name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps a seed so far, those of branches included.
@@ -172,7 +173,15 @@ class TRPO:
         ValueError: the environment does not suit, or the budget is not positive.
     """
 
-    def __init__(self, config: TRPOConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int) -> None:
+    def __init__(
+        self,
+        config: TRPOConfig,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int,
+        algorithm: str = "trpo",
+    ) -> None:
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
         self.config, self.seeds, self.device = config, list(seeds), env.device
@@ -180,13 +189,13 @@ class TRPO:
             env,
             seeds=seeds,
             rows=config.environments,
-            algorithm="trpo",
+            algorithm=algorithm,
             spec=Spec(hidden=config.hidden, activation=config.activation, shared=False),
             log_std=config.log_std,
             scaling=Scaling(config.normalise_observations, config.normalise_rewards, config.gamma),
         )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
-        self.mlp = self._perceptron()
+        self.mlp = cast(StackedMLP, self.agent.networks.shape.mlp)
         self.actor, self.critic = self.agent.parameters.view(len(seeds), 2, -1).unbind(1)
         self.optimizer = StackedAdam(self.critic)
         self.batch_streams = [streams.torch_generator(seed, "minibatches", device=env.device) for seed in seeds]
@@ -195,16 +204,6 @@ class TRPO:
             self._check_vine(env)
         self.rejected = torch.zeros(len(seeds), dtype=torch.int64, device=env.device)
         self.consumed = 0
-
-    def _perceptron(self) -> StackedMLP:
-        mlp = self.agent.networks.shape.mlp
-        if not isinstance(mlp, StackedMLP):
-            task, shape = self.agent.collector.env.task, [*self.agent.collector.features.shape]
-            raise ValueError(
-                f"trpo linearises perceptrons, but {task} has pictures {shape}: take ppo, or flatten the pictures to "
-                "vectors of floats with a wrapper of Gymnasium"
-            )
-        return mlp
 
     def _check_vine(self, env: BatchEnv) -> None:
         config = self.config

@@ -9,7 +9,7 @@ from operant.envs.envpool import EnvPool
 from operant.envs.features import Features, is_picture
 from operant.envs.finite import FiniteEnv, Transitions
 from operant.envs.grid import GridWorld, grid_transitions
-from operant.envs.making import make, require_space, resolve_backend
+from operant.envs.making import make, resolve_backend
 from operant.envs.normalise import Normalise
 from operant.envs.tensor import (
     TENSOR_ENVS,
@@ -51,7 +51,6 @@ __all__ = [
     "make",
     "parse_grid",
     "register_worlds",
-    "require_space",
     "resolve_backend",
 ]
 

@@ -1,19 +1,18 @@
-"""Making environments by name, and checking that an algorithm can act in them."""
+"""Making environments by name."""
 
 import difflib
 import importlib
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import gymnasium
 import torch
-from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from operant import catalog, streams
+from operant import streams
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.atari import Atari, is_atari
 from operant.envs.base import BatchEnv
@@ -168,53 +167,3 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 def _stem(task: str) -> str:
     """Return a Gymnasium id without its version."""
     return re.sub(r"-v\d+$", "", task)
-
-
-def require_space(
-    env: BatchEnv,
-    *,
-    algorithm: str,
-    actions: tuple[type[gymnasium.Space[Any]], ...] = (spaces.Discrete, spaces.Box),
-    observations: tuple[type[gymnasium.Space[Any]], ...] = (spaces.Box,),
-) -> None:
-    """Refuse an environment whose spaces `algorithm` does not support.
-
-    Args:
-        env: the environment.
-        algorithm: its name, for the message.
-        actions: the supported kinds of action space.
-        observations: the supported kinds of observation space.
-
-    Raises:
-        ValueError: a space is of another kind; the message names the algorithms that support both spaces.
-    """
-    if not isinstance(env.action_space, actions):
-        others = _supporting(env)
-        support = f"these support it: {', '.join(others)}" if others else "no algorithm supports it"
-        raise ValueError(
-            f"{algorithm} needs actions of {_names(actions)}, but those of {env.task} are {env.action_space}; {support}"
-        )
-    if not isinstance(env.observation_space, observations):
-        others = _supporting(env)
-        support = f", or take one of these, which support them: {', '.join(others)}" if others else ""
-        raise ValueError(
-            f"{algorithm} needs observations of {_names(observations)}, but those of {env.task} are "
-            f"{env.observation_space}; convert them with a wrapper of Gymnasium, such as FlattenObservation{support}"
-        )
-
-
-def _supporting(env: BatchEnv) -> list[str]:
-    """Return the names of the algorithms that support both spaces of an environment."""
-    action_kinds: dict[type, catalog.ActionKind] = {spaces.Discrete: "discrete", spaces.Box: "continuous"}
-    kinds: dict[type, catalog.ObservationKind] = {
-        spaces.Box: "continuous",
-        spaces.Discrete: "finite",
-        spaces.MultiDiscrete: "finite",
-        spaces.MultiBinary: "finite",
-    }
-    actions, observations = action_kinds.get(type(env.action_space)), kinds.get(type(env.observation_space))
-    return catalog.supporting(actions, observations) if actions and observations else []
-
-
-def _names(kinds: tuple[type[gymnasium.Space[Any]], ...]) -> str:
-    return " or ".join(kind.__name__ for kind in kinds)

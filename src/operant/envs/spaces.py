@@ -1,5 +1,6 @@
-"""What the spaces of an environment mean in tensors."""
+"""What the spaces of an environment mean in tensors, and how many members they have."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -108,3 +109,18 @@ def _float32(box: spaces.Box) -> spaces.Box:
     if box.dtype == np.float32:
         return box
     return spaces.Box(box.low.astype(np.float32), box.high.astype(np.float32), dtype=np.float32)
+
+
+def members(space: gymnasium.Space[Any]) -> int | None:
+    """Return how many members a finite space has; None for any but Discrete, Multi-, and Tuple or Dict of these."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return math.prod(space.nvec.ravel().tolist())
+    if isinstance(space, spaces.MultiBinary):
+        return 2 ** math.prod(space.shape)
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        counts = [members(part) for part in parts]
+        return None if None in counts else math.prod(count for count in counts if count is not None)
+    return None

@@ -1,7 +1,7 @@
 """Networks and policy heads, stacked along the seed axis."""
 
 from operant.nets.actor_critic import ActorCritic, BoundActorCritic, Pass, Spec
-from operant.nets.bounded import Bounded
+from operant.nets.bounded import Bounded, is_bounded, is_continuous
 from operant.nets.cnn import StackedCNN, TorsoName
 from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
 from operant.nets.factory import network_for
@@ -41,6 +41,8 @@ __all__ = [
     "compilable",
     "compiler",
     "head_for",
+    "is_bounded",
+    "is_continuous",
     "network_for",
     "outgrows_cache",
     "programs",

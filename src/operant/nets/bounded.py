@@ -1,4 +1,6 @@
-"""Continuous actions within bounds: `Bounded`, and the bounds as float32, `bounds_within`."""
+"""Continuous actions: whether a space is theirs, its bounds as float32, and what fills them, `Bounded`."""
+
+from typing import Any, TypeGuard
 
 import gymnasium
 import numpy as np
@@ -11,7 +13,6 @@ class Bounded:
 
     Args:
         space: a one-dimensional box of floats with finite bounds.
-        algorithm: its name, for the message.
         device: where actions live.
 
     Attributes:
@@ -21,18 +22,13 @@ class Bounded:
         ValueError: the space is of another kind, or a range is infinite.
     """
 
-    def __init__(self, space: gymnasium.Space, *, algorithm: str, device: torch.device) -> None:
-        if not isinstance(space, gymnasium.spaces.Box):
-            raise ValueError(f"{algorithm} needs actions of Box, got {space}")
-        if len(space.shape) != 1 or not np.issubdtype(space.dtype, np.floating):
-            raise ValueError(f"{algorithm} needs actions of a one-dimensional Box of float, got {space}")
+    def __init__(self, space: gymnasium.Space[Any], *, device: torch.device) -> None:
+        if not is_continuous(space) or not is_bounded(space):
+            raise ValueError(
+                f"actions are held within the finite bounds of a one-dimensional Box of float, got {space}"
+            )
         self.low, self.high = bounds_within(space, device)
         self.middle, self.half = (self.low + self.high) / 2, (self.high - self.low) / 2
-        if not self.half.isfinite().all():  # nor is the range between the largest floats
-            raise ValueError(
-                f"{algorithm} needs actions with finite bounds, which its policy fills, got {space}; give them bounds "
-                "with gymnasium.wrappers.TransformAction, or take an algorithm for unbounded actions, such as ppo"
-            )
         self.dimensions = int(space.shape[0])
 
     def to_env(self, actions: Tensor) -> Tensor:
@@ -56,3 +52,14 @@ def bounds_within(space: gymnasium.spaces.Box, device: torch.device) -> tuple[Te
     low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
     high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
     return torch.as_tensor(low, device=device), torch.as_tensor(high, device=device)
+
+
+def is_continuous(space: gymnasium.Space[Any]) -> TypeGuard[gymnasium.spaces.Box]:
+    """Whether the members of a space are vectors of floats."""
+    return isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
+
+
+def is_bounded(space: gymnasium.spaces.Box) -> bool:
+    """Whether all ranges of a box are finite in float32; that between the largest floats is not."""
+    low, high = bounds_within(space, torch.device("cpu"))
+    return bool(((high - low) / 2).isfinite().all())

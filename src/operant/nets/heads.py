@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from operant.nets.bounded import bounds_within
+from operant.nets.bounded import bounds_within, is_continuous
 from operant.ops import categorical_fisher, categorical_kl, gaussian_fisher, gaussian_kl
 from operant.ops import distributions as d
 
@@ -194,7 +194,7 @@ def head_for(space: gymnasium.Space[Any], *, log_std: float, device: torch.devic
     match space:
         case gymnasium.spaces.Discrete():
             return CategoricalHead(space)
-        case gymnasium.spaces.Box(shape=(_,)) if np.issubdtype(space.dtype, np.floating):
+        case gymnasium.spaces.Box() if is_continuous(space):
             return GaussianHead(space, log_std=log_std, device=device)
         case _:
             raise ValueError(

@@ -12,6 +12,7 @@ from gymnasium.wrappers import TimeLimit
 
 from operant import streams
 from operant.envs import GymnasiumEnv
+from operant.envs.spaces import members
 
 
 def size(space: gymnasium.Space[Any]) -> int:
@@ -20,15 +21,10 @@ def size(space: gymnasium.Space[Any]) -> int:
     Raises:
         ValueError: the space is no Discrete, MultiDiscrete, MultiBinary, or Tuple or Dict of these.
     """
-    if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    if isinstance(space, spaces.MultiDiscrete):
-        return int(np.prod(space.nvec))
-    if isinstance(space, spaces.MultiBinary):
-        return 2 ** int(np.prod(space.shape))
-    if isinstance(space, spaces.Tuple | spaces.Dict):
-        return int(np.prod([size(part) for part in _parts(space)]))
-    raise ValueError(f"a table needs finite spaces, but {space} is not; use an algorithm with networks")
+    found = members(space)
+    if found is None:
+        raise ValueError(f"a table needs finite spaces, but {space} is not; use an algorithm with networks")
+    return found
 
 
 def number(space: gymnasium.Space[Any], member: Any) -> int:

@@ -1,0 +1,120 @@
+"""Which algorithms suit an environment: `suitable`, and `require_suitable`, which refuses one and names them."""
+
+from typing import NamedTuple
+
+from gymnasium import spaces
+
+from operant import catalog
+from operant.catalog import ActionKind, Algorithm
+from operant.envs import BatchEnv, Features, is_picture
+from operant.envs.features import MASK
+from operant.envs.spaces import members
+from operant.nets import is_bounded, is_continuous
+
+LARGEST_TABLE = 10**6
+"""Observations that can be told apart up to which a table is advised."""
+
+_ACTIONS: dict[ActionKind, str] = {"discrete": "Discrete", "continuous": "a one-dimensional Box of float"}
+_CHANGE_ACTIONS = f"turn them into {' or '.join(_ACTIONS.values())} with gymnasium.wrappers.TransformAction"
+
+
+class Obstacle(NamedTuple):
+    """What an algorithm cannot do in an environment.
+
+    Attributes:
+        what: goes on after the name of the algorithm.
+        remedy: what would help beside another algorithm; empty if nothing.
+    """
+
+    what: str
+    remedy: str
+
+
+def require_suitable(env: BatchEnv, algorithm: str) -> None:
+    """Refuse an environment that an algorithm with networks cannot act in or look at.
+
+    Args:
+        env: the environment.
+        algorithm: its name in the catalog.
+
+    Raises:
+        ValueError: it cannot; the message names a remedy, and the algorithms that support both spaces.
+    """
+    found = obstacle(catalog.find(algorithm), env)
+    if found is None:
+        return
+    others = suitable(env)
+    ways = [found.remedy] if found.remedy else []
+    if others:
+        ways.append(f"these support its actions and observations: {', '.join(others)}")
+    advice = "; ".join(ways or ["no algorithm supports its actions and observations as they are"])
+    raise ValueError(f"{algorithm} {found.what}; {advice}")
+
+
+def suitable(env: BatchEnv) -> list[str]:
+    """Return the names of the algorithms that support both spaces of an environment, and are not made for bandits."""
+    finite = _fits_a_table(env)
+    return [
+        entry.name
+        for entry in catalog.ALGORITHMS
+        if (entry.observations == "finite" and finite)
+        or (entry.observations == "continuous" and obstacle(entry, env) is None)
+    ]
+
+
+def obstacle(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
+    """Return what an algorithm with networks cannot do in an environment, or None where it can do all."""
+    return _acting(algorithm, env) or _looking(algorithm, env)
+
+
+def _acting(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
+    actions = env.action_space
+    found: ActionKind | None = (
+        "discrete" if isinstance(actions, spaces.Discrete) else "continuous" if is_continuous(actions) else None
+    )
+    if found not in algorithm.actions:
+        needed = " or ".join(_ACTIONS[kind] for kind in algorithm.actions)
+        return Obstacle(
+            f"needs actions of {needed}, but those of {env.task} are {actions}", "" if found else _CHANGE_ACTIONS
+        )
+    if algorithm.bounded and is_continuous(actions) and not is_bounded(actions):
+        return Obstacle(
+            f"needs actions with finite bounds, which its policy fills, but those of {env.task} are {actions}",
+            "give them bounds with gymnasium.wrappers.TransformAction",
+        )
+    return None
+
+
+def _looking(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
+    space = env.observation_space
+    if not isinstance(space, spaces.Box | spaces.Dict):
+        return Obstacle(
+            f"needs observations of Box or Dict, but those of {env.task} are {space}",
+            "convert them with a wrapper of Gymnasium, such as FlattenObservation",
+        )
+    if is_picture(space):
+        if "pictures" in algorithm.sees:
+            return None
+        return Obstacle(
+            f"looks at vectors, but the observations of {env.task} are pictures, {space}",
+            "flatten them with gymnasium.wrappers.FlattenObservation",
+        )
+    try:
+        masked = Features.of(space, env.action_space).masked
+    except (TypeError, ValueError) as error:
+        return Obstacle(f"cannot look at the observations of {env.task}: {error}", "")
+    if masked and "masks" not in algorithm.sees:
+        return Obstacle(
+            f"does not look at action masks, but the observations of {env.task} hold one",
+            "leave it out with gymnasium.wrappers.FilterObservation",
+        )
+    return None
+
+
+def _fits_a_table(env: BatchEnv) -> bool:
+    """Whether a table has a place for every observation and action; it would not obey a mask."""
+    actions, space = env.action_space, env.observation_space
+    if isinstance(space, spaces.Dict) and MASK in space.spaces:
+        return False
+    count = members(space)
+    return isinstance(actions, spaces.Discrete) and actions.start == 0 and count is not None and count <= LARGEST_TABLE
