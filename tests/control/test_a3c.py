@@ -14,6 +14,7 @@ import torch
 
 from control.learners import assert_solved, build, same
 from control.probes import Constant, Matched
+from needs import needs_compiler
 from operant import catalog
 from operant.control.a2c import A2C, A2CConfig
 from operant.control.a3c import A3C, PRESETS, STEPS, UPDATES, A3CConfig, Shared, Worker
@@ -85,6 +86,7 @@ def test_a_worker_without_others_is_an_actor_critic(optimizer):
     shared = Shared(parameters, moments, torch.zeros(1, 2, dtype=torch.int64))
     make_env = lambda seed: make("CartPole-v1", 4, [seed])  # noqa: E731
     worker = Worker(0, config, make_env, seed=7, budget=640, shared=shared)
+    assert not worker.local.gradient.compiled
     reports = worker.run(320, lambda: False)
     expected = [a2c.iterate() for _ in range(10)]
     torch.testing.assert_close(shared.parameters, a2c.agent.parameters, rtol=1e-5, atol=1e-7)
@@ -108,6 +110,27 @@ def test_staleness_counts_the_updates_of_others_between_reading_and_writing():
 
     worker.local.judge = slow
     assert worker.run(2 * 32, lambda: False)[-2] == [3.0, 3.0]
+
+
+@needs_compiler
+def test_a_compiled_worker_does_what_the_others_do(started):
+    """The workers are those of two learners of one seed, which here take their turns alone."""
+    learners = [started(workers=1, learning_rate=3e-3) for _ in range(2)]
+    learners[1].gradient.compiled = True
+    before = learners[0].agent.parameters.clone()
+    for a3c in learners:
+        (make_worker,) = a3c._makers()
+        worker = make_worker()
+        worker.run(5 * 64, lambda: False)
+        worker.close()
+        assert worker.local.gradient.calls == (5 if a3c.gradient.compiled else 0)
+    plain, compiled = (a3c.agent.parameters for a3c in learners)
+    assert not torch.equal(plain, before)
+    torch.testing.assert_close(compiled, plain, rtol=1e-3, atol=1e-4)
+
+
+def test_a_worker_takes_its_share_of_the_gradient_steps():
+    assert learner(workers=4, budget=3200).gradient_steps == 3200 // (4 * 8) // 4
 
 
 # Many workers

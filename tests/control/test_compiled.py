@@ -32,6 +32,7 @@ CASES = [
     ("a2c", "CartPole-v1", ON_POLICY),
     ("prioritised-dqn", "CartPole-v1", {**DQN, "dueling": True, "double": True}),
     ("dqn", "operant/PixelCatch-v0", {**DQN, "environments": 2}),
+    ("recurrent-ppo", "CartPole-v1", {**PPO, "epochs": 1, "steps": 4, "hidden": (8,), "memory": 8}),
 ]
 NAMES = [f"{a}-{t[-8:]}{'-large' * (v in (LARGE, LARGE_PPO))}" for a, t, v in CASES]
 
@@ -131,6 +132,14 @@ def test_whether_a_run_is_compiled_is_written_down_and_kept(tmp_path, monkeypatc
     assert "needs a C++ compiler; it goes on without" in caplog.text
     values = {**ON_POLICY, "budget": 64, "run": tmp_path / "plain", "progress": "silent"}
     assert operant.train("a2c", "CartPole-v1", preset="paper", **values).run.resolved()["compile"] is False
+
+
+@needs_compiler
+def test_workers_compile_what_they_compute(tmp_path):
+    values = {**ON_POLICY, "workers": 2, "slice_steps": 64, "compile": "on", "budget": 128, "progress": "silent"}
+    trained = operant.train("a3c", "CartPole-v1", preset="paper", run=tmp_path / "run", **values)
+    assert trained.run.resolved()["compile"] is True
+    assert trained.outcome.consumed >= 128
 
 
 def test_other_chapters_have_nothing_to_compile(tmp_path):

@@ -126,6 +126,8 @@ def test_instances_have_programs_of_their_own():
     assert not other.gradient.compiled
     assert isinstance(one.gradient, Program)
     assert programs(object()) == []
+    one.borrowed, one.same = other.gradient, one.gradient
+    assert programs(one) == [one.gradient, other.gradient]
 
 
 def test_a_compiler_is_looked_for_where_programs_are(monkeypatch):

@@ -33,9 +33,8 @@ from torch import Tensor
 
 from operant import streams
 from operant.control.a2c import A2C, DIAGNOSTICS, A2CConfig
-from operant.control.agent import Agent, Scaling
 from operant.envs import Atari, BatchEnv, EnvPool, TensorEnv, make
-from operant.nets import OPTIMIZERS, Spec
+from operant.nets import OPTIMIZERS
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics, all_or_nothing
 from operant.state import State, clone, copy_into
@@ -110,14 +109,24 @@ class Worker:
         seed: of its streams of random numbers.
         budget: environment steps of all workers, over which the learning rate falls to zero.
         shared: what it shares with the others.
+        compiled: whether its gradient is computed by a compiled program.
     """
 
     def __init__(
-        self, index: int, config: A3CConfig, make_env: MakeEnv, *, seed: int, budget: int, shared: Shared
+        self,
+        index: int,
+        config: A3CConfig,
+        make_env: MakeEnv,
+        *,
+        seed: int,
+        budget: int,
+        shared: Shared,
+        compiled: bool = False,
     ) -> None:
         self.index, self.config, self.budget, self.shared = index, config, budget, shared
-        self.local = A2C(config, make_env(seed), seeds=[seed], budget=budget)
+        self.local = A2C(config, make_env(seed), seeds=[seed], budget=budget, algorithm="a3c")
         self.close = self.local.close
+        self.local.gradient.compiled = compiled
         self.optimizer = OPTIMIZERS[config.optimizer](
             shared.parameters, epsilon=config.optimizer_epsilon, max_grad_norm=config.max_grad_norm
         )
@@ -217,7 +226,7 @@ class Crew:
                 elif now - since[index] > self.config.deadline:
                     self._fail(
                         f"worker {index} (process {self.processes[index].pid}) has made no update for "
-                        f"{self.config.deadline:g} seconds. If its environment is that slow, raise `deadline`"
+                        f"{self.config.deadline:g} seconds. If its start or its steps are that slow, raise `deadline`"
                     )
         return reports
 
@@ -267,7 +276,9 @@ class A3C:
 
     Attributes:
         consumed: environment steps of all workers so far.
+        gradient_steps: how many a worker takes in the whole run.
         agent: the shared policy and value; `act` and `noise` are its own.
+        gradient: that of the workers, which compile it if it is `compiled` before they start.
 
     Raises:
         ValueError: there are several seeds, or the device is not the CPU.
@@ -283,8 +294,6 @@ class A3C:
         algorithm: str = "a3c",
         make_env: MakeEnv | None = None,
     ) -> None:
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
         if len(seeds) != 1:
             raise ValueError(
                 f"a3c trains one seed at a time, got {list(seeds)}: start it once for each (`--seeds 1`), or take a2c"
@@ -292,18 +301,11 @@ class A3C:
         if env.device.type != "cpu":
             raise ValueError(f"a3c shares memory between processes and runs on the CPU, got device {env.device}")
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
-        self.agent = Agent(
-            env,
-            seeds=seeds,
-            rows=config.environments,
-            algorithm="a3c",
-            spec=Spec(config.hidden, config.activation, config.shared, critics=config.critics, torso=config.torso),
-            log_std=config.log_std,
-            scaling=Scaling(observations=False, rewards=False, gamma=config.gamma),
-        )
-        self.act, self.noise = self.agent.act, self.agent.noise
+        whole = A2C(config, env, seeds=seeds, budget=budget, algorithm=algorithm)
+        self.agent, self.act, self.noise, self.gradient = whole.agent, whole.act, whole.noise, whole.gradient
+        self.gradient_steps = whole.gradient_steps // config.workers
         parameters = self.agent.parameters.share_memory_()
-        moments = OPTIMIZERS[config.optimizer](parameters, epsilon=config.optimizer_epsilon).state_dict()
+        moments = whole.optimizer.state_dict()
         del moments["skipped"]  # each worker counts its own
         counts = torch.zeros(config.workers, 2, dtype=torch.int64)
         self.shared = Shared(
@@ -328,7 +330,7 @@ class A3C:
     def iterate(self) -> Metrics:
         """Let the workers run for a slice of the budget, and say what happened."""
         if self.crew is None:
-            self.crew = self._start()
+            self.crew = Crew(self.config, self.shared, self._makers())
         reports = self.crew.run(self.consumed + self.config.slice_steps)
         *losses, episodes, returns, lengths, staleness, skipped = torch.tensor(reports, dtype=torch.float64)
         count = episodes.sum()
@@ -344,11 +346,18 @@ class A3C:
         }
         return {name: value.reshape(1) for name, value in metrics.items()}
 
-    def _start(self) -> Crew:
+    def _makers(self) -> list[Callable[[], Worker]]:
         # The streams of a session begin where it does: a resumed one does not draw the same numbers again.
         seeds = [streams.integer(self.seeds[0], "worker", index, self.consumed) for index in range(self.config.workers)]
-        make = partial(Worker, config=self.config, make_env=self.make_env, budget=self.budget, shared=self.shared)
-        return Crew(self.config, self.shared, [partial(make, index, seed=seed) for index, seed in enumerate(seeds)])
+        make = partial(
+            Worker,
+            config=self.config,
+            make_env=self.make_env,
+            budget=self.budget,
+            shared=self.shared,
+            compiled=self.gradient.compiled,
+        )
+        return [partial(make, index, seed=seed) for index, seed in enumerate(seeds)]
 
     def close(self) -> None:
         """End the workers and close the environments. Calling it twice does no harm."""

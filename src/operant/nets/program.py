@@ -147,10 +147,12 @@ def outgrows_cache(device: torch.device, *, rows: int, numbers: int) -> bool:
 
 
 def programs(owner: object) -> list[Program[..., Any]]:
-    """Return the programs of an object's `compilable` methods."""
+    """Return the programs of an object's `compilable` methods, and those that it has as attributes."""
     kinds = reversed(type(owner).__mro__)
     methods = {name: value for kind in kinds for name, value in vars(kind).items()}
-    return [getattr(owner, name) for name, value in methods.items() if isinstance(value, compilable)]
+    own = [getattr(owner, name) for name, value in methods.items() if isinstance(value, compilable)]
+    held = [value for value in getattr(owner, "__dict__", {}).values() if isinstance(value, Program)]
+    return list(dict.fromkeys([*own, *held]))
 
 
 def _leaves(args: Iterable[Any]) -> Iterator[Any]:
