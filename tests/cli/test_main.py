@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from operant.cli import COMMANDS
+from operant.envs import EnvError
 from operant.runtime.checkpoints import NonFiniteError
 
 HEAVY = {"torch", "numba", "numpy", "scipy", "tyro", "gymnasium", "rich"}
@@ -57,12 +58,13 @@ def test_a_known_error_is_one_line(error, status, cli, monkeypatch):
         cli("list")
 
 
-def test_an_unknown_error_is_raised(cli, monkeypatch):
+@pytest.mark.parametrize("kind", [RuntimeError, EnvError])
+def test_an_unknown_error_is_raised(kind, cli, monkeypatch):
     def fail(arguments):
-        raise RuntimeError("a bug")
+        raise kind("a bug")
 
     monkeypatch.setattr("operant.cli.listing.list_algorithms", fail)
-    with pytest.raises(RuntimeError, match="a bug"):
+    with pytest.raises(kind, match="a bug"):
         cli("list")
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RescaleAction
 
-from operant.envs import GymnasiumEnv, make
+from operant.envs import EnvError, GymnasiumEnv, make
 from operant.envs.workers import IsolatedVectorEnv
 
 
@@ -217,11 +217,24 @@ def test_workers_that_hang_are_not_waited_for_when_closing(pending):
 
 
 @pytest.mark.filterwarnings("ignore:.*ERROR")  # which is how Gymnasium logs it
-def test_a_mistake_in_the_environment_is_shown_as_it_is():
+def test_a_mistake_in_the_environment_names_task_call_and_rows():
     vector, env = workers(Broken)
-    with pytest.raises(ZeroDivisionError, match="one by nought"):
+    with pytest.raises(EnvError, match=r"Still: step\(\).*ZeroDivisionError in rows 0, 1, 2: one by nought") as caught:
         env.step(ACTIONS)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert_closed(vector, env)
+
+
+@pytest.mark.parametrize("error", [ValueError, ConnectionError, multiprocessing.TimeoutError])
+def test_a_mistake_in_this_process_is_told_from_wrong_use(error):
+    class Failing(Still):
+        def reset(self, *, seed=None, options=None):
+            raise error("no light")
+
+    env = GymnasiumEnv(SyncVectorEnv([Failing], autoreset_mode=AutoresetMode.DISABLED), [1], task="Failing")
+    with pytest.raises(EnvError, match=rf"Failing: reset\(\).*{error.__name__}: no light") as caught:
+        env.reset()
+    assert type(caught.value.__cause__) is error
 
 
 def test_a_mistake_that_cannot_be_pickled_is_not_waited_for():

@@ -20,6 +20,7 @@ from operant.envs.tensor import (
     Pendulum,
     TensorEnv,
 )
+from operant.envs.workers import EnvError
 from operant.envs.worlds import WORLDS, register_worlds
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "BatchEnv",
     "CartPole",
     "DrawingError",
+    "EnvError",
     "EnvPool",
     "Features",
     "FiniteEnv",

@@ -107,6 +107,7 @@ class GymnasiumEnv:
 
         Raises:
             ValueError: there is not one seed a row, or one is negative.
+            EnvError: the environment raised an error.
         """
         if seeds is not None:
             self._seeds = self._checked_seeds(seeds)
@@ -136,6 +137,7 @@ class GymnasiumEnv:
         Raises:
             ValueError: the shape of the actions is wrong, or they carry gradients.
             TypeError: their dtype is wrong.
+            EnvError: the environment raised an error.
             RuntimeError: `reset` was never called, or a worker process died or hangs.
         """
         if self._obs is None:

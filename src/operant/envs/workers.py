@@ -25,6 +25,10 @@ CLOSING = 5.0
 """Seconds that workers have to close their environments, if the deadline is not shorter; then they are killed."""
 
 
+class EnvError(RuntimeError):
+    """An environment raised an error when it was reset or stepped."""
+
+
 class Workers:
     """Asks a vector environment, and names the workers that died or hang if it does not answer.
 
@@ -52,25 +56,36 @@ class Workers:
         """Call a method of the vector environment.
 
         Raises:
+            EnvError: the environment raised an error, which is the cause of this one.
             RuntimeError: a worker died, did not answer before the deadline, or failed and could not say how.
         """
         try:
             return function(*args, **kwargs)
-        except multiprocessing.TimeoutError as error:
-            silent = _silent(self._workers.parent_pipes if self._workers is not None else [])
-            raise RuntimeError(
-                f"{self._task}: the worker processes of rows {silent} have not answered for {self._deadline:g} "
-                "seconds. If the environment is that slow, raise the deadline; otherwise it hangs. "
+        except Exception as error:
+            raise self._explained(error, function.__name__) from error
+
+    def _explained(self, error: Exception, call: str) -> RuntimeError:
+        """Return what an error in `reset` or `step` means."""
+        pipes = self._workers.parent_pipes if self._workers is not None else []
+        if self._workers is not None and isinstance(error, multiprocessing.TimeoutError):
+            return RuntimeError(
+                f"{self._task}: the worker processes of rows {_silent(pipes)} have not answered for "
+                f"{self._deadline:g} seconds. If the environment is that slow, raise the deadline; otherwise it hangs. "
                 "`operant resume` goes on from the last checkpoint"
-            ) from error
-        except queue.Empty as error:
-            raise RuntimeError(
+            )
+        if self._workers is not None and isinstance(error, queue.Empty):
+            return RuntimeError(
                 f"{self._task}: the environment of a worker process raised an error that cannot be pickled, and so "
                 "not be shown here: what it printed above says why. Let it raise one that can"
-            ) from error
-        except (EOFError, ConnectionError) as error:
-            processes = self._workers.processes if self._workers is not None else []
-            raise _lost(self._task, _dead(processes) or "unknown", error) from error
+            )
+        failed = _listed(row for row, pipe in enumerate(pipes) if pipe is None)
+        if self._workers is not None and not failed and isinstance(error, EOFError | ConnectionError):
+            return _lost(self._task, _dead(self._workers.processes) or "unknown", error)
+        where = f" in rows {failed}" if failed else ""
+        return EnvError(
+            f"{self._task}: {call}() of the environment raised {type(error).__name__}{where}: {error}. "
+            "Mend the environment; `operant resume` then goes on from the last checkpoint"
+        )
 
     def close(self) -> None:
         """Close the vector environment; workers that do not end in time are killed."""
