@@ -167,6 +167,29 @@ def test_an_interruption_before_the_last_evaluation_is_one(make_run):
     assert [r["consumed"] for r in read_records(run.evaluations_path)] == [400]
 
 
+@pytest.mark.parametrize("every", [100, 300])
+def test_a_last_evaluation_that_fails_loses_no_training(make_run, every):
+    def fail_at_the_end(learner):
+        if learner.consumed == 400:
+            raise RuntimeError("no light")
+        return evaluate(learner)
+
+    whole, run = make_run("whole"), make_run()
+    quiet(Regression(), whole, evaluate=evaluate, evaluate_every=every)
+    with pytest.raises(RuntimeError, match="no light"):
+        quiet(Regression(), run, evaluate=fail_at_the_end, evaluate_every=every, checkpoint_seconds=1000.0)
+    learner = Regression()
+    assert resume_from(run, learner)
+    assert quiet(learner, run, evaluate=evaluate, evaluate_every=every).evaluation == evaluate(learner)
+    assert final_bytes(run) == final_bytes(whole)
+    evaluated, metered = (
+        [[r["consumed"] for r in read_records(path(one))] for one in (run, whole)]
+        for path in (lambda one: one.evaluations_path, lambda one: one.metrics_path)
+    )
+    assert evaluated[0] == evaluated[1]
+    assert metered[0][-1] == metered[1][-1] == 400
+
+
 def test_records_after_the_checkpoint_are_rewound(make_run):
     run = make_run()
     quiet(Regression(), run, budget=100, evaluate=evaluate, evaluate_every=50)

@@ -257,7 +257,8 @@ class _Session(Generic[L]):
             if save:
                 self.files.save(learner)
                 next_save = time.monotonic() + checkpoint_seconds
-            self._evaluate_if_due()
+            if learner.consumed < self.budget:
+                self._evaluate_if_due()
         self._record()
         self.files.save(learner, last=True)
         interrupted = not self._finish()
@@ -322,7 +323,7 @@ class _Session(Generic[L]):
             self._evaluate()
 
     def _finish(self) -> bool:
-        """Make the last evaluation; return false if training or that was cut short."""
+        """Make the last evaluation, when all is saved; return false if training or that was cut short."""
         if self.learner.consumed < self.budget:
             return False
         if self.evaluate is None or self.files.evaluated >= self.learner.consumed:
