@@ -109,7 +109,8 @@ def train(
         preset: a named configuration. Default: the one for the task.
         config: a whole configuration instead of a preset and parameters.
         progress: whether and how to show progress on standard error.
-        interrupted: asked after every iteration; true saves the state and stops.
+        interrupted: asked after every iteration and at every step of an evaluation that plays episodes; true saves the
+            state and stops.
         command: the command line to write down.
         **parameters: fields of `operant.runtime.settings.Settings` (`env_backend="gymnasium"`) and of the
             algorithm's configuration (`gamma=0.98`).
@@ -214,7 +215,7 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
         trained.experiment.learner,
         trained.run,
         budget=settings.budget,
-        evaluate=lambda _: _evaluate(trained),
+        evaluate=lambda _: _evaluate(trained, interrupted),
         evaluate_every=settings.evaluation_interval,
         checkpoint_seconds=settings.checkpoint_seconds,
         interrupted=interrupted,
@@ -223,9 +224,9 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
     return replace(trained, outcome=outcome)
 
 
-def _evaluate(trained: Trained) -> Evaluation:
+def _evaluate(trained: Trained, interrupted: Callable[[], bool]) -> Evaluation:
     """Score the policies in the course of training, and keep what they answered, where they do."""
-    evaluation = trained.experiment.evaluate()
+    evaluation = trained.experiment.evaluate(interrupted=interrupted)
     keep_samples(trained.run, trained.experiment.learner.consumed, getattr(trained.experiment, "samples", ()))
     return evaluation
 

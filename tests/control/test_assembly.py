@@ -10,7 +10,7 @@ import torch
 from operant import catalog
 from operant.control import A3CConfig, PPOConfig, assemble, configuration, ppo
 from operant.envs import Atari, make
-from operant.runtime.evaluation import evaluate_policy
+from operant.runtime.evaluation import StoppedError, evaluate_policy
 from operant.runtime.settings import Settings
 
 ENTRY = catalog.find("ppo")
@@ -154,6 +154,14 @@ def test_closing_an_experiment_closes_its_environments_once(normalise, closed):
     made.close()
     made.close()
     assert len(closed) == 2 * 2 + 4
+
+
+def test_an_evaluation_that_is_asked_to_stop_closes_its_environments(closed):
+    made = experiment("OperantTestDiscrete-v0")
+    with pytest.raises(StoppedError):
+        made.evaluate(2, interrupted=lambda: True)
+    assert len(closed) == 2 * 2
+    made.close()
 
 
 @pytest.mark.parametrize("normalise", [False, True])

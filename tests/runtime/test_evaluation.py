@@ -4,7 +4,7 @@ import json
 import pytest
 import torch
 
-from operant.runtime.evaluation import Evaluation, evaluate_policy
+from operant.runtime.evaluation import Evaluation, StoppedError, evaluate_policy
 from runtime.tiny import Corridor
 
 
@@ -55,6 +55,13 @@ def test_it_stops_as_soon_as_the_slowest_row_is_through():
     env = Corridor([2, 7])
     evaluate_policy(Constant(), env, seeds=1, episodes=6)
     assert env.steps == 21
+
+
+def test_it_is_given_up_when_asked_to_stop():
+    env = Corridor([2, 7])
+    with pytest.raises(StoppedError, match="in the middle of an evaluation"):
+        evaluate_policy(Constant(), env, seeds=1, episodes=6, interrupted=lambda: env.steps == 3)
+    assert env.steps == 3
 
 
 @pytest.mark.parametrize("next_step", [False, True])

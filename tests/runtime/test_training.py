@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from operant.runtime.checkpoints import CheckpointError, NonFiniteError
-from operant.runtime.evaluation import Evaluation
+from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.metrics import read_records
 from operant.runtime.run import Run, RunError
 from operant.runtime.settings import Settings
@@ -165,6 +165,28 @@ def test_an_interruption_before_the_last_evaluation_is_one(make_run):
     again = quiet(learner, run, evaluate=evaluate, evaluate_every=400)
     assert not again.interrupted
     assert [r["consumed"] for r in read_records(run.evaluations_path)] == [400]
+
+
+@pytest.mark.parametrize("moment", [200, 400])
+def test_an_evaluation_that_is_given_up_is_saved_and_made_up_for(make_run, moment):
+    whole, run, stop = make_run("whole"), make_run(), []
+
+    def evaluate_or_stop(learner):
+        if learner.consumed == moment:
+            stop.append(True)
+            raise StoppedError
+        return evaluate(learner)
+
+    quiet(Regression(), whole, evaluate=evaluate, evaluate_every=100)
+    options = {"evaluate_every": 100, "checkpoint_seconds": 1000.0}
+    outcome = quiet(Regression(), run, evaluate=evaluate_or_stop, interrupted=lambda: bool(stop), **options)
+    assert outcome.interrupted
+    assert outcome.consumed == moment
+    learner = Regression()
+    assert resume_from(run, learner)
+    assert not quiet(learner, run, evaluate=evaluate, **options).interrupted
+    assert final_bytes(run) == final_bytes(whole)
+    assert [r["consumed"] for r in read_records(run.evaluations_path)] == [100, 200, 300, 400]
 
 
 @pytest.mark.parametrize("every", [100, 300])

@@ -1,5 +1,6 @@
 """From names and numbers to a learner with its environments: what every algorithm of this chapter shares."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,14 +39,22 @@ class Experiment:
         """Whether the learner's updates are compiled."""
         return any(program.compiled for program in programs(self.learner))
 
-    def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
+    def evaluate(
+        self,
+        episodes: int | None = None,
+        *,
+        backend: str | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Evaluation:
         """Score the greedy policies in environments of their own, with the same episodes at every call.
 
         Args:
             episodes: of each seed. Default: as many as the settings say.
             backend: "tensor" or "gymnasium" (see `operant.envs.make`). Default: that of the settings.
+            interrupted: asked in the course of it; after true, the evaluation is given up.
 
         Raises:
+            StoppedError: it was given up.
             ValueError: `episodes` is not positive, or there is no such backend.
         """
         settings = self.settings
@@ -59,7 +68,9 @@ class Experiment:
             device=self.learner.device,
         )
         try:
-            return evaluate_policy(self.learner, env, seeds=len(settings.seeds), episodes=episodes)
+            return evaluate_policy(
+                self.learner, env, seeds=len(settings.seeds), episodes=episodes, interrupted=interrupted
+            )
         finally:
             env.close()
 

@@ -67,12 +67,19 @@ class Experiment:
         """Put the learners together."""
         self.learner = InTurn([member.learner for member in self.members], budget=self.settings.budget)
 
-    def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
+    def evaluate(
+        self,
+        episodes: int | None = None,
+        *,
+        backend: str | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Evaluation:
         """Score every seed on held-out examples: greedy answers by their rewards, or pairs by their order.
 
         Args:
             episodes: most examples. Default: as many as are held out.
             backend: means nothing here.
+            interrupted: never asked.
         """
         found = [member.score(self.held_out if episodes is None else episodes) for member in self.members]
         self.samples = [

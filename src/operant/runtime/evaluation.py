@@ -1,6 +1,6 @@
 """How good is what was learned: `Evaluation`, and `evaluate_policy` for policies in environments."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -14,6 +14,10 @@ from operant.runtime.learner import Policy
 from operant.runtime.statistics import iqm, stratified_bootstrap
 
 _SYNC_EVERY = 32
+
+
+class StoppedError(Exception):
+    """An evaluation was given up because training was asked to stop."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,13 @@ class Evaluation:
 
 
 def evaluate_policy(
-    policy: Policy, env: BatchEnv, *, seeds: int, episodes: int, max_steps: int = 1_000_000
+    policy: Policy,
+    env: BatchEnv,
+    *,
+    seeds: int,
+    episodes: int,
+    max_steps: int = 1_000_000,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
     """Score the greedy actions of a policy by the undiscounted sum of `Step.score` over whole episodes.
 
@@ -78,8 +88,10 @@ def evaluate_policy(
         seeds: S.
         episodes: of each seed; a multiple of N.
         max_steps: how many steps all of it may take.
+        interrupted: asked before every step; after true, the evaluation is given up.
 
     Raises:
+        StoppedError: it was given up.
         ValueError: the rows cannot be divided among the seeds, or the episodes among the rows.
         RuntimeError: the episodes have not ended after `max_steps` steps.
     """
@@ -92,12 +104,16 @@ def evaluate_policy(
             f"take {max(1, round(episodes / rows)) * rows} episodes or an env with fewer rows"
         )
     with torch.no_grad():
-        totals, lengths = _play(policy, env, seeds, episodes // rows, max_steps)
+        totals, lengths = _play(
+            policy, env, seeds=seeds, quota=episodes // rows, max_steps=max_steps, interrupted=interrupted
+        )
     table, means = totals.reshape(seeds, episodes), lengths.reshape(seeds, episodes).mean(dim=1)
     return Evaluation.of(table.cpu().numpy(), means.cpu().numpy())
 
 
-def _play(policy: Policy, env: BatchEnv, seeds: int, quota: int, max_steps: int) -> tuple[Tensor, Tensor]:
+def _play(
+    policy: Policy, env: BatchEnv, *, seeds: int, quota: int, max_steps: int, interrupted: Callable[[], bool]
+) -> tuple[Tensor, Tensor]:
     """Play `quota` episodes in every row; return their totals and lengths, both `[B, quota]`."""
     sums = torch.zeros(2, env.rows, dtype=torch.float64, device=env.device)
     results = torch.zeros(2, env.rows, quota + 1, dtype=torch.float64, device=env.device)
@@ -106,6 +122,8 @@ def _play(policy: Policy, env: BatchEnv, seeds: int, quota: int, max_steps: int)
     obs, memory = _split(env.reset(), seeds), None
     stride = 1 if env.device.type == "cpu" else _SYNC_EVERY
     for t in range(1, max_steps + 1):
+        if interrupted():
+            raise StoppedError("training was asked to stop in the middle of an evaluation")
         actions, memory = policy.act(obs, memory, None)
         step = env.step(actions.flatten(0, 1))
         ended = (step.terminated | step.truncated) & step.valid

@@ -1,4 +1,4 @@
-"""Stopping on request: a signal only sets a flag, which training looks at once per update."""
+"""Stopping on request: a signal only sets a flag, which training looks at once per update, and in evaluations."""
 
 import signal
 import threading

@@ -13,7 +13,7 @@ import numpy as np
 
 from operant.runtime.checkpoints import CheckpointError, load
 from operant.runtime.encoding import flatten
-from operant.runtime.evaluation import Evaluation
+from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.learner import Learner
 from operant.runtime.metrics import RecordWriter, read_records, rewind
 from operant.runtime.progress import Progress, ProgressMode, Report
@@ -87,7 +87,8 @@ def train(
         run: where metrics, evaluations and checkpoints go; None writes nothing. It is locked while training. To resume,
             call `resume_from` first, both within `with run.lock():`.
         budget: in the learner's unit, per seed; training ends after the first iteration that reaches it.
-        evaluate: scores the learner, which it must not change.
+        evaluate: scores the learner, which it must not change. It may raise `StoppedError` once `interrupted` is true;
+            the evaluation is made up for when training goes on.
         evaluate_every: `evaluate` is called after the first iteration that reaches a multiple of this, and at the
             end. 0 means a twentieth of the budget.
         checkpoint_seconds: time between two checkpoints; there is always one at the end and at an interruption.
@@ -330,13 +331,17 @@ class _Session(Generic[L]):
             return True
         if self.interrupted():
             return False
-        self._evaluate()
-        return True
+        return self._evaluate()
 
-    def _evaluate(self) -> None:
+    def _evaluate(self) -> bool:
+        """Evaluate, if there is something to do it with; return false if that was given up."""
         if self.evaluate is None:
-            return
-        self._evaluation = self.evaluate(self.learner)
+            return True
+        try:
+            self._evaluation = self.evaluate(self.learner)
+        except StoppedError:
+            return False
         seconds = self.files.seconds_before + self._seconds
         stamp = {"consumed": self.learner.consumed, "time/seconds": seconds}
         self.files.evaluation(stamp | self._evaluation.record())
+        return True

@@ -1,6 +1,6 @@
 """From names and numbers to a learner and what it learns in: what every algorithm of this chapter shares."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -39,7 +39,13 @@ class Experiment:
     settings: Settings
     mdp: MDP | None
 
-    def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
+    def evaluate(
+        self,
+        episodes: int | None = None,
+        *,
+        backend: str | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Evaluation:
         """Score the greedy policies (what is followed, for prediction), with the same episodes at every call.
 
         In a task without a step limit, an episode is cut after `operant.tabular.judging.LONGEST_EPISODE` steps.
@@ -48,8 +54,10 @@ class Experiment:
             episodes: of each seed. Default: as many as the settings say.
             backend: "tensor" simulates the model, "gymnasium" steps Gymnasium's environment, "auto" is the former
                 where there is a model. Default: that of the settings.
+            interrupted: asked in the course of it; after true, the evaluation is given up.
 
         Raises:
+            StoppedError: it was given up.
             ValueError: `episodes` is not positive, or there is no such backend, or no model.
         """
         settings, learner = self.settings, self.learner
@@ -64,7 +72,14 @@ class Experiment:
         env = enumerated(settings.task, settings.seeds, rows=rows, purpose="evaluation", longest=LONGEST_EPISODE)
         try:
             most = max(1_000_000, episodes * LONGEST_EPISODE)
-            return evaluate_policy(Player(learner), env, seeds=len(settings.seeds), episodes=episodes, max_steps=most)
+            return evaluate_policy(
+                Player(learner),
+                env,
+                seeds=len(settings.seeds),
+                episodes=episodes,
+                max_steps=most,
+                interrupted=interrupted,
+            )
         finally:
             env.close()
 

@@ -1,6 +1,6 @@
 """From the name of a bandit to the arms that it has, and how good what was learned is."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,13 +28,20 @@ class BanditExperiment:
     learner: BanditLearner
     settings: Settings
 
-    def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
+    def evaluate(
+        self,
+        episodes: int | None = None,
+        *,
+        backend: str | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Evaluation:
         """Score the arm that seems best, by what one pull of it pays; each seed has the arms that it learned on.
 
         Args:
             episodes: pulls of each seed. Default: as many as the settings say.
             backend: "tensor" and "auto" give the exact expectation for every pull; "gymnasium" pulls the arms of
                 Gymnasium's environment, the same ones at every call. Default: that of the settings.
+            interrupted: never asked: it takes no time.
 
         Raises:
             ValueError: `episodes` is not positive, or there is no such backend.
