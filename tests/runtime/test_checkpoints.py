@@ -121,6 +121,15 @@ def test_states_that_are_not_finite_never_displace_good_ones(checkpoints, bad, d
     assert load(checkpoints.quarantine / "step_000000000005")["net"]["weight"].dtype == dtype
 
 
+def test_what_an_environment_shows_may_be_infinite_but_not_what_was_learned_of_it(checkpoints):
+    nan = torch.tensor([math.nan])
+    shown = {"env": {"env": {"obs": nan}}, "other": {"env": {"obs": {"here": nan}}}}
+    assert math.isnan(load(checkpoints.save(shown, 1))["env"]["env"]["obs"])
+    for n, sick in enumerate(({"env": {"observations": nan}}, {"env": {"mean": {"obs": nan}}}, {"obs": nan}), 2):
+        with pytest.raises(NonFiniteError):
+            checkpoints.save(sick, n)
+
+
 def test_statistics_and_plain_floats_may_be_infinite(checkpoints):
     fine = {
         "best": -math.inf,

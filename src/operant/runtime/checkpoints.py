@@ -8,7 +8,8 @@ which little changes are stored in segments that checkpoints share (`operant.run
 
 A state with a tensor that is not finite goes to `quarantine/` and never displaces a good checkpoint. What may
 rightly be infinite or NaN (a best score so far, a mean over no episodes) belongs under a key named `statistics`,
-which is not examined; plain floats are not examined either.
+which is not examined. Nor are `obs` right under `env`, which are an environment's own and were not learned, and plain
+floats.
 """
 
 import errno
@@ -38,6 +39,7 @@ SCHEMA = 1
 """Version of the format. Later versions keep the manifest's `schema_version` and `digest`."""
 
 _NAME = re.compile(r"step_(\d{12,})")
+_UNEXAMINED = re.compile(r"/(statistics|env/obs)(/|$)")
 _FILES = ("state.safetensors", "state.json")
 _MARGIN = 1 << 20
 
@@ -275,9 +277,9 @@ def _remove(path: Path) -> None:
 
 
 def _non_finite(tensors: dict[str, Tensor]) -> str | None:
-    """Describe the first tensor outside `statistics` that is not finite."""
+    """Describe the first tensor that is not finite, of those that have to be."""
     for path, tensor in tensors.items():
-        if "statistics" in path.split("/") or not (tensor.is_floating_point() or tensor.is_complex()):
+        if _UNEXAMINED.search(path) or not (tensor.is_floating_point() or tensor.is_complex()):
             continue
         values = tensor.detach()
         finite = torch.isfinite(values if values.element_size() > 1 else values.float())
