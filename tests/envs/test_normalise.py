@@ -220,6 +220,28 @@ def test_wrong_arguments_are_named():
         Normalise(env, seeds=2, gamma=0.9)
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_an_observation_that_is_not_finite_leaves_the_statistics_alone(bad):
+    env, plain = (Normalise(make("Pendulum-v1", 2, (0,)), seeds=1, gamma=0.9) for _ in range(2))
+    env.reset()
+    plain.reset()
+    inner, actions = env._env.step, torch.zeros(2, 1)
+
+    def poisoned(actions):
+        step = inner(actions)
+        obs = step.obs.clone()
+        obs[0, 1] = bad
+        return step._replace(obs=obs)
+
+    env._env.step = poisoned
+    last = env.step(actions).obs
+    healthy = plain._env.step(actions).obs[1:]
+    plain._obs_moments.update(healthy[None], None)
+    assert last[1].isfinite().all()
+    for name, value in env.state_dict()["observations"].items():
+        torch.testing.assert_close(value, plain.state_dict()["observations"][name], rtol=1e-12, atol=0)
+
+
 def test_a_reward_that_is_not_finite_passes_but_leaves_the_statistics_alone():
     env = Normalise(make("Pendulum-v1", 2, (0,)), seeds=1, gamma=0.9)
     env.reset()

@@ -69,7 +69,8 @@ class Normalise:
     of the running discounted return `R <- gamma R + r`, which starts at 0 in each episode, and are not centred
     (Engstrom et al. 2020, "Implementation matters in deep policy gradients", arXiv 2005.12729, algorithm 1). A new
     observation or return enters the statistics before it is scaled by them; final observations only are scaled,
-    and neither rows that are not valid nor rewards that are not finite enter. `Step.score` stays as it is.
+    and neither rows that are not valid nor observations and rewards that are not finite enter. `Step.score` stays as
+    it is.
 
     Attributes:
         task: that of the environment.
@@ -151,7 +152,9 @@ class Normalise:
 
     def _new_obs(self, obs: Tree, valid: Tensor | None) -> Tree:
         if self._observations:
-            self._obs_moments.update(self._by_seed(cast(Tensor, obs)), valid)
+            rows = self._by_seed(cast(Tensor, obs))
+            finite = rows.isfinite().flatten(2).all(2)
+            self._obs_moments.update(rows, finite if valid is None else finite & valid)
         return self.normalise(obs)
 
     def _new_reward(self, step: Step, valid: Tensor | None) -> Tensor:
