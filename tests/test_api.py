@@ -1,12 +1,15 @@
 import json
 import shutil
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 
 import operant
 from operant import api
 from operant.control import PPOConfig
+from operant.envs import RestoreError
 from operant.runtime.checkpoints import CheckpointError
 from operant.runtime.metrics import read_records
 from operant.runtime.run import Run, RunError
@@ -106,6 +109,35 @@ def test_a_finished_run_can_be_resumed_and_stays_as_it_is(tmp_path):
     assert again.outcome.consumed == 320
     assert torch.equal(again.experiment.learner.agent.parameters, finished.experiment.learner.agent.parameters)
     assert again.run.metrics_path.read_bytes() == before
+
+
+class Dice(gymnasium.Env):
+    """Throws dice that nobody can seed."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    dice = np.random.default_rng()
+
+    def reset(self, *, seed=None, options=None):
+        self.left = 5
+        return self.dice.random(1, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return self.dice.random(1, np.float32), 1.0, self.left == 0, False, {}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "values"), [("ppo", SMALL | {"normalise_observations": True}), ("dqn", {"warmup": 20})]
+)
+def test_what_was_learned_in_a_random_environment_can_be_evaluated(tmp_path, monkeypatch, algorithm, values):
+    spec = gymnasium.envs.registration.EnvSpec("OperantTestDice-v0", Dice)
+    monkeypatch.setitem(gymnasium.registry, "OperantTestDice-v0", spec)
+    options = {"run": tmp_path / "run", "budget": 64, "evaluate_episodes": 2, "progress": "silent"}
+    trained = operant.train(algorithm, "OperantTestDice-v0", **options, **values)
+    assert trained.evaluate(4).scores == operant.load(tmp_path / "run").evaluate(4).scores == (5.0,)
+    with pytest.raises(RestoreError, match="can still be evaluated and watched, but training cannot go on"):
+        operant.resume(tmp_path / "run", progress="silent")
 
 
 def test_a_loaded_run_is_what_was_trained(tmp_path):

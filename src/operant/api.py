@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from operant import catalog
+from operant.envs import without_episodes
 from operant.nets import compiler
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
@@ -169,6 +170,7 @@ def resume(
     Raises:
         RunError: there is no run, another process trains it, or it wants to run code that is not allowed.
         CheckpointError: there are checkpoints, but all are damaged.
+        RestoreError: the environment is not deterministic, so that its saved episodes cannot be gone on with.
         OSError: a server that the algorithm needs does not answer.
     """
     folder = Run.open(run)
@@ -186,6 +188,8 @@ def resume(
 def load(run: str | Path, *, remote_code: bool = False) -> Trained:
     """Return a run with its latest checkpoint loaded, to be evaluated or looked at.
 
+    Gymnasium's environments that it was trained in begin new episodes; only `resume` goes on with those it was in.
+
     Args:
         run: its folder.
         remote_code: as for `resume`.
@@ -199,7 +203,7 @@ def load(run: str | Path, *, remote_code: bool = False) -> Trained:
     if found is None:
         raise RunError(f"{folder.path} has no checkpoint yet; train it with `operant resume {folder.path}`")
     experiment = _reassemble(folder, remote_code)
-    experiment.learner.load_state_dict(load_checkpoint(found[0]))
+    experiment.learner.load_state_dict(without_episodes(load_checkpoint(found[0])))
     return Trained(folder, experiment)
 
 

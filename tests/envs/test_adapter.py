@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from operant.envs import GymnasiumEnv
+from operant.envs import GymnasiumEnv, RestoreError, begins_anew, without_episodes
 from operant.streams import episode_seed, row_seeds
 
 MODES = list(AutoresetMode)
@@ -254,8 +254,25 @@ def test_an_environment_that_is_not_deterministic_is_found_out():
     env.reset()
     env.step(torch.zeros(4, 1))
     state = env.state_dict()
-    with pytest.raises(RuntimeError, match=r"Walk cannot be restored: rows \[.*not deterministic"):
+    with pytest.raises(RestoreError, match=r"Walk cannot be restored: rows \[.*not deterministic.*train anew"):
         walks(SyncVectorEnv, forgetful=True).load_state_dict(state)
+    anew = walks(SyncVectorEnv, forgetful=True)
+    anew.load_state_dict(without_episodes({"deep": [state]})["deep"][0])
+    assert anew.state_dict()["age"].tolist() == [0] * 4
+
+
+def test_without_episodes_the_current_ones_begin_anew():
+    env, other = walks(SyncVectorEnv), walks(SyncVectorEnv)
+    first = env.reset()
+    assert not begins_anew(env)
+    for step in torch.zeros(3, 4, 1):
+        env.step(step)
+    state = env.state_dict()
+    assert state["episode"].tolist() == [0] * 4
+    assert torch.equal(other.load_state_dict(without_episodes(state)), first)
+    assert begins_anew(other)
+    other.load_state_dict(state)
+    assert not begins_anew(other)
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])

@@ -1,6 +1,6 @@
 """What agents act in: batched tensor environments, Gymnasium's environments, wrappers of both, and small worlds."""
 
-from operant.envs.adapter import GymnasiumEnv
+from operant.envs.adapter import GymnasiumEnv, RestoreError, without_episodes
 from operant.envs.atari import Atari
 from operant.envs.base import BatchEnv, Step, Tree, begins_anew
 from operant.envs.cells import Grid, Rules
@@ -42,6 +42,7 @@ __all__ = [
     "MountainCarContinuous",
     "Normalise",
     "Pendulum",
+    "RestoreError",
     "Rules",
     "Step",
     "TensorEnv",
@@ -54,6 +55,7 @@ __all__ = [
     "parse_grid",
     "register_worlds",
     "resolve_backend",
+    "without_episodes",
 ]
 
 register_worlds()

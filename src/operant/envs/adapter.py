@@ -23,6 +23,10 @@ _Ends = tuple[Tree, Tree, Tensor]
 """What follows from the ends of episodes: `(obs, final_obs, valid)`."""
 
 
+class RestoreError(RuntimeError):
+    """The saved episodes of an environment, played again, went otherwise."""
+
+
 class GymnasiumEnv:
     """The rows of a Gymnasium vector environment.
 
@@ -45,6 +49,7 @@ class GymnasiumEnv:
         action_space: the space of one row's action; discrete ones start at 0.
         device: where observations live and actions are expected.
         always_valid: false in the mode NEXT_STEP.
+        begins_anew: whether the state loaded last was one `without_episodes`.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class GymnasiumEnv:
         self._valid = torch.ones(self.rows, dtype=torch.bool, device=self.device)
         self._obs: Tree | None = None
         self._closed = False
+        self.begins_anew = False
 
     def _checked_seeds(self, seeds: Sequence[int]) -> list[int]:
         if len(seeds) != self.rows or not all(seed >= 0 for seed in seeds):
@@ -208,12 +214,14 @@ class GymnasiumEnv:
         """Play the saved episodes again up to where they were, and return the observations `[B, ...]`.
 
         All rows play at the same time and finish together; a row whose episode is short waits for its turn by playing
-        actions of earlier episodes, or where observations have a mask, actions that it allows.
+        actions of earlier episodes, or where observations have a mask, actions that it allows. With a state
+        `without_episodes`, the current episodes begin anew.
 
         Raises:
             ValueError: the state is of another task or another number of rows.
-            RuntimeError: a row arrived elsewhere than it was, so that the environment is not deterministic; or the
-                environment resets itself (SAME_STEP, NEXT_STEP).
+            EnvError: the environment raised an error.
+            RestoreError: a row arrived elsewhere than it was, so that the environment is not deterministic.
+            RuntimeError: the environment resets itself (SAME_STEP, NEXT_STEP).
         """
         self._require_replay()
         if state["task"] != self.task:
@@ -222,7 +230,8 @@ class GymnasiumEnv:
         self._episode, self._age = state["episode"].numpy().copy(), state["age"].numpy().copy()
         self._log = deque(state["actions"].numpy().copy())
         obs = self._observations.read(self._replay())
-        wrong = _differing_rows(obs, state["obs"])
+        self.begins_anew = state["obs"] is None
+        wrong = [] if self.begins_anew else _differing_rows(obs, state["obs"])
         if wrong:
             self._not_deterministic(wrong, "arrived at another observation than the saved one")
         self._obs = obs
@@ -248,9 +257,11 @@ class GymnasiumEnv:
         return obs
 
     def _not_deterministic(self, rows: list[int], what: str) -> NoReturn:
-        raise RuntimeError(
+        raise RestoreError(
             f"{self.task} cannot be restored: rows {rows}, played again from the same seeds with the same actions, "
-            f"{what}. The environment is not deterministic given the seed of its reset, or its version has changed"
+            f"{what}. The environment is not deterministic given the seed of its reset, or its version has changed. "
+            "What was learned can still be evaluated and watched, but training cannot go on: let the environment draw "
+            "from self.np_random alone, which super().reset(seed=seed) seeds, and train anew"
         )
 
     def _require_replay(self) -> None:
@@ -266,6 +277,21 @@ class GymnasiumEnv:
         if not self._closed:
             self._closed = True
             self._workers.close()
+
+
+def without_episodes(state: Any) -> Any:
+    """Return a state whose Gymnasium environments begin their episodes anew, instead of playing them again.
+
+    Args:
+        state: of a learner or anything else that has environments.
+    """
+    if isinstance(state, list):
+        return [without_episodes(part) for part in state]
+    if not isinstance(state, dict):
+        return state
+    if {"episode", "age", "actions", "obs"} <= state.keys():
+        return {**state, "age": torch.zeros_like(state["age"]), "actions": state["actions"][:0], "obs": None}
+    return {key: without_episodes(part) for key, part in state.items()}
 
 
 def _autoreset_mode(env: VectorEnv) -> AutoresetMode:

@@ -149,6 +149,11 @@ class Atari:
         """Return the seeds, the numbers of the current episodes and the actions taken in them."""
         return self._env.state_dict()
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether the state loaded last was one `without_episodes`."""
+        return self._env.begins_anew
+
     def load_state_dict(self, state: State) -> Tensor:
         """Play the saved episodes again up to where they were, and return the observations."""
         return self._pictures(self._env.load_state_dict(state))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,8 +101,6 @@ class EnvPool(GymnasiumEnv):
         begins_anew: true.
     """
 
-    begins_anew: ClassVar[bool] = True
-
     def __init__(self, spec: EnvSpec, seeds: Sequence[int], *, device: str | torch.device = "cpu") -> None:
         """Make one row for each seed.
 
@@ -117,6 +115,7 @@ class EnvPool(GymnasiumEnv):
         """
         self._resumptions = 0
         super().__init__(Pool(spec, len(seeds)), seeds, task=spec.id, device=device)
+        self.begins_anew = True
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
         """Start episode 0 of every row and return the observations `[B, ...]`."""

@@ -79,7 +79,6 @@ class Normalise:
         action_space: that of the environment.
         device: that of the environment.
         always_valid: that of the environment.
-        begins_anew: that of the environment.
     """
 
     def __init__(
@@ -121,7 +120,6 @@ class Normalise:
         self._clip, self._epsilon = clip, epsilon
         self.task, self.rows, self.device, self.always_valid = env.task, env.rows, env.device, env.always_valid
         self.action_space: gymnasium.Space[Any] = env.action_space
-        self.begins_anew = begins_anew(env)
         self._shape = env.observation_space.shape or ()
         dtype = np.float64 if env.observation_space.dtype == np.float64 else np.float32
         self.observation_space: gymnasium.Space[Any] = (
@@ -130,6 +128,11 @@ class Normalise:
         self._obs_moments = Moments(seeds, self._shape, env.device)
         self._return_moments = Moments(seeds, (), env.device)
         self._returns = torch.zeros(seeds, env.rows // seeds, dtype=torch.float64, device=env.device)
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether the environment begins new episodes when it loads a state."""
+        return begins_anew(self._env)
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
         """Start episode 0 of every row; the statistics stay and take in the first observations.
@@ -213,9 +216,10 @@ class Normalise:
         self._obs_moments.load_state_dict(state["observations"])
         self._return_moments.load_state_dict(state["rewards"])
         copy_into(self._returns, state["returns"], "returns")
+        obs = self._env.load_state_dict(state["env"])
         if self.begins_anew:
             self._returns.zero_()
-        return self.normalise(self._env.load_state_dict(state["env"]))
+        return self.normalise(obs)
 
     def close(self) -> None:
         """Close the environment."""

@@ -264,7 +264,7 @@ class TabularLearner:
         self.agent = restored(self.agent, state["agent"], growing=self.growing, path="agent")
         self.world = world._replace(returns=record[0], lengths=record[1])
         if self.env is not None:
-            self.env.load_state_dict(state["env"])
+            self.world.state[:] = _array(self.env.load_state_dict(state["env"]))
         self.consumed = state["consumed"]
 
     def close(self) -> None:
