@@ -6,8 +6,8 @@ import torch
 from control.learners import assert_a_refused_state_changes_nothing, build, poison
 from control.off_policy import QUICK
 from operant.control.alternation import EPISODES, LENGTH, RETURN, alternate, merge
-from operant.control.experience import DROPPED
 from operant.control.td3 import TD3, TD3Config
+from operant.runtime.window import DROPPED
 
 
 def report(returns, lengths, counts, dropped=0):

@@ -304,6 +304,16 @@ def test_a_loss_that_stays_bad_ends_training(make_run):
     assert math.isnan(read_records(run.metrics_path)[-1]["losses/value"][1])
 
 
+def test_a_run_that_drops_its_transitions_warns(caplog):
+    class Dropping(Regression):
+        def iterate(self):
+            return {**super().iterate(), "health/dropped_transitions": torch.tensor([0, 8])}
+
+    quiet(Dropping())
+    assert "80 % of the latest transitions of seed 1" in caplog.text
+    assert len(caplog.records) == 1
+
+
 def test_the_last_healthy_checkpoint_survives(make_run):
     run = make_run()
     with pytest.raises(NonFiniteError, match="state entry /weight"):

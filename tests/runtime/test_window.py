@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from operant.runtime.checkpoints import NonFiniteError
-from operant.runtime.window import Guard, Window, summarise
+from operant.runtime.window import DROPPED, DropWatch, Guard, Window, summarise
 
 NAN = math.nan
 
@@ -34,6 +34,30 @@ def test_numbers_and_tensors_may_alternate():
 def test_a_metric_that_changes_its_shape_is_named():
     with pytest.raises(ValueError, match="metric 'a' must be a number, or one a seed"):
         reports({"a": torch.zeros(2)}, {"a": torch.zeros(3)})
+
+
+def dropped(*counts):
+    return reports(*({DROPPED: torch.tensor(one)} for one in counts))
+
+
+def test_dropped_transitions_of_one_seed_are_warned_of_once(caplog):
+    watch = DropWatch()
+    watch.check(reports({"a": 1.0}), 1000)
+    watch.check(dropped([0, 50]), 99)
+    assert not caplog.records, "too few to tell"
+    watch.check(dropped([0, 10], [0, 10]), 21)
+    assert "58 % of the latest transitions of seed 1 (counted from 0)" in caplog.text
+    watch.check(dropped([0, 1000]), 1000)
+    assert len(caplog.records) == 1
+
+
+def test_few_dropped_transitions_are_not_warned_of_but_late_ones_are(caplog):
+    watch = DropWatch()
+    for _ in range(10):
+        watch.check(dropped([100]), 1000)
+    assert not caplog.records
+    watch.check(dropped([1000]), 1000)
+    assert "100 % of the latest transitions of seed 0" in caplog.text
 
 
 def test_averages_leave_out_what_was_not_reported():

@@ -9,11 +9,12 @@ from typing import ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor
 
-from operant.control.experience import DROPPED, Act, Experience
+from operant.control.experience import Act, Experience
 from operant.nets import Activation, Ensemble, StackedAdam, outgrows_cache
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.replay import Transitions
+from operant.runtime.window import DROPPED
 from operant.state import State, clone, copy_into, generator_state, set_generator_state
 
 Descent = tuple[Mapping[str, Tensor], dict[str, Tensor]]

@@ -14,10 +14,8 @@ from operant.envs import BatchEnv
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Replay, Transitions
 from operant.runtime.rollouts import Collector
+from operant.runtime.window import DROPPED
 from operant.state import State, generator_state, set_generator_state
-
-DROPPED = "health/dropped_transitions"
-"""Name of the metric that counts transitions with a number that is not finite."""
 
 Act = Callable[[Tensor, int], Tensor]
 """`act(obs [S, N, D], t) -> actions [S, N, ...]`, in the units of the learner."""

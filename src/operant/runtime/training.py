@@ -19,7 +19,7 @@ from operant.runtime.metrics import RecordWriter, read_records, rewind
 from operant.runtime.progress import Progress, ProgressMode, Report
 from operant.runtime.run import Run, RunError
 from operant.runtime.signals import EXIT_REQUEUE
-from operant.runtime.window import Guard, Window, summarise
+from operant.runtime.window import DropWatch, Guard, Window, summarise
 
 logger = logging.getLogger(__name__)
 
@@ -236,7 +236,7 @@ class _Session(Generic[L]):
     interrupted: Callable[[], bool]
 
     def __post_init__(self) -> None:
-        self._window, self._guard = Window(), Guard()
+        self._window, self._guard, self._drops = Window(), Guard(), DropWatch()
         self._start = self.learner.consumed
         self._seconds = 0.0
         self._recorded = (self._start, 0.0)
@@ -292,6 +292,7 @@ class _Session(Generic[L]):
             "time/seconds": self.files.seconds_before + seconds,
             "time/steps_per_second": self._rate(*self._recorded),
         }
+        self._drops.check(reports, consumed - self._recorded[0])
         self._recorded = (consumed, seconds)
         self.files.record(own | {name: value for name, value in metrics.items() if name not in own})
         returns = np.atleast_1d(next((metrics[name] for name in EPISODE_RETURNS if name in metrics), math.nan))

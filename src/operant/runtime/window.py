@@ -1,5 +1,6 @@
 """What a learner reports between two records, reduced to one, and the watch over it."""
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -11,9 +12,15 @@ from torch import Tensor
 from operant.runtime.checkpoints import NonFiniteError
 from operant.runtime.learner import Metrics
 
+logger = logging.getLogger(__name__)
+
 LOSSES = "losses/"
 HEALTH = "health/"
 SKIPPED = "health/skipped_updates"
+DROPPED = "health/dropped_transitions"
+"""Name of the metric that counts transitions with a number that is not finite."""
+
+_ENOUGH = 100
 
 
 class Window:
@@ -83,6 +90,36 @@ class Guard:
                     "lower the learning rate, or look for rewards or observations that are not finite"
                 )
         self._streaks[name] = streak
+
+
+class DropWatch:
+    """Warns, once, of a seed that learns from less than half of its transitions, as the others are not finite."""
+
+    def __init__(self) -> None:
+        self._dropped: NDArray[np.float64] = np.zeros(1)
+        self._steps = 0
+        self._warned = False
+
+    def check(self, reports: Mapping[str, NDArray[np.float64]], steps: int) -> None:
+        """Look at the reports of `Window.take`, over so many environment steps of a seed."""
+        if self._warned or DROPPED not in reports:
+            return
+        self._dropped = self._dropped + reports[DROPPED].sum(axis=0)
+        self._steps += steps
+        if self._steps < _ENOUGH:
+            return
+        seed = int(self._dropped.argmax())
+        share = self._dropped[seed] / self._steps
+        if share > 0.5:
+            self._warned = True
+            logger.warning(
+                "%.0f %% of the latest transitions of seed %d (counted from 0) have a reward or an observation that is "
+                "not finite and are not learned from (%s): look for the mistake in the environment",
+                100 * share,
+                seed,
+                DROPPED,
+            )
+        self._dropped, self._steps = np.zeros(1), 0
 
 
 def summarise(reports: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
