@@ -82,7 +82,21 @@ def test_the_file_of_a_run_is_taken_as_a_whole(run):
 def test_seeds_of_a_file_need_not_follow_each_other(file):
     path = file("[config]\n[settings]\nalgorithm = 'ppo'\ntask = 'x'\nseeds = [3, 9]\n")
     assert parse_training(["ppo", TASK, "--config", path])[0].chosen_seeds() == (3, 9)
-    assert parse_training(["ppo", TASK, "--config", path, "--seeds", "3"])[0].chosen_seeds() == (3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "seeds"),
+    [
+        (["--seeds", "3"], (3, 4, 5)),
+        (["--seeds=2"], (3, 4)),
+        (["--seed", "3"], (3, 4)),
+        (["--seeds", "2", "--seed", "3"], (3, 4)),
+        (["--seed", "5"], (5, 6)),
+    ],
+)
+def test_flags_win_over_the_seeds_of_a_file_even_where_they_repeat_its_number_or_first(flags, seeds, file):
+    path = file("[config]\n[settings]\nalgorithm = 'ppo'\ntask = 'x'\nseeds = [3, 9]\n")
+    assert parse_training(["ppo", TASK, "--config", path, *flags])[0].chosen_seeds() == seeds
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class TrainOptions(Training, Settings):
     """Folder of the run, new or empty. Default: runs/<algorithm>-<task>-<n>, the first that is free."""
 
     def chosen_seeds(self) -> tuple[int, ...]:
-        """Return the seeds: those of the configuration file, unless --seeds or --seed asks for others."""
+        """Return the seeds, which need not follow each other where a file names them, or those that flags ask for."""
         if (self.count, self.first) == (len(self.seeds), self.seeds[0]):
             return self.seeds
         if self.count < 1 or self.first < 0:
@@ -159,7 +159,7 @@ def _missing_words(words: Sequence[str]) -> str:
 def _first_look(flags: Sequence[str]) -> argparse.Namespace:
     """Read the flags that decide what the others change."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("--preset", "--config", "--dataset", "--model", "--init"):
+    for name in ("--preset", "--config", "--dataset", "--model", "--init", "--seeds", "--seed"):
         parser.add_argument(name, nargs="?")  # a flag without a value is left to the real parser
     return parser.parse_known_args(flags)[0]
 
@@ -183,7 +183,10 @@ def _defaults(algorithm: str, task: str, named: argparse.Namespace) -> tuple[Tra
     if settings.algorithm != algorithm:
         raise ValueError(f"{named.config} configures {settings.algorithm}, not {algorithm}; name the former")
     values = {field.name: getattr(settings, field.name) for field in fields(Settings)} | {"task": task}
-    return replace(options, **values, count=len(settings.seeds), first=settings.seeds[0]), config
+    count, first = len(settings.seeds), settings.seeds[0]
+    if named.seeds is not None or named.seed is not None:
+        values["seeds"] = tuple(range(first, first + count))
+    return replace(options, **values, count=count, first=first), config
 
 
 def _model(entry: catalog.Algorithm, named: argparse.Namespace, table: dict[str, Any]) -> dict[str, Any]:
