@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import operant
-from operant import api
+from operant import api, streams
 from operant.control import PPOConfig
 from operant.envs import RestoreError
 from operant.runtime.checkpoints import CheckpointError
@@ -149,6 +149,58 @@ def test_a_loaded_run_is_what_was_trained(tmp_path):
     assert torch.equal(loaded.experiment.learner.agent.parameters, trained.experiment.learner.agent.parameters)
     assert loaded.evaluate(4) == trained.evaluate(4) == loaded.evaluate(4)
     assert loaded.evaluate(2, backend="gymnasium").episodes == 2
+
+
+def played(trained, **options):
+    """Return the score of an episode of ``predict`` in the environment that an evaluation begins with."""
+    env = gymnasium.make(trained.run.settings.task)
+    place = options.get("seed_index", 0)
+    (row,) = streams.row_seeds([trained.run.settings.seeds[place]], 1, "evaluation")
+    (obs, _), memory, score, over = env.reset(seed=streams.episode_seed(row, 0)), None, 0.0, False
+    while not over:
+        action, memory = trained.predict(obs, memory, **options)
+        assert env.action_space.contains(action)
+        obs, reward, terminated, truncated, _ = env.step(action)
+        score, over = score + reward, terminated or truncated
+    env.close()
+    return score
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "values"),
+    [
+        ("ppo", "CartPole-v1", {**SMALL, "normalise_observations": True}),
+        ("ppo", "Pendulum-v1", SMALL),
+        ("recurrent-ppo", "operant/HiddenCartPole-v0", {"environments": 2, "steps": 16, "minibatches": 2, "memory": 8}),
+        ("dqn", "CartPole-v1", {"warmup": 64, "hidden": (8,)}),
+        ("q-learning", "Blackjack-v1", {}),
+    ],
+)
+def test_a_run_acts_in_gymnasium_as_it_is_evaluated(tmp_path, algorithm, task, values):
+    quick = {**QUICK, "evaluate_every": 10_000}
+    for name in SMALL:
+        del quick[name]
+    trained = operant.train(algorithm, task, seeds=2, run=tmp_path / "run", env_backend="gymnasium", **quick, **values)
+    scores = trained.evaluate(1, backend="gymnasium").scores
+    assert tuple(played(trained, seed_index=place) for place in range(2)) == pytest.approx(scores)
+
+
+def test_sampled_actions_come_from_a_stream_of_their_own(tmp_path):
+    trained = train(tmp_path / "run")
+    obs = np.zeros((64, 4), np.float32)
+    likeliest, _ = trained.predict(obs)
+    assert len(set(likeliest.tolist())) == 1
+    draws = [operant.load(tmp_path / "run") for _ in range(2)]
+    first, second = ([run.predict(obs, deterministic=False)[0].tolist() for _ in range(2)] for run in draws)
+    assert first == second
+    assert first[0] != first[1]
+    assert {*first[0]} == {0, 1}
+
+
+def test_a_language_model_takes_no_observations(tmp_path):
+    trained = operant.train("sft", "arithmetic", run=tmp_path / "run", **SPEAKING, batch=16)
+    with pytest.raises(ValueError, match="takes no observations; try `operant chat"):
+        trained.predict(np.zeros(3))
 
 
 @pytest.mark.parametrize(

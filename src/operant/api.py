@@ -1,6 +1,6 @@
 """The library in four calls, which the command line shares: `train`, `resume`, `load`, and a result.
 
-A result is scored by `Trained.evaluate`.
+A result is scored by `Trained.evaluate` and acts by `Trained.predict`.
 """
 
 import importlib
@@ -10,18 +10,20 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from operant import catalog
+from operant import catalog, streams
 from operant.envs import without_episodes
 from operant.nets import compiler
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.experiments import require_no_compiling, require_no_game
+from operant.runtime.predicting import Predictor
 from operant.runtime.progress import ProgressMode
 from operant.runtime.run import Run, RunError, default_run_path
 from operant.runtime.samples import keep_samples
@@ -61,6 +63,45 @@ class Trained:
         if episodes is None:
             episodes = getattr(self.experiment, "held_out", EPISODES)
         return self.experiment.evaluate(episodes, backend=backend)
+
+    def predict(
+        self, observations: Any, memory: Any = None, *, seed_index: int = 0, deterministic: bool = True
+    ) -> tuple[Any, Any]:
+        """Return what the policy of one seed does.
+
+        Args:
+            observations: NumPy arrays, or a dictionary of them, as `gymnasium.make(task)` gives them: one observation,
+                or N of them stacked along a first axis. For games of Atari, as `operant.envs.Atari` gives them.
+            memory: what a recurrent policy returned with the observation before; None at the start of an episode. In a
+                batch the rows that start an episode are set to 0. Other policies have none.
+            seed_index: the place of the seed among those of the run.
+            deterministic: whether to take the likeliest action, or to sample as in training.
+
+        Returns:
+            The action that `env.step` takes, or `[N, ...]` of them for a batch; and the memory to hand over next.
+
+        Raises:
+            ValueError: the run is of a language model, there is no such seed, or a shape is wrong.
+        """
+        noise = None if deterministic else lambda rows: self.experiment.learner.noise(rows, self._stream)
+        return self._predictor.predict(observations, memory, seed_index=seed_index, noise=noise)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        settings, learner = self.run.settings, self.experiment.learner
+        if catalog.find(settings.algorithm).chapter == "language":
+            raise ValueError(
+                f"{settings.algorithm} has trained a language model, which answers prompts and takes no observations; "
+                f"try `operant chat {self.run.path}`"
+            )
+        wrap = getattr(self.experiment, "wrap", None)
+        return Predictor(learner, settings.task, seeds=len(settings.seeds), wrap=wrap, device=learner.device)
+
+    @cached_property
+    def _stream(self) -> torch.Generator:
+        """Random numbers of the actions that `predict` samples."""
+        device = self.experiment.learner.device
+        return streams.torch_generator(self.run.settings.seeds[0], "predicting", device=device)
 
     def close(self) -> None:
         """Close the environments. Twice does no harm."""

@@ -1,0 +1,158 @@
+"""Asking a policy what to do in Gymnasium's own terms: NumPy observations in, actions for `env.step` out."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, iterate
+from numpy.typing import NDArray
+from torch import Tensor
+
+from operant.envs import Tree, make
+from operant.envs.atari import is_atari
+from operant.envs.spaces import ObservationFormat
+from operant.runtime.learner import Policy
+
+Wrap = Callable[[gymnasium.Env[Any, Any]], gymnasium.ObservationWrapper[Any, Any, Any]]
+
+
+class Predictor:
+    """The policies of S seeds, one of which is asked at a time.
+
+    Args:
+        policy: acts for S seeds.
+        task: a Gymnasium id; one environment is made, for its spaces, and closed.
+        seeds: S.
+        wrap: puts the environment in a wrapper, where the policy does not see its observations as they are.
+        device: where the policy lives.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        task: str,
+        *,
+        seeds: int,
+        wrap: Wrap | None = None,
+        device: str | torch.device = "cpu",
+    ):
+        self._policy, self._task, self._seeds = policy, task, seeds
+        env = gymnasium.make(task, disable_env_checker=True)
+        env.close()
+        self._wrapper = wrap(env) if wrap else None
+        self._space = env.observation_space
+        self._action_space: Any = env.action_space
+        self._continuous = isinstance(env.action_space, spaces.Box)
+        if env.spec is not None and is_atari(env.spec):
+            game = make(task, 1, [0])
+            self._space = game.observation_space
+            game.close()
+        seen = self._wrapper.observation_space if self._wrapper else self._space
+        self._format = ObservationFormat.of(seen, torch.device(device))
+
+    def predict(
+        self,
+        observations: Any,
+        memory: NDArray[Any] | None = None,
+        *,
+        seed_index: int = 0,
+        noise: Callable[[int], Tensor] | None = None,
+    ) -> tuple[Any, NDArray[Any] | None]:
+        """Choose an action for one observation, or one for each of a batch (see `operant.Trained.predict`).
+
+        Args:
+            observations: one, or N stacked along a first axis.
+            memory: what the previous call returned, `[...]` or `[N, ...]`; None at the start of an episode.
+            seed_index: whose policy acts: the place of a seed among the S.
+            noise: draws the noise `[S, N, ...]` of N actions for a policy that samples. Default: it acts greedily.
+
+        Raises:
+            ValueError: there is no such seed, or observations or memory have the wrong shape.
+        """
+        if not 0 <= seed_index < self._seeds:
+            raise ValueError(
+                f"seed_index must lie between 0 and {self._seeds - 1}, as there are {self._seeds} seeds; "
+                f"got {seed_index}"
+            )
+        rows = self._rows(self._space, observations)
+        single = rows is None
+        rows = rows or 1
+        obs = self._for_all(self._read(_stacked(observations) if single else observations, rows))
+        if memory is not None and not single and len(memory) != rows:
+            raise ValueError(f"memory is of {len(memory)} rows, but there are {rows} observations: one a row is needed")
+        before = None if memory is None else torch.as_tensor(memory[None] if single else memory)
+        with torch.no_grad():
+            actions, after = self._policy.act(
+                obs,
+                None if before is None else self._for_all(before.to(_device(obs))),
+                noise(rows) if noise else None,
+            )
+        chosen = self._to_gymnasium(actions[seed_index].cpu().numpy())
+        kept = None if after is None else cast(Tensor, after)[seed_index].cpu().numpy()
+        return (chosen[0], None if kept is None else kept[0]) if single else (chosen, kept)
+
+    def _rows(self, space: gymnasium.Space[Any], observations: Any) -> int | None:
+        """Return how many observations there are, None for a single one without an axis for them, or refuse them."""
+        if isinstance(space, spaces.Dict | spaces.Tuple):
+            return self._rows_of_parts(space, observations, named=isinstance(space, spaces.Dict))
+        shape, one = np.shape(observations), space.shape or ()
+        if shape == one:
+            return None
+        if shape[1:] != one or len(shape) != len(one) + 1 or shape[0] < 1:
+            raise ValueError(
+                f"observations have shape {list(shape)}, but one of {self._task} has {list(one)}, "
+                f"and a batch of them {['N', *one]}"
+            )
+        return shape[0]
+
+    def _rows_of_parts(self, space: Any, observations: Any, *, named: bool) -> int | None:
+        keys: list[Any] = [*space] if named else [*range(len(space))]
+        fits = isinstance(observations, Mapping) and {*keys} <= observations.keys()
+        if not (fits if named else isinstance(observations, tuple) and len(cast(Any, observations)) == len(keys)):
+            raise ValueError(
+                f"observations of {self._task} must be a {'dictionary' if named else 'tuple'} with the parts {keys}, "
+                f"got {observations!r}"
+            )
+        found = {self._rows(space[key], observations[key]) for key in keys}
+        if len(found) > 1:
+            raise ValueError(f"the parts {keys} of the observations differ in their number of rows")
+        return found.pop()
+
+    def _read(self, observations: Any, rows: int) -> Tree:
+        """Turn a batch into tensors `[N, ...]` as the policy knows them."""
+        if self._wrapper is not None:
+            batch = iterate(batch_space(self._space, rows), observations)
+            observations = np.stack([self._wrapper.observation(row) for row in batch])
+        return self._format.read(observations)
+
+    def _for_all(self, tree: Tree) -> Tree:
+        """View a tree of `[N, ...]` as `[S, N, ...]`, the same for every seed."""
+        if isinstance(tree, Mapping):
+            return {key: self._for_all(part) for key, part in tree.items()}
+        return tree.expand(self._seeds, *tree.shape)
+
+    def _to_gymnasium(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Bring actions `[N, ...]`, which count from 0 and may have another precision, into the action space."""
+        space = self._action_space
+        if self._continuous:
+            return np.clip(actions.astype(space.dtype), space.low, space.high)
+        return actions + getattr(space, "start", 0)
+
+
+def _stacked(observation: Any) -> Any:
+    """Return a batch of one observation."""
+    if isinstance(observation, Mapping):
+        return {key: _stacked(part) for key, part in cast(Mapping[str, Any], observation).items()}
+    if isinstance(observation, tuple):
+        return tuple(_stacked(part) for part in cast(tuple[Any, ...], observation))
+    return np.asarray(observation)[None]
+
+
+def _device(tree: Tree) -> torch.device:
+    """Return where a tree lives."""
+    while isinstance(tree, Mapping):
+        tree = next(iter(tree.values()))
+    return tree.device
