@@ -248,6 +248,13 @@ def test_a_misspelt_name_leaves_nothing_behind(tmp_path, monkeypatch, algorithm,
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_environment_in_the_place_of_its_name_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"got an object of type TimeLimit; register .* give its id"):
+        operant.train("ppo", gymnasium.make("CartPole-v1"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_configuration_of_another_kind_leaves_nothing_behind(tmp_path):
     with pytest.raises(TypeError, match="ppo needs a configuration of PPOConfig"):
         operant.train("ppo", "CartPole-v1", config={"gamma": 0.9}, run=tmp_path / "run")

@@ -17,6 +17,10 @@ def test_defaults_are_good():
     [
         ({"algorithm": " "}, "algorithm must be named"),
         ({"task": ""}, "task must be named"),
+        (
+            {"task": object()},
+            "task must be a name .* of type object; .*gymnasium.register, and give its id",
+        ),
         ({"seeds": ()}, "seeds"),
         ({"seeds": (1, 1)}, r"different non-negative integers, got \(1, 1\)"),
         ({"seeds": (-1,)}, "seeds"),

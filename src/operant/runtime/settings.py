@@ -92,6 +92,13 @@ class Settings:
         for name in ("clip_rewards", "episodic_life"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        task = vars(self)["task"]
+        if not isinstance(task, str):
+            raise ValueError(
+                f'task must be a name such as "CartPole-v1", got an object of type {type(task).__name__}; register '
+                "what makes the environment, in all its wrappers, with gymnasium.register, and give its id, such as "
+                '"module:Name-v0"'
+            )
         for name in ("algorithm", "task"):
             if not getattr(self, name).strip():
                 raise ValueError(f"{name} must be named, got {getattr(self, name)!r}")
