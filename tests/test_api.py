@@ -1,5 +1,6 @@
 import json
 import shutil
+import signal
 
 import gymnasium
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 import operant
 from operant import api, streams
-from operant.control import PPOConfig
+from operant.control import PPO, PPOConfig
 from operant.envs import RestoreError
 from operant.runtime.checkpoints import CheckpointError
 from operant.runtime.metrics import read_records
@@ -100,6 +101,26 @@ def test_an_interrupted_run_is_resumed_to_the_same_end(tmp_path, iterations, bac
     evaluations = [read_records(run / "eval" / "evaluations.jsonl") for run in (tmp_path / "whole", tmp_path / "part")]
     assert [r["scores"] for r in evaluations[0]] == [r["scores"] for r in evaluations[1]]
     assert [session["command"] for session in resumed.run.facts()["sessions"]][1:] == [["again"]]
+
+
+@pytest.mark.parametrize("call", ["train", "resume"])
+def test_a_keyboard_interrupt_saves_the_state_before_it_goes_on(tmp_path, monkeypatch, call):
+    if call == "resume":
+        train(tmp_path / "run", interrupted=interrupted_after(2))
+    iterate = PPO.iterate
+
+    def interrupt(learner):
+        if learner.consumed >= 160:
+            signal.raise_signal(signal.SIGINT)
+        return iterate(learner)
+
+    monkeypatch.setattr(PPO, "iterate", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run") if call == "train" else operant.resume(tmp_path / "run", progress="silent")
+    monkeypatch.undo()
+    assert operant.load(tmp_path / "run").experiment.learner.consumed == 192
+    resumed, whole = operant.resume(tmp_path / "run", progress="silent"), train(tmp_path / "whole")
+    assert torch.equal(resumed.experiment.learner.agent.parameters, whole.experiment.learner.agent.parameters)
 
 
 def test_a_finished_run_can_be_resumed_and_stays_as_it_is(tmp_path):

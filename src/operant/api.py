@@ -9,6 +9,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -28,6 +29,7 @@ from operant.runtime.progress import ProgressMode
 from operant.runtime.run import Run, RunError, default_run_path
 from operant.runtime.samples import keep_samples
 from operant.runtime.settings import Settings
+from operant.runtime.signals import saving_first
 from operant.runtime.training import Outcome, resume_from
 from operant.runtime.training import train as run_training
 
@@ -135,7 +137,7 @@ def train(
     preset: str | None = None,
     config: Any = None,
     progress: ProgressMode = "auto",
-    interrupted: Callable[[], bool] = lambda: False,
+    interrupted: Callable[[], bool] | None = None,
     command: Sequence[str] = tuple(sys.argv),
     **parameters: Any,
 ) -> Trained:
@@ -152,7 +154,8 @@ def train(
         config: a whole configuration instead of a preset and parameters.
         progress: whether and how to show progress on standard error.
         interrupted: asked after every iteration and at every step of an evaluation that plays episodes; true saves the
-            state and stops.
+            state and stops. Default: whether Ctrl-C, SIGTERM or SIGUSR1 came; once the state is saved they take their
+            course (`operant.runtime.signals.saving_first`).
         command: the command line to write down.
         **parameters: fields of `operant.runtime.settings.Settings` (`env_backend="gymnasium"`) and of the
             algorithm's configuration (`gamma=0.98`).
@@ -161,6 +164,7 @@ def train(
         ValueError: a name is unknown or a value out of its range; nothing was written.
         RunError: the folder is in use or cannot be written.
         OSError: a server that the algorithm needs does not answer; nothing was written.
+        KeyboardInterrupt: Ctrl-C came; the state is saved, after a second one that of the last checkpoint.
     """
     entry = catalog.find(algorithm)
     common = {field.name for field in fields(Settings)}
@@ -177,7 +181,7 @@ def train(
         raise ValueError(f"config is complete: it goes without a preset and without {', '.join(parameters) or preset}")
     resolved = _resolve(entry, settings, config)
     experiment = _assemble(entry, settings, config, resolved)
-    try:
+    with saving_first(interrupted) as stopping, closing(experiment):
         _reach(experiment)
         folder = Run.create(
             default_run_path(algorithm, task) if run is None else run,
@@ -186,16 +190,14 @@ def train(
             command=command,
             resolved=resolved | {"compile": getattr(experiment, "compiled", False)},
         )
-        return _go(Trained(folder, experiment), progress, interrupted)
-    finally:
-        experiment.close()
+        return _go(Trained(folder, experiment), progress, stopping)
 
 
 def resume(
     run: str | Path,
     *,
     progress: ProgressMode = "auto",
-    interrupted: Callable[[], bool] = lambda: False,
+    interrupted: Callable[[], bool] | None = None,
     command: Sequence[str] = tuple(sys.argv),
     remote_code: bool = False,
 ) -> Trained:
@@ -213,17 +215,15 @@ def resume(
         CheckpointError: there are checkpoints, but all are damaged.
         RestoreError: the environment is not deterministic, so that its saved episodes cannot be gone on with.
         OSError: a server that the algorithm needs does not answer.
+        KeyboardInterrupt: as for `train`.
     """
     folder = Run.open(run)
     experiment = _reassemble(folder, remote_code)
-    try:
+    with saving_first(interrupted) as stopping, closing(experiment), folder.lock():
         _reach(experiment)
-        with folder.lock():
-            folder.add_session(command)
-            resume_from(folder, experiment.learner)
-            return _go(Trained(folder, experiment), progress, interrupted)
-    finally:
-        experiment.close()
+        folder.add_session(command)
+        resume_from(folder, experiment.learner)
+        return _go(Trained(folder, experiment), progress, stopping)
 
 
 def load(run: str | Path, *, remote_code: bool = False) -> Trained:

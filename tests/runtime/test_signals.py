@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from operant.runtime.signals import Interruption
+from operant.runtime.signals import Interruption, saving_first
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -56,3 +56,38 @@ def test_in_another_thread_nothing_is_installed():
     thread.start()
     thread.join()
     assert seen == [signal.getsignal(signal.SIGTERM), True]
+
+
+def test_a_signal_takes_its_course_after_the_state_is_saved():
+    steps = []
+
+    def train():
+        with saving_first() as stopping:
+            signal.raise_signal(signal.SIGINT)
+            steps.append(stopping())
+        steps.append("not reached")
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    assert steps == [True]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_the_program_stays_in_place():
+    received = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: received.append(number))
+    try:
+        with saving_first() as stopping:
+            signal.raise_signal(signal.SIGUSR1)
+            assert received == [signal.SIGUSR1]
+            assert not stopping()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_who_asks_for_a_stop_in_another_way_gets_signals_as_ever():
+    with saving_first(lambda: True) as stopping:
+        assert stopping()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

@@ -1,7 +1,9 @@
 """Stopping on request: a signal only sets a flag, which training looks at once per update, and in evaluations."""
 
+import contextlib
 import signal
 import threading
+from collections.abc import Callable, Generator
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -17,9 +19,17 @@ class Interruption:
     A second SIGINT raises `KeyboardInterrupt` at once, for those who do not want to wait. The former handlers
     come back at the end of the block. Python delivers signals to the main thread only; in any other one the block
     changes nothing, and only `request` sets the flag.
+
+    Args:
+        unhandled_only: whether to leave those signals alone for which the program has a handler of its own.
+
+    Attributes:
+        received: the last signal that came; None if none did.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, unhandled_only: bool = False) -> None:
+        self.received: int | None = None
+        self._unhandled_only = unhandled_only
         self._event = threading.Event()
         self._interrupted_by_keyboard = False
         self._former: dict[int, Any] = {}
@@ -36,7 +46,7 @@ class Interruption:
         if threading.current_thread() is threading.main_thread():
             for name in _SIGNALS:
                 number = getattr(signal, name, None)
-                if number is not None:
+                if number is not None and not (self._unhandled_only and _handled(number)):
                     self._former[number] = signal.signal(number, self._handle)
         return self
 
@@ -48,8 +58,30 @@ class Interruption:
         self._former.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
         if number == signal.SIGINT:
             if self._interrupted_by_keyboard:
                 raise KeyboardInterrupt
             self._interrupted_by_keyboard = True
         self._event.set()
+
+
+@contextlib.contextmanager
+def saving_first(asked: Callable[[], bool] | None = None) -> Generator[Callable[[], bool]]:
+    """Yield what training asks whether to stop: `asked`, or else whether a signal has come that would end the process.
+
+    Such a signal takes its course after the block, when the state is saved: SIGINT raises `KeyboardInterrupt`. Signals
+    that the program handles itself, and those that come to another thread than the main one, are left alone.
+    """
+    if asked is not None:
+        yield asked
+        return
+    with Interruption(unhandled_only=True) as interruption:
+        yield interruption
+    if interruption.received is not None:
+        signal.raise_signal(interruption.received)
+
+
+def _handled(number: int) -> bool:
+    """Whether a signal does something else than Python does by itself."""
+    return signal.getsignal(number) not in (signal.SIG_DFL, signal.default_int_handler)
