@@ -93,8 +93,20 @@ def test_a_module_is_imported_for_the_environments_it_registers(tmp_path, monkey
     env = make("shop_of_envs:shop/Lake-v0", 1, [0])
     assert env.task == "shop/Lake-v0"
     del sys.modules["shop_of_envs"], gymnasium.registry["shop/Lake-v0"]
-    with pytest.raises(ModuleNotFoundError, match="needs the module 'no_such_shop'"):
-        make("no_such_shop:Lake-v0", 1, [0])
+
+
+@pytest.mark.parametrize("module", ["no_such_shop", "no_such_shop.lakes"])
+def test_a_module_that_is_not_there_is_named_with_where_it_is_looked_for(module):
+    message = f"needs the module '{module}', which is not installed; .*working folder .*python -m operant"
+    with pytest.raises(ModuleNotFoundError, match=message):
+        make(f"{module}:Lake-v0", 1, [0])
+
+
+def test_what_a_module_fails_to_import_is_named_instead_of_it(tmp_path, monkeypatch):
+    (tmp_path / "half_a_shop.py").write_text("import no_such_supplier\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="cannot be imported: No module named 'no_such_supplier'"):
+        make("half_a_shop:Lake-v0", 1, [0])
 
 
 @pytest.mark.parametrize(

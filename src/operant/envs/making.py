@@ -148,7 +148,15 @@ def _import(module: str, task: str) -> None:
     try:
         gymnasium.register_envs(importlib.import_module(module))
     except ModuleNotFoundError as error:
-        hint = f': pip install "operant[{_EXTRAS[module]}]"' if module in _EXTRAS else ""
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise ModuleNotFoundError(
+                f"{task!r} needs the module {module!r}, which cannot be imported: {error}", name=error.name
+            ) from error
+        hint = (
+            f': pip install "operant[{_EXTRAS[module]}]"'
+            if module in _EXTRAS
+            else "; one in the working folder is found by `python -m operant`, or with PYTHONPATH=."
+        )
         raise ModuleNotFoundError(f"{task!r} needs the module {module!r}, which is not installed{hint}") from error
 
 
