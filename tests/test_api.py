@@ -161,6 +161,26 @@ def test_what_was_learned_in_a_random_environment_can_be_evaluated(tmp_path, mon
         operant.resume(tmp_path / "run", progress="silent")
 
 
+def test_a_finished_run_goes_on_to_a_larger_budget_and_keeps_it(tmp_path):
+    train(tmp_path / "run", anneal="learning_rate")
+    for _ in range(2):
+        longer = operant.resume(tmp_path / "run", budget=640, progress="silent")
+        assert longer.outcome.consumed == longer.experiment.learner.budget == 640
+    assert Run.open(tmp_path / "run").settings == longer.run.settings
+    assert longer.run.settings.budget == 640
+    assert [session.get("budget") for session in longer.run.facts()["sessions"]] == [None, 640, 640]
+    assert operant.load(tmp_path / "run").evaluate(2) == longer.evaluate(2)
+
+
+@pytest.mark.parametrize(("budget", "error"), [(319, RunError), (0, ValueError), (1.5, ValueError)])
+def test_a_budget_that_cannot_be_is_refused_and_changes_nothing(tmp_path, budget, error):
+    run = train(tmp_path / "run").run
+    before = {path: path.read_bytes() for path in run.path.glob("*.*")}
+    with pytest.raises(error, match=f"budget .*got {budget}"):
+        operant.resume(run.path, budget=budget, progress="silent")
+    assert {path: path.read_bytes() for path in run.path.glob("*.*")} == before
+
+
 def test_a_loaded_run_is_what_was_trained(tmp_path):
     trained = train(tmp_path / "run", normalise_observations=True, normalise_rewards=True)
     loaded = operant.load(tmp_path / "run")
@@ -218,8 +238,10 @@ def test_sampled_actions_come_from_a_stream_of_their_own(tmp_path):
     assert {*first[0]} == {0, 1}
 
 
-def test_a_language_model_takes_no_observations(tmp_path):
+def test_a_language_model_takes_no_observations_and_no_other_budget(tmp_path):
     trained = operant.train("sft", "arithmetic", run=tmp_path / "run", **SPEAKING, batch=16)
+    with pytest.raises(ValueError, match="another budget; go on from its model with `operant train sft TASK --init"):
+        operant.resume(tmp_path / "run", budget=128, progress="silent")
     with pytest.raises(ValueError, match="takes no observations; try `operant chat"):
         trained.predict(np.zeros(3))
 

@@ -196,6 +196,7 @@ def train(
 def resume(
     run: str | Path,
     *,
+    budget: int | None = None,
     progress: ProgressMode = "auto",
     interrupted: Callable[[], bool] | None = None,
     command: Sequence[str] = tuple(sys.argv),
@@ -205,25 +206,35 @@ def resume(
 
     Args:
         run: its folder.
+        budget: to go on to another one, of each seed, which the run keeps; schedules stretch over it. Not for language
+            models. Default: that of the run.
         progress: as for `train`.
         interrupted: as for `train`.
         command: the command line to write down.
         remote_code: whether Python code that came with a language model may run, if the run wants it.
 
     Raises:
-        RunError: there is no run, another process trains it, or it wants to run code that is not allowed.
+        ValueError: the budget is no positive integer, or the run is of a language model, which keeps its budget.
+        RunError: there is no run, it has consumed more than the budget, another process trains it, or it wants to run
+            code that is not allowed.
         CheckpointError: there are checkpoints, but all are damaged.
         RestoreError: the environment is not deterministic, so that its saved episodes cannot be gone on with.
         OSError: a server that the algorithm needs does not answer.
         KeyboardInterrupt: as for `train`.
     """
     folder = Run.open(run)
-    experiment = _reassemble(folder, remote_code)
-    with saving_first(interrupted) as stopping, closing(experiment), folder.lock():
-        _reach(experiment)
-        folder.add_session(command)
-        resume_from(folder, experiment.learner)
-        return _go(Trained(folder, experiment), progress, stopping)
+    with folder.lock():
+        if budget is not None:
+            _require_budget(folder)
+            folder.set_budget(budget)
+        experiment = _reassemble(folder, remote_code)
+        with saving_first(interrupted) as stopping, closing(experiment):
+            _reach(experiment)
+            if budget is not None:
+                folder.keep_settings()
+            folder.add_session(command)
+            resume_from(folder, experiment.learner)
+            return _go(Trained(folder, experiment), progress, stopping)
 
 
 def load(run: str | Path, *, remote_code: bool = False) -> Trained:
@@ -246,6 +257,16 @@ def load(run: str | Path, *, remote_code: bool = False) -> Trained:
     experiment = _reassemble(folder, remote_code)
     experiment.learner.load_state_dict(without_episodes(load_checkpoint(found[0])))
     return Trained(folder, experiment)
+
+
+def _require_budget(folder: Run) -> None:
+    """Refuse another budget for a language model, whose training ends with its budget: a later step starts anew."""
+    name = folder.settings.algorithm
+    if catalog.find(name).chapter == "language":
+        raise ValueError(
+            f"{name} cannot be resumed with another budget; go on from its model with "
+            f"`operant train {name} TASK --init {folder.path}`"
+        )
 
 
 def _reach(experiment: Any) -> None:

@@ -46,6 +46,10 @@ class ResumeOptions(Training, Opening):
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
 
+    budget: int | None = None
+    """Go on to another budget of each seed, which the run keeps; schedules stretch over it. Not for language models.
+    Default: that of the run."""
+
 
 def resume(arguments: list[str]) -> int:
     """Go on with an interrupted run."""
@@ -56,6 +60,7 @@ def resume(arguments: list[str]) -> int:
         return finish(
             lambda: api.resume(
                 options.run,
+                budget=options.budget,
                 progress=options.progress,
                 interrupted=interrupted,
                 command=["operant", "resume", *arguments],

@@ -26,6 +26,7 @@ import subprocess
 import tempfile
 import tomllib
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -180,10 +181,32 @@ class Run:
         """Return what operant decided by itself when the run was made, to be used again when it is resumed."""
         return self.facts()["resolved"]
 
+    def set_budget(self, budget: int) -> None:
+        """Let the run go on to another budget than it was made with; `keep_settings` writes it down.
+
+        Raises:
+            RunError: the run has consumed more.
+            ValueError: it is no positive integer.
+        """
+        found = self.checkpoints.latest()
+        consumed = 0 if found is None else found[1]
+        settings = replace(self.settings, budget=budget)
+        if budget < consumed:
+            raise RunError(f"{self.path} has consumed {consumed} already; give it a budget above that, got {budget}")
+        self.settings = settings
+
+    def keep_settings(self) -> None:
+        """Write `settings` to `config.toml`."""
+        tables = {"schema_version": SCHEMA, "settings": to_table(self.settings), "config": self._config}
+        try:
+            replace_durably(self.path / "config.toml", tomli_w.dumps(tables).encode())
+        except OSError as error:
+            raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
+
     def add_session(self, command: Sequence[str]) -> None:
-        """Write down that the run is resumed by `command`, with the versions and the host of today."""
+        """Write down that the run is resumed by `command`, up to which budget, and the versions and the host."""
         facts = self.facts()
-        facts["sessions"].append(_session(command))
+        facts["sessions"].append(_session(command) | {"budget": self.settings.budget})
         try:
             replace_durably(self.path / "run.json", _json(facts))
         except OSError as error:
