@@ -69,8 +69,10 @@ def test_runs_without_a_name_are_counted(tmp_path, monkeypatch):
     assert paths == [tmp_path / "runs" / f"ppo-CartPole-v1-{n}" for n in (1, 2)]
 
 
-def test_seeds_can_be_named(tmp_path):
-    assert train(tmp_path / "run", seeds=(11, 4)).experiment.learner.seeds == [11, 4]
+@pytest.mark.parametrize("seeds", [(11, 4), np.array([11, 4])])
+def test_seeds_can_be_named(tmp_path, seeds):
+    assert train(tmp_path / "run", seeds=seeds).experiment.learner.seeds == [11, 4]
+    assert Run.open(tmp_path / "run").settings.seeds == (11, 4)
 
 
 def test_a_whole_configuration_can_be_given(tmp_path):
@@ -262,6 +264,8 @@ def test_a_language_model_takes_no_observations_and_no_other_budget(tmp_path):
         ({"budget": 2.5}, r"budget must be an integer, got 2\.5"),
         ({"seeds": 0}, "seeds must be one or more"),
         ({"seeds": (1, 1)}, "seeds must be one or more different"),
+        ({"seeds": 1.5}, r"seeds must be their number, or a list of integers, got 1\.5"),
+        ({"seeds": np.array([0.5])}, r"seeds must be a tuple of integers, got \(0\.5,\)"),
         ({"seed": -1}, "seeds must be .*non-negative"),
         ({"seeds": (3, 4), "seed": 5}, "seed=5 says where to count from"),
         ({"evaluate_episodes": 0}, r"evaluate_episodes must be in \[1, inf\), got 0"),

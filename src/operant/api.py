@@ -14,9 +14,11 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from operant import catalog, streams
 from operant.envs import without_episodes
@@ -130,7 +132,7 @@ def train(
     algorithm: str,
     task: str,
     *,
-    seeds: int | Sequence[int] = 1,
+    seeds: int | Sequence[int] | NDArray[np.integer[Any]] = 1,
     seed: int = 0,
     budget: int | None = None,
     run: str | Path | None = None,
@@ -169,12 +171,8 @@ def train(
     entry = catalog.find(algorithm)
     common = {field.name for field in fields(Settings)}
     chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
-    if not isinstance(seeds, Sequence):
-        seeds = range(seed, seed + operator.index(seeds))
-    elif seed:
-        raise ValueError(f"seed={seed} says where to count from, but the seeds are given one by one: {list(seeds)}")
     budget = entry.budget if budget is None else budget
-    settings = Settings(algorithm=algorithm, task=task, seeds=tuple(seeds), budget=budget, **chosen)
+    settings = Settings(algorithm=algorithm, task=task, seeds=_seeds(seeds, seed), budget=budget, **chosen)
     if config is None:
         config = configure(algorithm, task, preset=preset, **parameters)
     elif preset is not None or parameters:
@@ -257,6 +255,22 @@ def load(run: str | Path, *, remote_code: bool = False) -> Trained:
     experiment = _reassemble(folder, remote_code)
     experiment.learner.load_state_dict(without_episodes(load_checkpoint(found[0])))
     return Trained(folder, experiment)
+
+
+def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
+    """Return the seeds of a run from their number or from themselves."""
+    if isinstance(seeds, np.ndarray):
+        seeds = seeds.tolist()
+    if isinstance(seeds, Sequence):
+        if first:
+            raise ValueError(
+                f"seed={first} says where to count from, but the seeds are given one by one: {list(cast(Any, seeds))}"
+            )
+        return tuple(cast(Sequence[int], seeds))
+    try:
+        return tuple(range(first, first + operator.index(seeds)))
+    except TypeError as error:
+        raise ValueError(f"seeds must be their number, or a list of integers, got {seeds!r}") from error
 
 
 def _require_budget(folder: Run) -> None:

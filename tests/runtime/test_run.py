@@ -180,6 +180,20 @@ def test_a_damaged_configuration_is_explained(run):
         Run.open(run.path).config(Config)
 
 
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ("[]", "must hold an object"),
+        ('{"sessions": []}', "'resolved' must be a JSON object, got None"),
+        ('{"resolved": {}, "sessions": {}}', "'sessions' must be a JSON list, got {}"),
+    ],
+)
+def test_facts_that_lack_something_are_explained(run, facts, message):
+    (run.path / "run.json").write_text(facts)
+    with pytest.raises(RunError, match=rf"run\.json is damaged: .*{message}"):
+        run.facts()
+
+
 def test_damaged_facts_are_explained(run):
     (run.path / "run.json").write_text("{")
     with pytest.raises(RunError, match=r"run\.json cannot be read"):

@@ -29,7 +29,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import tomli_w
 
@@ -167,18 +167,29 @@ class Run:
         """Return what `run.json` says.
 
         Raises:
-            RunError: it cannot be read.
+            RunError: it cannot be read, or lacks what it must say.
         """
         file = self.path / "run.json"
         try:
-            return json.loads(file.read_bytes())
+            facts: Any = json.loads(file.read_bytes())
         except OSError as error:
             raise RunError(f"{file} cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise RunError(f"{file} cannot be read: {error}") from error
+        if not isinstance(facts, dict):
+            raise RunError(f"{file} is damaged: it must hold an object, got {facts!r}")
+        known = cast(dict[str, Any], facts)
+        for name, kind, word in (("resolved", dict, "object"), ("sessions", list, "list")):
+            if not isinstance(known.get(name), kind):
+                raise RunError(f"{file} is damaged: {name!r} must be a JSON {word}, got {known.get(name)!r}")
+        return known
 
     def resolved(self) -> dict[str, Any]:
-        """Return what operant decided by itself when the run was made, to be used again when it is resumed."""
+        """Return what operant decided by itself when the run was made, to be used again when it is resumed.
+
+        Raises:
+            RunError: as for `facts`.
+        """
         return self.facts()["resolved"]
 
     def set_budget(self, budget: int) -> None:
