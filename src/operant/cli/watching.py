@@ -148,11 +148,16 @@ class _Film:
 def _show(trained: "Trained", index: int, episodes: int, sample: bool) -> list[float]:
     import pygame
 
+    from operant.envs import EnvError
+
     try:
         with _stage(trained, index, sample, live=True) as stage:
             return stage.play(episodes)
-    except pygame.error as error:
-        raise ValueError(f"no window can be opened here ({error}); make a film by leaving out --live") from error
+    except (pygame.error, EnvError) as error:
+        cause = error.__cause__ if isinstance(error, EnvError) else error
+        if not isinstance(cause, pygame.error):
+            raise
+        raise ValueError(f"no window can be opened here ({cause}); make a film by leaving out --live") from error
 
 
 def _stage(trained: "Trained", index: int, sample: bool, *, live: bool = False) -> "Stage":
