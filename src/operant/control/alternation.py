@@ -160,8 +160,8 @@ class Alternating(ABC, Generic[C]):
 
     def one_by_one(self) -> list[Self]:
         """Return a learner of each seed alone for compiled updates, where the layers of all outgrow the cache."""
-        numbers = self.config.batch * max(self.config.hidden, default=1)
-        if not outgrows_cache(self.device, rows=len(self.seeds), numbers=numbers):
+        config = self.config
+        if not outgrows_cache(self.device, rows=len(self.seeds), samples=config.batch, hidden=config.hidden):
             return []
         learners = [copy(self) for _ in self.seeds]
         for seed, learner in enumerate(learners):

@@ -228,8 +228,7 @@ class PPO:
         """Return a learner of each seed alone for compiled updates, where the layers of all outgrow the cache."""
         config = self.config
         samples = config.environments * config.steps // config.minibatches
-        numbers = samples * max(config.hidden, default=1)
-        if not outgrows_cache(self.device, rows=len(self.seeds), numbers=numbers):
+        if not outgrows_cache(self.device, rows=len(self.seeds), samples=samples, hidden=config.hidden):
             return []
         learners = [copy(self) for _ in self.seeds]
         for seed, learner in enumerate(learners):

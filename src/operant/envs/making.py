@@ -72,7 +72,8 @@ def make(
         raise ValueError(f"vectorization must be 'sync' or 'async', got {vectorization!r}")
     row_seeds = streams.row_seeds(seeds, rows, purpose)
     resolved = resolve_backend(task, backend)
-    game = resolved == "gymnasium" and is_atari(_spec(task))
+    spec = _spec(task) if resolved == "gymnasium" else None
+    game = spec is not None and is_atari(spec)
     if not game and (episodic_life or not clip_rewards):
         raise ValueError(
             f"only games of Atari such as ALE/Pong-v5, with the backend 'gymnasium', have clip_rewards and "
@@ -83,11 +84,11 @@ def make(
         return TENSOR_ENVS[task](row_seeds, device=device, dtype=dtype)
     if dtype is not torch.float32:
         raise ValueError(f"Gymnasium environments have observations of torch.float32, got dtype={dtype}")
-    if resolved == "envpool":
+    if spec is None:
         return EnvPool(_spec(task), row_seeds, device=device)
     if game:
-        return Atari(_spec(task), row_seeds, device=device, clip_rewards=clip_rewards, episodic_life=episodic_life)
-    return _gymnasium_env(_spec(task), row_seeds, device, vectorization, deadline)
+        return Atari(spec, row_seeds, device=device, clip_rewards=clip_rewards, episodic_life=episodic_life)
+    return _gymnasium_env(spec, row_seeds, device, vectorization, deadline)
 
 
 def resolve_backend(task: str, backend: Backend) -> Literal["tensor", "gymnasium", "envpool"]:

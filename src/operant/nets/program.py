@@ -135,15 +135,16 @@ class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
         return program  # pyright: ignore[reportReturnType]
 
 
-def outgrows_cache(device: torch.device, *, rows: int, numbers: int) -> bool:
+def outgrows_cache(device: torch.device, *, rows: int, samples: int, hidden: Sequence[int]) -> bool:
     """Say whether compiled programs should go row by row: where the layers of all rows outgrow a processor's cache.
 
     Args:
         device: where they compute.
         rows: how many there are.
-        numbers: in the widest layer of one row.
+        samples: of one row.
+        hidden: widths of the hidden layers.
     """
-    return device.type == "cpu" and rows > 1 and numbers >= CACHED
+    return device.type == "cpu" and rows > 1 and samples * max(hidden, default=1) >= CACHED
 
 
 def programs(owner: object) -> list[Program[..., Any]]:

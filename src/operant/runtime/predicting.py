@@ -51,7 +51,8 @@ class Predictor:
             self._space = game.observation_space
             game.close()
         seen = self._wrapper.observation_space if self._wrapper else self._space
-        self._format = ObservationFormat.of(seen, torch.device(device))
+        self._device = torch.device(device)
+        self._format = ObservationFormat.of(seen, self._device)
 
     def predict(
         self,
@@ -87,7 +88,7 @@ class Predictor:
         with torch.no_grad():
             actions, after = self._policy.act(
                 obs,
-                None if before is None else self._for_all(before.to(_device(obs))),
+                None if before is None else self._for_all(before.to(self._device)),
                 noise(rows) if noise else None,
             )
         chosen = self._to_gymnasium(actions[seed_index].cpu().numpy())
@@ -149,10 +150,3 @@ def _stacked(observation: Any) -> Any:
     if isinstance(observation, tuple):
         return tuple(_stacked(part) for part in cast(tuple[Any, ...], observation))
     return np.asarray(observation)[None]
-
-
-def _device(tree: Tree) -> torch.device:
-    """Return where a tree lives."""
-    while isinstance(tree, Mapping):
-        tree = next(iter(tree.values()))
-    return tree.device
