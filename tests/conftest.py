@@ -6,6 +6,8 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
+import graphs
+
 install_import_hook("operant.ops", "beartype.beartype")
 torch.set_num_threads(1)
 
@@ -26,3 +28,13 @@ def torch_library(monkeypatch):
             return kind(*args, **kwargs)
 
     return make
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def graph_device(request, monkeypatch):
+    """The CPU, where recording is emulated, and a CUDA device."""
+    if request.param == "cpu":
+        graphs.emulate(monkeypatch)
+    elif not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    return torch.device(request.param)

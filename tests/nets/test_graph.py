@@ -1,22 +1,10 @@
-import pytest
 import torch
 
-import graphs
 from operant.nets import Graph
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request, monkeypatch):
-    """The CPU, where recording is emulated, and a CUDA device."""
-    if request.param == "cpu":
-        graphs.emulate(monkeypatch)
-    elif not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    return torch.device(request.param)
-
-
-def test_every_call_does_the_work_once_on_its_own_arguments(device):
-    total, weight = torch.zeros(3, device=device), torch.ones(3, device=device)
+def test_every_call_does_the_work_once_on_its_own_arguments(graph_device):
+    total, weight = torch.zeros(3, device=graph_device), torch.ones(3, device=graph_device)
     calls = []
 
     def accumulate(x, scale):
@@ -24,11 +12,11 @@ def test_every_call_does_the_work_once_on_its_own_arguments(device):
         total.add_(x * weight * scale)
         return {"total": total.clone(), "none": None, "both": (x + 1.0, x)}
 
-    graph = Graph(accumulate, device)
-    expected = torch.zeros(3, device=device)
+    graph = Graph(accumulate, graph_device)
+    expected = torch.zeros(3, device=graph_device)
     for step in range(5):
         weight.fill_(float(step))
-        x = torch.arange(3.0, device=device) + step
+        x = torch.arange(3.0, device=graph_device) + step
         results = graph(x, torch.tensor(2.0))
         expected = expected + 2.0 * step * x
         assert torch.equal(results["total"], expected)
@@ -39,26 +27,26 @@ def test_every_call_does_the_work_once_on_its_own_arguments(device):
     assert torch.equal(total, expected)
 
 
-def test_results_are_not_overwritten_by_later_calls(device):
-    graph = Graph(lambda x: (x, 2.0 * x), device)
-    results = [graph(torch.full((2,), float(i), device=device)) for i in range(4)]
+def test_results_are_not_overwritten_by_later_calls(graph_device):
+    graph = Graph(lambda x: (x, 2.0 * x), graph_device)
+    results = [graph(torch.full((2,), float(i), device=graph_device)) for i in range(4)]
     assert [(one[0].item(), two[0].item()) for one, two in results] == [(i, 2 * i) for i in range(4)]
 
 
-def test_other_shapes_are_recorded_for_themselves(device):
-    graph = Graph(lambda x: x.T.contiguous().sum(0), device)
+def test_other_shapes_are_recorded_for_themselves(graph_device):
+    graph = Graph(lambda x: x.T.contiguous().sum(0), graph_device)
     for _ in range(3):
         for shape in ((2, 3), (3, 2), (4, 4)):
-            x = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(device).T
+            x = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(graph_device).T
             torch.testing.assert_close(graph(x), x.sum(1))
 
 
-def test_what_was_recorded_can_be_forgotten(device):
-    held = {"scale": torch.tensor(2.0, device=device)}
-    graph = Graph(lambda x: x * held["scale"], device)
-    one = torch.ones(2, device=device)
+def test_what_was_recorded_can_be_forgotten(graph_device):
+    held = {"scale": torch.tensor(2.0, device=graph_device)}
+    graph = Graph(lambda x: x * held["scale"], graph_device)
+    one = torch.ones(2, device=graph_device)
     assert [graph(one)[0].item() for _ in range(3)] == [2.0] * 3
-    held["scale"] = torch.tensor(3.0, device=device)
+    held["scale"] = torch.tensor(3.0, device=graph_device)
     assert graph(one)[0].item() == 2.0
     graph.forget()
     assert [graph(one)[0].item() for _ in range(3)] == [3.0] * 3

@@ -3,6 +3,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from operant.envs.tensor import TENSOR_ENVS, CartPole, MountainCar, MountainCarContinuous, Pendulum
+from operant.nets import Graph
 from operant.streams import row_seeds
 
 TASKS = list(TENSOR_ENVS.values())
@@ -145,28 +146,17 @@ def test_other_devices_look_at_no_result_and_keep_their_memory(kind, torch_libra
     assert all(a is b for a, b in zip(memory, (env._state, env._elapsed, env._episode), strict=True))
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", TASKS)
-def test_a_cuda_graph_plays_the_same_episodes(kind):
-    graphed, eager = (kind(range(64), device="cuda", max_episode_steps=6) for _ in range(2))
-    actions = actions_of(eager, 20).cuda()
-    action = actions[0].clone()
-    start = graphed.state_dict()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        graphed.step(action)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = graphed.step(action)
-    for name, tensor in graphed._memory.items():
-        tensor.copy_(start[name])
-    for chosen in actions:
-        action.copy_(chosen)
-        graph.replay()
-        for ours, theirs in zip(captured, eager.step(chosen), strict=True):
+def test_a_cuda_graph_plays_the_same_episodes(kind, graph_device, torch_library):
+    graphed, eager = (
+        torch_library(kind, range(64), max_episode_steps=6)
+        if graph_device.type == "cpu"
+        else kind(range(64), device=graph_device, max_episode_steps=6)
+        for _ in range(2)
+    )
+    graph = Graph(graphed.step, graph_device)
+    for chosen in actions_of(eager, 20).to(graph_device):
+        for ours, theirs in zip(graph(chosen), eager.step(chosen), strict=True):
             assert torch.equal(ours, theirs)
 
 
