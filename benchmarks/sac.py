@@ -108,6 +108,7 @@ def operations(name: str) -> float:
 
 def learner(name: str, seeds: int, variant: str) -> Any:
     """Make operant's learner with its environments in Gymnasium, as the peers have them, a warm memory."""
+    choose(variant)
     kind, config = KINDS[name]
     settings = config(warmup=WARMUP, capacity=100_000, hidden=HIDDEN, batch=BATCH, rounds=10)
     made = kind(settings, make(TASK, 1, range(seeds), backend="gymnasium"), seeds=range(seeds), budget=10**6)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from operant.nets.mlp import Layers, StackedMLP
+from operant.nets.products import affine
 
 
 class Jacobian:
@@ -32,12 +33,12 @@ class Jacobian:
         """Return `J v` `[S, M, out]`, the change of the outputs, for a change `vector` `[S, P]` of the parameters."""
         changes = self._mlp.layers(vector)
         weight_change, bias_change = changes[0]
-        tangent = torch.baddbmm(bias_change, self._trace[0], weight_change)
+        tangent = affine(bias_change, self._trace[0], weight_change)
         for index in range(1, len(changes)):
             weight_change, bias_change = changes[index]
             tangent = self._mlp._through_activation(tangent, self._trace[index])
-            direct = torch.baddbmm(bias_change, self._trace[index], weight_change)
-            tangent = direct.baddbmm_(tangent, self._layers[index][0])
+            direct = affine(bias_change, self._trace[index], weight_change)
+            tangent = affine(direct, tangent, self._layers[index][0], out=direct)
         return tangent
 
     @torch.no_grad()

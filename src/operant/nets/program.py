@@ -46,9 +46,9 @@ class Program(Generic[P, R]):
     """A function of tensors that is run as it is written, or compiled.
 
     A compiled function is a fixed list of operations, those of its gradients included, of which neighbours are merged
-    into one loop; what is left of Python is the call. It is made at the first call with arguments of new shapes, which
-    takes seconds. Its numbers differ from those of the function in the last bits, and are the same at every call. On a
-    CUDA device its kernels are launched as one (see `Graph`).
+    into one loop; what is left of Python is the call. It is made at the first call with arguments of new shapes, or at
+    a new precision of matrix products, which takes seconds. Its numbers differ from those of the function in the last
+    bits, and are the same at every call. On a CUDA device its kernels are launched as one (see `Graph`).
 
     The function may read tensors that are not among its arguments, such as parameters, as long as they stay the same
     objects: a program reads their values at every call. It must not write to any, draw random numbers, or decide by
@@ -87,7 +87,7 @@ class Program(Generic[P, R]):
             given = _rows(args, kwargs, len(rows))
             return _joined([row(*a, **k) for row, (a, k) in zip(rows, given, strict=True)])  # pyright: ignore[reportCallIssue]
         tensors: list[Tensor] = []
-        key: list[Any] = [*kwargs]
+        key: list[Any] = [torch.get_float32_matmul_precision(), *kwargs]
         for leaf in _leaves((*args, *kwargs.values())):
             if isinstance(leaf, Tensor):
                 tensors.append(leaf)

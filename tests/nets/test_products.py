@@ -1,0 +1,124 @@
+import pytest
+import torch
+
+from operant.nets import Program, StackedMLP, products
+from operant.nets.jacobian import Jacobian
+
+SHAPE = (2, 64, 256, 256)
+BFLOAT16 = 2.0**-8
+
+
+@pytest.fixture
+def medium():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture
+def able(medium, monkeypatch):
+    """A processor that multiplies bfloat16 numbers, fast or not."""
+    monkeypatch.setattr(products, "multiplies_bfloat16", lambda: True)
+
+
+@pytest.fixture
+def unable(medium, monkeypatch):
+    monkeypatch.setattr(products, "multiplies_bfloat16", lambda: False)
+
+
+def operands(seeds=2, rows=64, inner=256, columns=256):
+    rng = torch.Generator().manual_seed(0)
+    shapes = (seeds, 1, columns), (seeds, rows, inner), (seeds, inner, columns)
+    return [torch.randn(shape, generator=rng) for shape in shapes]
+
+
+def rounded(tensor):
+    """Return the numbers as bfloat16 has them, in 64 bits, where their products are exact."""
+    return tensor.bfloat16().double()
+
+
+def test_a_product_is_exact_to_rounding_unless_it_may_be_less():
+    bias, left, right = operands()
+    assert not products.rounds(left, right)
+    assert torch.equal(products.product(left, right), torch.bmm(left, right))
+    expected = 2 * (bias.double() + left.double() @ right.double())
+    torch.testing.assert_close(products.affine(bias, left, right, scale=2).double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+@pytest.mark.parametrize("given", [False, True])
+def test_at_medium_precision_products_are_those_of_rounded_numbers(able, scale, given):
+    bias, left, right = operands()
+    exact = rounded(left) @ rounded(right)
+    out = torch.full_like(exact, torch.nan, dtype=torch.float32) if given else None
+    product = products.product(left, right, out)
+    assert product.dtype == torch.float32
+    assert given == (product is out)
+    torch.testing.assert_close(product.double(), exact, rtol=BFLOAT16, atol=1e-3)
+    assert not torch.equal(product, torch.bmm(left, right))
+    both = products.affine(bias, left, right, scale=scale, out=out)
+    assert both.dtype == torch.float32
+    # The bias is added in 32 bits: the sum is as far off as the product.
+    error = (both.double() - scale * (bias.double() + exact)).abs()
+    assert (error <= scale * (BFLOAT16 * exact.abs() + 1e-3)).all()
+
+
+def test_a_sum_can_take_the_place_of_its_bias(able):
+    _, left, right = operands()
+    total = torch.ones(2, 64, 256)
+    expected = products.affine(total.clone(), left, right)
+    assert products.affine(total, left, right, out=total) is total
+    assert torch.equal(total, expected)
+
+
+@pytest.mark.parametrize("sizes", [(63, 512, 256), (512, 3, 256), (512, 256, 2), (64, 64, 64)])
+def test_small_products_stay_exact(able, sizes):
+    _, left, right = operands(1, *sizes)
+    assert not products.rounds(left, right)
+    assert torch.equal(products.product(left, right), torch.bmm(left, right))
+
+
+def test_a_processor_that_cannot_multiply_them_rounds_nothing(unable):
+    _, left, right = operands()
+    assert not products.rounds(left, right)
+
+
+def test_other_devices_choose_by_themselves(able):
+    left, right = (tensor.to("meta") for tensor in operands()[1:])
+    assert not products.rounds(left, right)
+
+
+def test_whether_a_processor_multiplies_bfloat16_is_what_its_flags_say():
+    flags = torch.cpu._is_avx512_bf16_supported(), torch.cpu._is_amx_tile_supported()
+    assert products.multiplies_bfloat16() == any(flags)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_gradients_at_medium_precision_point_where_exact_ones_do(able, activation):
+    mlp = StackedMLP((3, 256, 256, 2), activation=activation)
+    rng = torch.Generator().manual_seed(0)
+    parameters = mlp.initial(rng, [(2, 1.0)]).unsqueeze(0)
+    inputs, cotangent = torch.randn(1, 128, 3, generator=rng), torch.randn(1, 128, 2, generator=rng)
+
+    def everything():
+        jacobian = Jacobian(mlp, mlp.layers(parameters), inputs)
+        buffers = mlp.buffers(inputs), mlp.buffers(inputs)
+        trace = mlp.trace(mlp.layers(parameters), inputs, buffers[0])
+        pulled = torch.cat(mlp.pullback(mlp.layers(parameters), trace, cotangent, buffers[1]), dim=1)
+        return [jacobian.outputs, jacobian.pull(cotangent), pulled, jacobian.push(parameters)]
+
+    rough = everything()
+    torch.set_float32_matmul_precision("highest")
+    for got, exact in zip(rough, everything(), strict=True):
+        error = (got - exact).norm() / exact.norm()
+        assert 1e-5 < error < 0.05  # rectifiers near their kink go the other way
+
+
+def test_a_program_follows_the_precision(able):
+    _, left, right = operands()
+    program = Program(products.product)
+    program.compiled = True
+    assert torch.equal(program(left, right), products.product(left, right))
+    torch.set_float32_matmul_precision("highest")
+    torch.testing.assert_close(program(left, right), torch.bmm(left, right))
