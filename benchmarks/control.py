@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import sb3_contrib
 import stable_baselines3
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
@@ -135,7 +136,27 @@ def dqn() -> Mapping[str, Measure]:
     }
 
 
-ALGORITHMS: Mapping[str, Callable[[], Mapping[str, Measure]]] = {"a2c": a2c, "dqn": dqn}
+def trpo() -> Mapping[str, Measure]:
+    """TRPO on Pendulum-v1 with the defaults of Stable-Baselines3's contributions, two environments."""
+    parameters: dict[str, Any] = {
+        "preset": "paper",
+        "environments": 2,
+        "steps": 1024,
+        "cg_iterations": 15,
+        "fisher_every": 1,
+        "value_minibatches": 16,
+    }
+    return {
+        "Stable-Baselines3": peer(sb3_contrib.TRPO, "Pendulum-v1", 2, n_steps=1024),
+        "operant, Gymnasium": own("trpo", "Pendulum-v1", backend="gymnasium", **parameters),
+        "operant, Gymnasium, compiled": own("trpo", "Pendulum-v1", backend="gymnasium", compiled=True, **parameters),
+        "operant, tensors": own("trpo", "Pendulum-v1", **parameters),
+        "operant, tensors, compiled": own("trpo", "Pendulum-v1", compiled=True, **parameters),
+        "operant, tensors, 8 seeds": own("trpo", "Pendulum-v1", seeds=8, **parameters),
+    }
+
+
+ALGORITHMS: Mapping[str, Callable[[], Mapping[str, Measure]]] = {"a2c": a2c, "dqn": dqn, "trpo": trpo}
 
 
 def measure(name: str, rounds: int, seconds: float) -> dict[str, list[float]]:

@@ -9,7 +9,8 @@ from control.off_policy import QUICK
 from needs import needs_compiler
 from operant import catalog, configure
 from operant.control import assemble
-from operant.control.assembly import GRADIENT_STEPS_TO_REPAY, compiles
+from operant.control.assembly import GRADIENT_STEPS_TO_REPAY
+from operant.control.reinforce import Batch
 from operant.nets import programs
 from operant.runtime.settings import Settings
 
@@ -18,6 +19,8 @@ LARGE = {**ALTERNATING, "batch": 256, "hidden": (128,)}
 ON_POLICY = {"environments": 4, "steps": 8, "hidden": (16, 16)}
 PPO = {**ON_POLICY, "epochs": 2, "minibatches": 2}
 DQN = {"environments": 4, "train_every": 8, "updates": 2, "batch": 16, "warmup": 32, "capacity": 500, "hidden": (16,)}
+TRPO = {**ON_POLICY, "value_epochs": 2, "value_minibatches": 2, "cg_iterations": 3, "fisher_every": 2}
+REINFORCE = {"environments": 2, "hidden": (16, 16), "critic_steps": 2}
 LARGE_PPO = {**PPO, "steps": 128, "minibatches": 1, "hidden": (64,)}
 CASES = [
     ("sac", "Pendulum-v1", ALTERNATING),
@@ -32,6 +35,8 @@ CASES = [
     ("a2c", "CartPole-v1", ON_POLICY),
     ("prioritised-dqn", "CartPole-v1", {**DQN, "dueling": True, "double": True}),
     ("dqn", "operant/PixelCatch-v0", {**DQN, "environments": 2}),
+    ("trpo", "Pendulum-v1", TRPO),
+    ("reinforce-baseline", "CartPole-v1", REINFORCE),
     ("recurrent-ppo", "CartPole-v1", {**PPO, "epochs": 1, "steps": 4, "hidden": (8,), "memory": 8}),
 ]
 NAMES = [f"{a}-{t[-8:]}{'-large' * (v in (LARGE, LARGE_PPO))}" for a, t, v in CASES]
@@ -53,7 +58,7 @@ def parameters(made):
 @pytest.mark.parametrize(
     ("algorithm", "task", "values"),
     CASES,
-    ids=[f"{a}-{t[-8:]}{'-large' * (v in (LARGE, LARGE_PPO))}" for a, t, v in CASES],
+    ids=NAMES,
 )
 def test_a_compiled_update_is_that_of_the_paper_too(algorithm, task, values):
     plain, compiled = (learner(algorithm, task, values, choice) for choice in ("off", "on"))
@@ -148,11 +153,21 @@ def test_other_chapters_have_nothing_to_compile(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_what_has_no_program_cannot_be_compiled():
-    made = learner("reinforce", "CartPole-v1", {}, choice="auto")
-    assert not compiles(made, Settings("reinforce", "CartPole-v1"))
-    with pytest.raises(ValueError, match="reinforce has no update that could be compiled"):
-        learner("reinforce", "CartPole-v1", {})
+@pytest.mark.parametrize("algorithm", catalog.CONTROL, ids=lambda algorithm: algorithm.name)
+def test_every_algorithm_has_a_program(algorithm):
+    task = "CartPole-v1" if "discrete" in algorithm.actions else "Pendulum-v1"
+    config = configure(algorithm.name, task)
+    assert programs(assemble(algorithm, Settings(algorithm.name, task, compile="off"), config, device="cpu").learner)
+
+
+def test_the_steps_of_an_episode_are_padded_to_a_power_of_two():
+    steps = torch.arange(5.0).repeat(2, 1)
+    batch = Batch(steps.unsqueeze(-1), steps.long(), steps, steps, steps, weights=torch.ones(2, 5))
+    padded = batch.padded()
+    assert padded.weights.tolist() == [[1, 1, 1, 1, 1, 0, 0, 0]] * 2
+    assert padded.obs.shape == (2, 8, 1)
+    assert padded.actions.tolist() == [[0, 1, 2, 3, 4, 4, 4, 4]] * 2
+    assert torch.equal(padded.padded().psi, padded.psi)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +177,9 @@ def test_what_has_no_program_cannot_be_compiled():
         ("ppo", PPO, 1000 // 32 * 4),
         ("a2c", ON_POLICY, 1000 // 32),
         ("dqn", DQN, (1000 - 32) // 8 * 2),
+        ("trpo", TRPO, 1000 // 32 * 4),
+        ("trpo", {**TRPO, "sampling": "vine", "vine_steps": 3}, 1000 // (32 + 4 * 4 * 2 * 3) * 4),
+        ("reinforce-baseline", {**REINFORCE, "max_steps": 200}, 1000 // 400 * 3),
     ],
 )
 def test_gradient_steps_are_counted_before_they_are_taken(algorithm, values, expected):

@@ -250,9 +250,10 @@ def test_the_critic_descends_half_the_mean_squared_error(psi):
 def test_the_baseline_judges_before_it_learns(monkeypatch):
     it, order = learner(psi="baseline", critic_steps=3), []
     for name in ("policy_gradient", "critic_gradient"):
-        original = getattr(it, name)
+        program = getattr(it, name)
+        original = program.function
         monkeypatch.setattr(
-            it, name, lambda batch, name=name, original=original: (order.append(name), original(batch))[1]
+            program, "function", lambda batch, name=name, original=original: (order.append(name), original(batch))[1]
         )
     it.iterate()
     assert order == ["policy_gradient"] + ["critic_gradient"] * 3
@@ -317,7 +318,7 @@ def test_one_update_is_the_same_alone_and_beside_other_seeds(psi):
     alone.agent.parameters.copy_(block.agent.parameters[1:2])
     before = alone.agent.parameters.clone()
     block.improve(batch, everyone)
-    alone.improve(type(batch)(*(tensor[1:2] for tensor in batch)), everyone[:1])
+    alone.improve(type(batch)(*(tensor[1:2] for tensor in vars(batch).values())), everyone[:1])
     assert not torch.equal(alone.agent.parameters, before)
     torch.testing.assert_close(block.agent.parameters[1:2], alone.agent.parameters, rtol=1e-5, atol=1e-7)
 

@@ -42,7 +42,7 @@ def some(task, **config):
     """Return a learner whose policy depends on the state, and a batch that it has collected."""
     trpo = learner(task, **config)
     trpo.agent.parameters += 0.3 * torch.randn(trpo.agent.parameters.shape, generator=torch.Generator().manual_seed(1))
-    batch, _, _ = trpo.sample()
+    batch, _ = trpo.sample()
     return trpo, batch.standardised()
 
 

@@ -115,6 +115,13 @@ TARGET_LAMBDA = {"monte-carlo": 1.0, "bootstrap": 0.0}
 DIAGNOSTICS = ("losses/policy", "losses/value", "losses/entropy", "losses/gradient_norm")
 """What is measured in an update."""
 
+_MUJOCO: Mapping[str, Any] = {
+    "steps": 80,
+    "estimator": "gae",
+    "entropy_coefficient": 0.0,
+    "normalise_observations": True,
+    "normalise_rewards": True,
+}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
         "steps": 64,
@@ -132,6 +139,27 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "normalise_advantages": True,
         "entropy_coefficient": 0.0,
     },
+    "MountainCar-v0": {"entropy_coefficient": 0.0, "normalise_observations": True, "normalise_rewards": True},
+    "Pendulum-v1": {
+        "environments": 8,
+        "steps": 8,
+        "gamma": 0.9,
+        "estimator": "gae",
+        "lam": 0.9,
+        "value_coefficient": 0.4,
+        "entropy_coefficient": 0.0,
+        "normalise_observations": True,
+        "normalise_rewards": True,
+    },
+    "LunarLander-v3": {
+        "environments": 8,
+        "learning_rate": 8.3e-4,
+        "gamma": 0.995,
+        "entropy_coefficient": 1e-5,
+    },
+    "HalfCheetah-v5": _MUJOCO,
+    "Hopper-v5": _MUJOCO,
+    "Walker2d-v5": _MUJOCO,
     "zoo": {"environments": 8, "anneal": "none", "entropy_coefficient": 0.0},
 }
 """Configuration by task, which selects its own, or by name; what is not named keeps its default.

@@ -11,7 +11,7 @@ from operant.control.agent import Agent
 from operant.envs import BatchEnv, make
 from operant.nets import compiler, programs
 from operant.runtime.evaluation import Evaluation, evaluate_policy
-from operant.runtime.experiments import learner_kind, require_no_compiling
+from operant.runtime.experiments import learner_kind
 from operant.runtime.settings import Settings
 
 EVALUATION_ROWS = 20
@@ -132,9 +132,6 @@ def compiles(learner: Any, settings: Settings) -> bool:
     Raises:
         ValueError: they must be, and cannot be.
     """
-    if not programs(learner):
-        require_no_compiling(settings)
-        return False
     if settings.compile == "off":
         return False
     needs_compiler = learner.device.type == "cpu" and compiler() is None

@@ -178,6 +178,19 @@ DQN: Mapping[str, Mapping[str, Any]] = {
         "hidden": (64, 64),
         "scale_observations": True,
     },
+    "LunarLander-v3": {
+        "train_every": 4,
+        "updates": 4,
+        "batch": 128,
+        "capacity": 50_000,
+        "warmup": 1000,
+        "sync": 250,
+        "learning_rate": 6.3e-4,
+        "anneal": "learning_rate",
+        "max_grad_norm": 10.0,
+        "epsilon_end": 0.1,
+        "epsilon_fraction": 0.12,
+    },
     "ALE/*": DQN_ATARI,
     "operant/PixelCatch-v0": DQN_CATCH,
     "zoo": {
@@ -196,5 +209,53 @@ DQN: Mapping[str, Mapping[str, Any]] = {
 """Configuration by task, which selects its own, or by name; what is not named keeps its default.
 
 `zoo` is what RL Baselines3 Zoo uses for CartPole-v1, where the target network is copied every 10 environment steps:
-with 128 gradient steps in a row that is once before each of these rows.
+with 128 gradient steps in a row that is once before each of these rows. LunarLander-v3 is the zoo's too, with a
+learning rate that falls.
+"""
+
+_TRPO_MUJOCO: Mapping[str, Any] = {
+    "environments": 8,
+    "steps": 256,
+    "fisher_every": 4,
+    "value_minibatches": 16,
+    "normalise_observations": True,
+    "normalise_rewards": True,
+}
+TRPO: Mapping[str, Mapping[str, Any]] = {
+    "CartPole-v1": {"environments": 16, "steps": 64, "fisher_every": 4, "value_minibatches": 8},
+    "Acrobot-v1": {"environments": 16, "steps": 128, "fisher_every": 4, "value_minibatches": 16},
+    "Pendulum-v1": {
+        "environments": 16,
+        "steps": 200,
+        "delta": 0.02,
+        "damping": 0.01,
+        "fisher_every": 4,
+        "gamma": 0.95,
+        "value_minibatches": 16,
+    },
+    "MountainCar-v0": {
+        "environments": 16,
+        "steps": 128,
+        "fisher_every": 4,
+        "lam": 0.98,
+        "value_minibatches": 16,
+        "normalise_observations": True,
+        "normalise_rewards": True,
+    },
+    "LunarLander-v3": {
+        "environments": 16,
+        "steps": 256,
+        "fisher_every": 4,
+        "gamma": 0.999,
+        "lam": 0.98,
+        "normalise_rewards": True,
+    },
+    "HalfCheetah-v5": _TRPO_MUJOCO,
+    "Hopper-v5": _TRPO_MUJOCO,
+    "Walker2d-v5": _TRPO_MUJOCO,
+}
+"""Configuration by task, which selects its own, or by name; what is not named keeps its default.
+
+All environments of Pendulum-v1 are cut at the same time, after 200 steps. A rollout of fewer would hold but a part of
+every episode, and an update within the trust region of those states is free to forget what to do in the others.
 """

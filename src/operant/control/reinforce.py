@@ -19,7 +19,7 @@ their steps sooner: a seed that is ahead of the others waits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import gymnasium
@@ -29,7 +29,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
 from operant.envs import BatchEnv
-from operant.nets import Activation, Spec, StackedAdam, TorsoName
+from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable
 from operant.runtime.bounds import require
 from operant.runtime.episodes import Episodes
 from operant.runtime.learner import Metrics, all_or_nothing
@@ -135,7 +135,8 @@ class ReinforceConfig:
         )
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Batch:
     """Whole episodes of every seed, judged; every tensor is `[S, M, ...]` with M = T * E.
 
     Attributes:
@@ -153,6 +154,13 @@ class Batch(NamedTuple):
     targets: Tensor
     values: Tensor
     weights: Tensor
+
+    def padded(self) -> "Batch":
+        """Repeat the last step with weight 0 until the steps are a power of two, so that few shapes occur."""
+        steps = self.weights.shape[1]
+        index = torch.arange(1 << (steps - 1).bit_length(), device=self.weights.device)
+        repeated = Batch(*(tensor[:, index.clamp(max=steps - 1)] for tensor in vars(self).values()))
+        return replace(repeated, weights=repeated.weights * (index < steps))
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -229,6 +237,12 @@ class Reinforce:
         self.measured = torch.zeros(len(DIAGNOSTICS), len(self.seeds), device=env.device)
         self.consumed = 0
 
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes at least: with the longest episodes that there may be."""
+        steps = 1 + self.config.critic_steps * (self.critic_kind != "none")
+        return self.budget // (self.config.environments * self.config.max_steps) * steps
+
     def iterate(self) -> Metrics:
         """Play a batch of episodes, judge it and improve on it, for the seeds that are not ahead of the others."""
         active = self.turn()
@@ -297,6 +311,8 @@ class Reinforce:
         """Take one step of the policy and refit the critic, for the seeds `[S]` that take part."""
         config, optimizers = self.config, (self.optimizer, self.critic_optimizer)
         skipped = sum(optimizer.skipped for optimizer in optimizers)
+        if self.policy_gradient.compiled:
+            batch = batch.padded()
         gradient, losses, entropy = self.policy_gradient(batch)
         norm = self.optimizer.step(gradient, learning_rate=config.learning_rate, active=active)
         error = torch.zeros_like(norm)
@@ -316,6 +332,7 @@ class Reinforce:
         metrics["health/skipped_updates"] = sum(optimizer.skipped for optimizer in optimizers) - skipped
         return metrics
 
+    @compilable
     def policy_gradient(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return the gradient `[S, P]` of the policy's loss, the loss `[S]` and the mean entropy `[S]`."""
         networks, head = self.agent.networks, self.agent.head
@@ -330,6 +347,7 @@ class Reinforce:
         pieces = networks.shape.mlp.pullback(networks.actor, trace, along[0])
         return torch.cat((*pieces, along[1]), dim=1), total.detach(), ops.weighted_mean(entropy.detach(), batch.weights)
 
+    @compilable
     def critic_gradient(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the gradient `[S, P]` of half the mean squared error of the critic, and that `[S]`."""
         networks = self.agent.networks

@@ -52,8 +52,12 @@ ACTOR_GAIN = 0.01
 LOG_STD = (-20.0, 2.0)
 """Bounds of the logarithm of the policy's standard deviation."""
 
+_MUJOCO: Mapping[str, Any] = {"warmup": 10_000}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "Pendulum-v1": {"warmup": 500, "steps": 2, "learning_rate": 1e-3, "capacity": 100_000, "hidden": (64, 64)},
+    "HalfCheetah-v5": _MUJOCO,
+    "Hopper-v5": _MUJOCO,
+    "Walker2d-v5": _MUJOCO,
 }
 """Configuration by task, which selects its own, or by name; what is not named keeps its default."""
 

@@ -62,8 +62,12 @@ class TD3Config(AlternatingConfig):
 ACTOR_GAIN = 0.01
 """Gain of the policy's last layer, which makes it begin in the middle of the action space."""
 
+_MUJOCO: Mapping[str, Any] = {"warmup": 10_000, "learning_rate": 1e-3}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "Pendulum-v1": {"warmup": 500, "learning_rate": 1e-3, "capacity": 100_000, "hidden": (64, 64)},
+    "HalfCheetah-v5": _MUJOCO,
+    "Hopper-v5": _MUJOCO,
+    "Walker2d-v5": _MUJOCO,
 }
 """Configuration by task, which selects its own, or by name; what is not named keeps its default."""
 

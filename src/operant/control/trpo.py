@@ -14,18 +14,19 @@ differentiation. An episode cut by a time limit bootstraps from the value of its
 step along the natural gradient of the policy would spoil the value, which has no part in it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
 from operant import ops, streams
+from operant.control import presets
 from operant.control.agent import Agent, Samples, Scaling
 from operant.control.vine import Vine, collect_vine, require_branching
 from operant.envs import BatchEnv
-from operant.nets import Activation, Jacobian, Spec, StackedAdam, StackedMLP
+from operant.nets import Activation, Jacobian, Spec, StackedAdam, StackedMLP, compilable
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.rollouts import Rollout
@@ -132,24 +133,8 @@ class TRPOConfig:
         )
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "CartPole-v1": {"environments": 16, "steps": 64, "fisher_every": 4, "value_minibatches": 8},
-    "Acrobot-v1": {"environments": 16, "steps": 128, "fisher_every": 4, "value_minibatches": 16},
-    "Pendulum-v1": {
-        "environments": 16,
-        "steps": 200,
-        "delta": 0.02,
-        "damping": 0.01,
-        "fisher_every": 4,
-        "gamma": 0.95,
-        "value_minibatches": 16,
-    },
-}
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default.
-
-All environments of Pendulum-v1 are cut at the same time, after 200 steps. A rollout of fewer would hold but a part of
-every episode, and an update within the trust region of those states is free to forget what to do in the others.
-"""
+PRESETS = presets.TRPO
+"""Configuration by task or by name."""
 
 
 class TRPO:
@@ -159,7 +144,7 @@ class TRPO:
         config: hyperparameters.
         env: `S * config.environments` rows, made with the same seeds.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed. Nothing depends on it; it is checked because every learner takes it.
+        budget: environment steps a seed.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
@@ -184,7 +169,7 @@ class TRPO:
     ) -> None:
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
-        self.config, self.seeds, self.device = config, list(seeds), env.device
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.agent = Agent(
             env,
             seeds=seeds,
@@ -216,27 +201,37 @@ class TRPO:
                 f"{config.vine.branches(env)} actions"
             )
 
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes, nearly all of them the critic's."""
+        return self.budget // self.rollout_steps * self.config.value_epochs * self.config.value_minibatches
+
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps of a seed in one iteration, those of branches included."""
+        config = self.config
+        vine = config.sampling == "vine"
+        return config.environments * (config.vine.cost(self.agent.collector.env) if vine else config.steps)
+
     def iterate(self) -> Metrics:
         """Collect experience, judge it and improve on it."""
-        batch, episodes, steps = self.sample()
+        batch, episodes = self.sample()
         if self.config.normalise_advantages:
             batch = batch.standardised()
         skipped = self.rejected + self.optimizer.skipped
         metrics = {**episodes, **self.improve(batch), **self.fit_critic(batch)}
         metrics["health/skipped_updates"] = self.rejected + self.optimizer.skipped - skipped
-        self.consumed += steps
+        self.consumed += self.rollout_steps
         return metrics
 
-    def single_path(self) -> tuple[Samples, Metrics, int]:
-        """Collect a rollout; return its samples, the metrics of its episodes and its environment steps a seed."""
+    def single_path(self) -> tuple[Samples, Metrics]:
+        """Collect a rollout; return its samples and the metrics of its episodes."""
         rollout = self.agent.collect(self.config.steps)
-        return self.judge(rollout), rollout.metrics, self.config.steps * self.config.environments
+        return self.judge(rollout), rollout.metrics
 
-    def vine(self) -> tuple[Samples, Metrics, int]:
+    def vine(self) -> tuple[Samples, Metrics]:
         """Branch in some states of a rollout; return as `single_path` does."""
-        vine = self.config.vine
-        batch, episodes = collect_vine(self.agent, vine)
-        return batch, episodes, vine.cost(self.agent.collector.env) * self.config.environments
+        return collect_vine(self.agent, self.config.vine)
 
     @torch.no_grad()
     def judge(self, rollout: Rollout) -> Samples:
@@ -256,11 +251,7 @@ class TRPO:
     def improve(self, batch: Samples) -> Metrics:
         """Move each seed's policy once, within its trust region."""
         config = self.config
-        gradient, loss = self.policy_gradient(batch)
-        step = ops.natural_step(
-            self.fisher(batch), gradient, delta=config.delta, iterations=config.cg_iterations, damping=config.damping
-        )
-        entropy = ops.weighted_mean(self.agent.head.entropy(batch.outputs, self.agent.networks.free), batch.weights)
+        step, loss, report = self.propose(batch)
         tried: list[Tensor] = []
 
         def acceptable(scaled: Tensor) -> Tensor:
@@ -278,10 +269,27 @@ class TRPO:
             "losses/policy": torch.where(search.accepted, new_loss, loss),
             "losses/improvement": (loss - new_loss).masked_fill(~search.accepted, 0.0),
             "losses/kl": kl.masked_fill(~search.accepted, 0.0),
-            "losses/entropy": entropy,
             "losses/step_scale": search.scale,
-            "losses/gradient_norm": torch.linalg.vector_norm(gradient, dim=1),
+            **report,
         }
+
+    @compilable
+    def propose(self, batch: Samples) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the natural step `[S, D]` that spends the trust region, the loss `[S]` before it, and a report."""
+        config = self.config
+        gradient, loss = self.policy_gradient(batch)
+        step = ops.natural_step(
+            self.fisher(batch), gradient, delta=config.delta, iterations=config.cg_iterations, damping=config.damping
+        )
+        entropy = ops.weighted_mean(self.agent.head.entropy(batch.outputs, self.agent.networks.free), batch.weights)
+        return (
+            step,
+            loss,
+            {
+                "losses/entropy": entropy,
+                "losses/gradient_norm": torch.linalg.vector_norm(gradient, dim=1),
+            },
+        )
 
     def policy_gradient(self, batch: Samples) -> tuple[Tensor, Tensor]:
         """Return the gradient `[S, D]` of the surrogate at the old policy, to be followed, and its loss `[S]`."""
@@ -322,6 +330,7 @@ class TRPO:
 
         return product
 
+    @compilable
     @torch.no_grad()
     def measure(self, batch: Samples, actor: Tensor) -> Tensor:
         """Return the loss and the mean KL(old‖new), `[2, S]`, of new policies with the parameters `actor` `[S, D]`.
@@ -346,14 +355,19 @@ class TRPO:
 
     def critic_step(self, part: Samples) -> Tensor:
         """Take one step of Adam and return the loss `[S]` before it."""
+        gradient, loss = self.critic_gradient(part)
+        self.optimizer.step(gradient, learning_rate=self.config.value_learning_rate)
+        return loss
+
+    @compilable
+    def critic_gradient(self, part: Samples) -> tuple[Tensor, Tensor]:
+        """Return the gradient `[S, D]` of half the mean squared error of the values, and that `[S]`."""
         critic = Jacobian(self.mlp, self.agent.networks.critic, self.agent.networks.shape.seen(part.obs))
         outputs = critic.outputs.requires_grad_()
         loss = ops.weighted_mean(ops.value_loss(outputs[..., 0], part.targets), part.weights)
         (gradient,) = torch.autograd.grad(loss.sum(), outputs)
         rest = self.critic.new_zeros(len(self.seeds), self.agent.head.free)  # the row's place for a policy's
-        gradient = torch.cat((critic.pull(gradient), rest), dim=1)
-        self.optimizer.step(gradient, learning_rate=self.config.value_learning_rate)
-        return loss.detach()
+        return torch.cat((critic.pull(gradient), rest), dim=1), loss.detach()
 
     def minibatches(self, batch: Samples) -> Iterator[Samples]:
         """Split a batch at random for the critic, each seed by its own stream."""
