@@ -256,7 +256,7 @@ def test_a_language_model_takes_no_observations_and_no_other_budget(tmp_path):
         ({"clip_low": 0.0}, r"clip_low must be in \(0, 1\], got 0.0"),
         ({"anneal": "sometimes"}, "ppo.anneal: 'sometimes' is not one of 'none', 'learning_rate', 'both'"),
         ({"minibatches": 3}, r"minibatches \(3\) must divide the rollout"),
-        ({"hidden": (0,)}, "sizes must name"),
+        ({"hidden": (0,)}, r"hidden must hold numbers in \[1, inf\)"),
         ({"activation": "gelu"}, "ppo.activation: 'gelu' is not one of 'tanh', 'relu'"),
         ({"max_grad_norm": -1.0}, "max_grad_norm must be in"),
         ({"preset": "fast"}, "no preset 'fast'"),

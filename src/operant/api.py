@@ -25,7 +25,7 @@ from operant.envs import without_episodes
 from operant.nets import compiler
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.experiments import require_no_compiling, require_no_game
+from operant.runtime.experiments import require_no_compiling, require_no_game, require_no_workers
 from operant.runtime.predicting import Predictor
 from operant.runtime.progress import ProgressMode
 from operant.runtime.run import Run, RunError, default_run_path
@@ -316,6 +316,7 @@ def _resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[
     if entry.chapter != "control":
         require_no_compiling(settings)
         require_no_game(settings)
+        require_no_workers(settings)
     language = entry.chapter == "language"
     large = language and not _chapter(entry).built_in(config)
     device = settings.device

@@ -216,6 +216,12 @@ def test_environments_are_evaluated_in_worker_processes_under_the_deadline_of_th
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.parametrize("backend", ["auto", "tensor", "envpool"])
+def test_environments_that_are_not_gymnasiums_have_no_worker_processes(backend):
+    with pytest.raises(ValueError, match=r"vectorization='async' is .*CartPole-v1.*take env_backend='gymnasium'"):
+        experiment(vectorization="async", env_backend=backend)
+
+
 @pytest.mark.parametrize("config", [SMALL, A3CConfig(workers=1, hidden=(4,))], ids=["ppo", "a3c"])
 def test_games_are_made_as_the_settings_say(config):
     pytest.importorskip("ale_py")

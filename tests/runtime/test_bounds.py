@@ -32,6 +32,8 @@ class Config:
         (1e300, "(0, inf)"),
         (None, "(0, inf) or None"),
         (2, "[2, inf) or None"),
+        ((64, 1), "[1, inf)"),
+        ((), "[1, inf)"),
     ],
 )
 def test_values_within_their_bounds_pass(value, bound):
@@ -56,6 +58,11 @@ def test_values_outside_are_refused_by_name(value, bound):
         require(SimpleNamespace(field=value), field=bound)
     assert bound in str(error.value)
     assert repr(value) in str(error.value)
+
+
+def test_every_number_of_a_tuple_is_within_the_bounds():
+    with pytest.raises(ValueError, match=r"^field must hold numbers in \[1, inf\), got \(64, 0\)$"):
+        require(SimpleNamespace(field=(64, 0)), field="[1, inf)")
 
 
 def test_words():

@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 import pytest
 
 from operant.catalog import Algorithm
-from operant.runtime.experiments import configuration, learner_kind, require_no_compiling, require_no_game
+from operant.runtime.experiments import (
+    configuration,
+    learner_kind,
+    require_no_compiling,
+    require_no_game,
+    require_no_workers,
+)
 from operant.runtime.settings import Settings
 
 
@@ -84,12 +90,23 @@ def test_a_preset_that_is_named_twice_is_listed_once(entry):
 
 @pytest.mark.parametrize("choice", ["auto", "off"])
 def test_nothing_to_compile_is_no_fault(choice):
-    require_no_compiling(Settings("reinforce", "CartPole-v1", compile=choice))
+    require_no_compiling(Settings("q-learning", "FrozenLake-v1", compile=choice))
 
 
 def test_compiling_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"reinforce has no update that could be compiled: .*'on'"):
-        require_no_compiling(Settings("reinforce", "CartPole-v1", compile="on"))
+    with pytest.raises(ValueError, match=r"q-learning has no update that could be compiled: .*'on'"):
+        require_no_compiling(Settings("q-learning", "FrozenLake-v1", compile="on"))
+
+
+def test_processes_of_their_own_are_refused_to_who_has_none():
+    require_no_workers(Settings("sft", "arithmetic"))
+    with pytest.raises(ValueError, match=r"sft has no environments in processes .*: leave out vectorization='async'"):
+        require_no_workers(Settings("sft", "arithmetic", vectorization="async"))
+
+
+def test_a_task_is_a_name(entry):
+    with pytest.raises(TypeError, match=r"task must be a name such as 'CartPole-v1', got <object.*gymnasium.register"):
+        configuration(entry, object())
 
 
 @pytest.mark.parametrize("changes", [{"clip_rewards": False}, {"episodic_life": True}])

@@ -86,6 +86,7 @@ class A2CConfig:
         require(
             self,
             environments="[1, inf)",
+            hidden="[1, inf)",
             steps="[1, inf)",
             optimizer=tuple(OPTIMIZERS),
             learning_rate="(0, inf)",

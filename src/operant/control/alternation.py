@@ -107,6 +107,7 @@ class AlternatingConfig:
         require(
             self,
             environments="[1, inf)",
+            hidden="[1, inf)",
             warmup="[0, inf)",
             steps="[1, inf)",
             updates="[1, inf)",

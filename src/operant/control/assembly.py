@@ -8,7 +8,7 @@ import torch
 
 from operant import catalog
 from operant.control.agent import Agent
-from operant.envs import BatchEnv, make
+from operant.envs import BatchEnv, make, resolve_backend
 from operant.nets import compiler, programs
 from operant.runtime.evaluation import Evaluation, evaluate_policy
 from operant.runtime.experiments import learner_kind
@@ -93,6 +93,7 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
         TypeError: the configuration is of another kind.
     """
     kind = learner_kind(algorithm, config)
+    _require_vectorization(settings)
     env = _make(
         settings,
         config.environments,
@@ -112,6 +113,15 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
         env.close()
         raise
     return Experiment(learner, settings)
+
+
+def _require_vectorization(settings: Settings) -> None:
+    backend = resolve_backend(settings.task, settings.env_backend)
+    if settings.vectorization == "async" and backend != "gymnasium":
+        raise ValueError(
+            f"vectorization='async' is for environments of Gymnasium, but those of {settings.task} are of the backend "
+            f"{backend!r} here: leave it out, or take env_backend='gymnasium'"
+        )
 
 
 def _make(settings: Settings, rows: int, **options: Any) -> BatchEnv:

@@ -97,6 +97,7 @@ class DQNConfig:
         require(
             self,
             environments="[1, inf)",
+            hidden="[1, inf)",
             train_every="[1, inf)",
             updates="[1, inf)",
             batch="[1, inf)",

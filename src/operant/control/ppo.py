@@ -101,6 +101,7 @@ class PPOConfig:
         require(
             self,
             environments="[1, inf)",
+            hidden="[1, inf)",
             steps="[1, inf)",
             epochs="[1, inf)",
             minibatches="[1, inf)",

@@ -121,6 +121,7 @@ class ReinforceConfig:
         require(
             self,
             environments="[1, inf)",
+            hidden="[1, inf)",
             psi=tuple(PSI),
             learning_rate="(0, inf)",
             gamma="[0, 1]",
@@ -174,7 +175,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Configuration by task, which selects its own; what is not named keeps its default."""
 
 DIAGNOSTICS = ("losses/policy", "losses/value", "losses/entropy", "losses/gradient_norm")
-"""What is measured in an update."""
 CHUNK = 64
 """Steps that noise is drawn for at once."""
 LEAD = 0.01
@@ -240,8 +240,8 @@ class Reinforce:
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes at least: with the longest episodes that there may be."""
-        steps = 1 + self.config.critic_steps * (self.critic_kind != "none")
-        return self.budget // (self.config.environments * self.config.max_steps) * steps
+        batches = self.budget // (self.config.environments * self.config.max_steps)
+        return batches * (1 + self.config.critic_steps * (self.critic_kind != "none"))
 
     def iterate(self) -> Metrics:
         """Play a batch of episodes, judge it and improve on it, for the seeds that are not ahead of the others."""

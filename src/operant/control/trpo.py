@@ -93,6 +93,7 @@ class TRPOConfig:
         require(
             self,
             environments="[1, inf)",
+            hidden="[1, inf)",
             steps="[1, inf)",
             delta="(0, inf)",
             cg_iterations="[1, inf)",

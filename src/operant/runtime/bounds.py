@@ -17,7 +17,8 @@ def require(config: Any, **bounds: str | Sequence[str]) -> None:
     Args:
         config: has a field for every name.
         **bounds: by name of the field, the interval of its values, or the words that it may be. An interval is written
-            as in mathematics, `"(0, inf)"` or `"[0, 1]"`, with `" or None"` behind it where there may be no value.
+            as in mathematics, `"(0, inf)"` or `"[0, 1]"`, with `" or None"` behind it where there may be no value; it
+            holds for every number of a tuple.
 
     Raises:
         ValueError: a value is outside, or no integer. The message names field, value and bounds.
@@ -30,8 +31,9 @@ def require(config: Any, **bounds: str | Sequence[str]) -> None:
     for name, bound in bounds.items():
         value = getattr(config, name)
         if isinstance(bound, str):
-            if not _within(value, bound):
-                raise ValueError(f"{name} must be in {bound}, got {value!r}")
+            many = isinstance(value, tuple)
+            if not all(_within(item, bound) for item in (value if many else (value,))):
+                raise ValueError(f"{name} must {'hold numbers' if many else 'be'} in {bound}, got {value!r}")
         elif value not in bound:
             raise ValueError(f"{name} must be {', '.join(bound[:-1])} or {bound[-1]}, got {value!r}")
 

@@ -23,7 +23,13 @@ def configuration(
 
     Raises:
         ValueError: there is no such preset or field, or a value is out of its range.
+        TypeError: `task` is no name.
     """
+    if not isinstance(task, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(
+            f"task must be a name such as 'CartPole-v1', got {task!r}; give an environment of your own a name with "
+            "gymnasium.register"
+        )
     module = importlib.import_module(algorithm.module)
     kind = getattr(module, algorithm.config)
     if preset is not None and preset not in algorithm.presets and preset not in module.PRESETS:
@@ -56,6 +62,19 @@ def require_no_game(settings: Settings) -> None:
         raise ValueError(
             f"{settings.algorithm} plays no games of Atari: leave out clip_rewards={settings.clip_rewards} and "
             f"episodic_life={settings.episodic_life}"
+        )
+
+
+def require_no_workers(settings: Settings) -> None:
+    """Refuse to run environments in processes of their own for an algorithm that runs one in this process.
+
+    Raises:
+        ValueError: `Settings.vectorization` is async.
+    """
+    if settings.vectorization != "sync":
+        raise ValueError(
+            f"{settings.algorithm} has no environments in processes of their own: leave out "
+            f"vectorization={settings.vectorization!r}"
         )
 
 
