@@ -111,14 +111,16 @@ def test_narrow_and_wide_layers_compute_the_same(samples, out):
     layers = mlp.layers(parameters)
     trace = mlp.trace(layers, inputs)
     pieces = mlp.pullback(layers, trace, cotangent)
+    by_inputs = mlp.input_gradient(layers, trace, cotangent)
     for seed in range(2):
-        network = separate(mlp, parameters[seed])
-        outputs = network(inputs[seed])
+        network, leaf = separate(mlp, parameters[seed]), inputs[seed].clone().requires_grad_()
+        outputs = network(leaf)
         torch.testing.assert_close(trace[-1][seed], outputs)
         (outputs * cotangent[seed]).sum().backward()
         weight, bias = network[2].weight.grad, network[2].bias.grad
         torch.testing.assert_close(pieces[2][seed], weight.T.flatten())
         torch.testing.assert_close(pieces[3][seed], bias)
+        torch.testing.assert_close(by_inputs[seed], leaf.grad)
 
 
 def test_the_pullback_leaves_the_cotangent_alone():

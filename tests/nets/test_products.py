@@ -95,11 +95,12 @@ def test_whether_a_processor_multiplies_bfloat16_is_what_its_flags_say():
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_gradients_at_medium_precision_point_where_exact_ones_do(able, activation):
-    mlp = StackedMLP((3, 256, 256, 2), activation=activation)
+@pytest.mark.parametrize("outputs", [1, 2, 64])
+def test_gradients_at_medium_precision_point_where_exact_ones_do(able, activation, outputs):
+    mlp = StackedMLP((3, 256, 256, outputs), activation=activation)
     rng = torch.Generator().manual_seed(0)
-    parameters = mlp.initial(rng, [(2, 1.0)]).unsqueeze(0)
-    inputs, cotangent = torch.randn(1, 128, 3, generator=rng), torch.randn(1, 128, 2, generator=rng)
+    parameters = mlp.initial(rng, [(outputs, 1.0)]).unsqueeze(0)
+    inputs, cotangent = torch.randn(1, 128, 3, generator=rng), torch.randn(1, 128, outputs, generator=rng)
 
     def everything():
         jacobian = Jacobian(mlp, mlp.layers(parameters), inputs)

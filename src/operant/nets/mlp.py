@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from operant.nets.products import affine, product
+from operant.nets.products import affine, product, rounds
 
 Activation = Literal["tanh", "relu"]
 """The nonlinearities of hidden layers."""
@@ -90,7 +90,10 @@ class StackedMLP:
         """
         trace = [inputs]
         for index, (weight, bias) in enumerate(layers[:-1]):
-            trace.append(self._hidden(bias, trace[-1], weight, buffers[index] if buffers else None))
+            hidden = self._hidden(bias, trace[-1], weight, buffers[index] if buffers else None)
+            # What only products and the sign of a rectifier are taken of is rounded once for all of them.
+            once = self.activation == "relu" and index + 2 < len(layers) and rounds(hidden, layers[index + 1][0])
+            trace.append(hidden.bfloat16() if once else hidden)
         weight, bias = layers[-1]
         trace.append(_affine(bias, trace[-1], weight))
         return trace
@@ -161,7 +164,7 @@ class StackedMLP:
         """Multiply `gradient` in place by the activation's slope where it gave `output`."""
         if self.activation == "tanh":
             return torch.ops.aten.tanh_backward.grad_input(gradient, output, grad_input=gradient)
-        return torch.ops.aten.threshold_backward.grad_input(gradient, output, 0, grad_input=gradient)
+        return torch.ops.aten.threshold_backward.grad_input(gradient, output.to(gradient.dtype), 0, grad_input=gradient)
 
 
 def _affine(bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
@@ -180,4 +183,8 @@ def _transposed_product(inputs: Tensor, gradient: Tensor) -> Tensor:
 
 def _back(gradient: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
     """Return `gradient @ weight.mT`, the gradient of a layer's inputs."""
-    return torch.mul(gradient, weight.mT, out=out) if weight.shape[2] == 1 else product(gradient, weight.mT, out)
+    if weight.shape[2] == 1:
+        return torch.mul(gradient, weight.mT, out=out)
+    if weight.shape[1] < NARROW and gradient.shape[1] >= MANY and out is None:
+        return torch.bmm(weight, gradient.mT).mT
+    return product(gradient, weight.mT, out)
