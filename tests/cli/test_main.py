@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from operant.cli import COMMANDS
-from operant.envs import EnvError, RestoreError
+from operant.envs import EndlessError, EnvError, RestoreError
 from operant.runtime.checkpoints import NonFiniteError
 
 HEAVY = {"torch", "numba", "numpy", "scipy", "tyro", "gymnasium", "rich"}
@@ -45,6 +45,7 @@ def test_an_unknown_command(cli):
         (FileNotFoundError("a b"), 2),
         (NonFiniteError("a b"), 1),
         (RestoreError("a b"), 1),
+        (EndlessError("a b"), 1),
         (OSError("a b"), 1),
     ],
 )

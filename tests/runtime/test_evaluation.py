@@ -4,6 +4,7 @@ import json
 import pytest
 import torch
 
+from operant.envs import EndlessError
 from operant.runtime.evaluation import Evaluation, StoppedError, evaluate_policy
 from runtime.tiny import Corridor
 
@@ -92,8 +93,10 @@ def test_counts_that_do_not_divide(seeds, episodes, message):
 
 
 def test_an_episode_without_end_is_an_error():
-    with pytest.raises(RuntimeError, match="row 1 of Corridor has ended 0 of 2 episodes in 50 steps"):
-        evaluate_policy(Constant(), Corridor([2, 1000]), seeds=1, episodes=4, max_steps=50)
+    expected = r"row 1 of Corridor has not ended its episode after 1024 steps; .*max_episode_steps"
+    with pytest.raises(EndlessError, match=expected):
+        evaluate_policy(Constant(), Corridor([2, 10_000]), seeds=1, episodes=4, max_steps=50)
+    evaluate_policy(Constant(), Corridor([2, 2000]), seeds=1, episodes=2, max_steps=3000)
 
 
 def test_a_record_is_json_and_complete():

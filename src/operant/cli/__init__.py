@@ -116,13 +116,13 @@ def _status(error: Exception) -> int | None:
         return USAGE
     if isinstance(error, OSError):
         return FAILURE
-    from operant.envs import RestoreError
+    from operant.envs import EndlessError, RestoreError
     from operant.runtime.checkpoints import CheckpointError, NonFiniteError
     from operant.runtime.run import RunError
 
     if isinstance(error, RunError):
         return USAGE
-    return FAILURE if isinstance(error, CheckpointError | NonFiniteError | RestoreError) else None
+    return FAILURE if isinstance(error, CheckpointError | EndlessError | NonFiniteError | RestoreError) else None
 
 
 def _complain(message: str, status: int) -> int:

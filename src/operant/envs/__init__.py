@@ -2,7 +2,7 @@
 
 from operant.envs.adapter import GymnasiumEnv, RestoreError, without_episodes
 from operant.envs.atari import Atari
-from operant.envs.base import BatchEnv, Step, Tree, begins_anew
+from operant.envs.base import BatchEnv, EndlessError, Step, Tree, begins_anew
 from operant.envs.cells import Grid, Rules
 from operant.envs.drawing import DrawingError, parse_grid
 from operant.envs.envpool import EnvPool
@@ -31,6 +31,7 @@ __all__ = [
     "BatchEnv",
     "CartPole",
     "DrawingError",
+    "EndlessError",
     "EnvError",
     "EnvPool",
     "Features",

@@ -1,7 +1,7 @@
 """The contract between what acts and what it acts in: `BatchEnv`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import gymnasium
 import torch
@@ -11,6 +11,18 @@ from operant.state import State
 
 Tree = Tensor | Mapping[str, "Tree"]
 """An observation: a tensor `[B, ...]` or a (nested) mapping of them."""
+
+
+class EndlessError(RuntimeError):
+    """An episode has not ended after as many steps as it may have."""
+
+    @classmethod
+    def of(cls, task: str, row: int, steps: int, *, remedy: str = "") -> Self:
+        """Say so of the episode that a row of a task plays, and what else can be done than to set a time limit."""
+        return cls(
+            f"row {row} of {task} has not ended its episode after {steps} steps; give the environment a time limit "
+            f"(max_episode_steps of gymnasium.register){remedy}"
+        )
 
 
 class Step(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from operant.envs import BatchEnv, Features, Step, Tree
+from operant.envs import BatchEnv, EndlessError, Features, Step, Tree
 from operant.runtime.rollouts import Act, Rollout
 
 _SYNC_EVERY = 32
@@ -42,7 +42,7 @@ class Episodes:
             As many steps as the longest episode has, or a few more where the device is not the CPU.
 
         Raises:
-            RuntimeError: an episode has not ended after `max_steps` steps.
+            EndlessError: an episode has not ended after `max_steps` steps.
         """
         obs = self._shape(self.env.reset(row_seeds))
         playing = torch.ones(self.env.rows, dtype=torch.bool, device=self.env.device)
@@ -66,10 +66,8 @@ class Episodes:
                 break
         else:
             if playing.any():
-                raise RuntimeError(
-                    f"row {int(playing.nonzero()[0, 0])} of {self.env.task} has not ended its episode after "
-                    f"{self.max_steps} steps; give the environment a time limit, or raise max_steps"
-                )
+                row = int(playing.nonzero()[0, 0])
+                raise EndlessError.of(self.env.task, row, self.max_steps, remedy=", or raise max_steps")
         return self._rollout(torch.stack(seen), obs, kept, results, torch.stack(live))
 
     def _rollout(

@@ -9,11 +9,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from operant.envs.base import BatchEnv, Tree
+from operant.envs.base import BatchEnv, EndlessError, Tree
 from operant.runtime.learner import Policy
 from operant.runtime.statistics import iqm, stratified_bootstrap
 
 _SYNC_EVERY = 32
+_LOOK_EVERY = 1024
 
 
 class StoppedError(Exception):
@@ -74,7 +75,7 @@ def evaluate_policy(
     *,
     seeds: int,
     episodes: int,
-    max_steps: int = 1_000_000,
+    max_steps: int = 100_000,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
     """Score the greedy actions of a policy by the undiscounted sum of `Step.score` over whole episodes.
@@ -87,13 +88,13 @@ def evaluate_policy(
         env: has `B = S * N` rows, and is used for nothing else.
         seeds: S.
         episodes: of each seed; a multiple of N.
-        max_steps: how many steps all of it may take.
+        max_steps: how long an episode may be; looked at every 1024 steps.
         interrupted: asked before every step; after true, the evaluation is given up.
 
     Raises:
         StoppedError: it was given up.
         ValueError: the rows cannot be divided among the seeds, or the episodes among the rows.
-        RuntimeError: the episodes have not ended after `max_steps` steps.
+        EndlessError: an episode has not ended after `max_steps` steps.
     """
     if seeds < 1 or env.rows % seeds:
         raise ValueError(f"{env.rows} rows cannot be divided among {seeds} seeds; make an env with seeds * N rows")
@@ -121,7 +122,9 @@ def _play(
     every_row = torch.arange(env.rows, device=env.device)
     obs, memory = _split(env.reset(), seeds), None
     stride = 1 if env.device.type == "cpu" else _SYNC_EVERY
-    for t in range(1, max_steps + 1):
+    t = 0
+    while True:
+        t += 1
         if interrupted():
             raise StoppedError("training was asked to stop in the middle of an evaluation")
         actions, memory = policy.act(obs, memory, None)
@@ -131,15 +134,13 @@ def _play(
         slot = finished.clamp(max=quota)
         results[:, every_row, slot] = torch.where(ended, sums, results[:, every_row, slot])
         sums = sums.masked_fill(ended, 0.0)
+        if t % _LOOK_EVERY == 0 and int(sums[1].max()) >= max_steps:
+            raise EndlessError.of(env.task, int(sums[1].argmax()), int(sums[1].max()))
         finished += ended
         if t % stride == 0 and int(finished.min()) >= quota:
             return results[0, :, :quota], results[1, :, :quota]
         memory = _forget(memory, (ended | ~step.valid).view(seeds, -1))
         obs = _split(step.obs, seeds)
-    raise RuntimeError(
-        f"row {int(finished.argmin())} of {env.task} has ended {int(finished.min())} of {quota} episodes "
-        f"in {max_steps} steps; give the environment a time limit, or raise max_steps"
-    )
 
 
 def _floats(numbers: ArrayLike) -> tuple[float, ...]:
