@@ -117,8 +117,11 @@ DIAGNOSTICS = ("losses/policy", "losses/value", "losses/entropy", "losses/gradie
 """What is measured in an update."""
 
 _MUJOCO: Mapping[str, Any] = {
-    "steps": 80,
+    "steps": 32,
+    "optimizer": "adam",
+    "learning_rate": 2e-3,
     "estimator": "gae",
+    "normalise_advantages": True,
     "entropy_coefficient": 0.0,
     "normalise_observations": True,
     "normalise_rewards": True,
