@@ -151,7 +151,10 @@ class StackedMLP:
         """
         for index in reversed(range(1, len(layers))):
             gradient = self._hidden_gradient(layers, trace, gradient, buffers, index)
-        return _back(gradient, layers[0][0])
+        first = layers[0][0]
+        if first.shape[1] < NARROW and gradient.shape[1] >= MANY:
+            return torch.bmm(first, gradient.mT).mT
+        return _back(gradient, first)
 
     def _hidden_gradient(
         self, layers: Layers, trace: list[Tensor], gradient: Tensor, buffers: Sequence[Tensor], index: int
@@ -185,6 +188,4 @@ def _back(gradient: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor
     """Return `gradient @ weight.mT`, the gradient of a layer's inputs."""
     if weight.shape[2] == 1:
         return torch.mul(gradient, weight.mT, out=out)
-    if weight.shape[1] < NARROW and gradient.shape[1] >= MANY and out is None:
-        return torch.bmm(weight, gradient.mT).mT
     return product(gradient, weight.mT, out)
