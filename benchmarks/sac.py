@@ -33,6 +33,7 @@ from operant.control.sac import SAC, SACConfig
 from operant.control.td3 import TD3, TD3Config
 from operant.envs import make
 from operant.nets import programs
+from operant.nets.products import rounds
 
 TASK, HIDDEN, BATCH, WARMUP = "Pendulum-v1", (256, 256), 256, 100
 OBSERVATION, ACTION = 3, 1
@@ -124,9 +125,11 @@ def choose(variant: str) -> None:
 
 
 def matrix_seconds(variant: str) -> float:
-    """Return the processor seconds of one matrix product."""
+    """Return the processor seconds of one matrix product of the kind that hidden layers take."""
     choose(variant)
-    left, right, out = (torch.ones(SIDE, SIDE) for _ in range(3))
+    square = torch.ones(1, SIDE, SIDE)
+    kind = torch.bfloat16 if rounds(square, square) else torch.float32
+    left, right, out = (torch.ones(SIDE, SIDE, dtype=kind) for _ in range(3))
     start = time.process_time()
     for _ in range(PRODUCTS):
         torch.mm(left, right, out=out)

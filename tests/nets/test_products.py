@@ -4,7 +4,6 @@ import torch
 from operant.nets import Program, StackedMLP, products
 from operant.nets.jacobian import Jacobian
 
-SHAPE = (2, 64, 256, 256)
 BFLOAT16 = 2.0**-8
 
 

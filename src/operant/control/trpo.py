@@ -283,14 +283,8 @@ class TRPO:
             self.fisher(batch), gradient, delta=config.delta, iterations=config.cg_iterations, damping=config.damping
         )
         entropy = ops.weighted_mean(self.agent.head.entropy(batch.outputs, self.agent.networks.free), batch.weights)
-        return (
-            step,
-            loss,
-            {
-                "losses/entropy": entropy,
-                "losses/gradient_norm": torch.linalg.vector_norm(gradient, dim=1),
-            },
-        )
+        report = {"losses/entropy": entropy, "losses/gradient_norm": torch.linalg.vector_norm(gradient, dim=1)}
+        return step, loss, report
 
     def policy_gradient(self, batch: Samples) -> tuple[Tensor, Tensor]:
         """Return the gradient `[S, D]` of the surrogate at the old policy, to be followed, and its loss `[S]`."""
