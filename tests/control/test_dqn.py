@@ -218,10 +218,23 @@ def test_a_small_tau_follows_smoothly():
     assert (after_one - dqn.parameters).abs().max() < 5e-3
 
 
+def test_only_who_explores_acts_otherwise_than_greedily():
+    dqn = learner()
+    obs = dqn.experience.collector.obs
+    rows = obs.shape[1]
+    greedy = dqn.online(obs).argmax(-1)
+    exploring = torch.zeros(3, 2, rows, dtype=torch.bool)  # nobody, one row, everybody
+    exploring[1, 1, 0], exploring[2] = True, True
+    act = dqn._greedy_but_for(exploring, (1 - greedy).expand(3, 2, rows))
+    for t in range(3):
+        assert torch.equal(act(obs, t) != greedy, exploring[t])
+
+
 def test_stretches_of_gradient_steps_do_not_change_what_they_do(monkeypatch):
     results = []
-    for stretch in (1, 3, 16):
-        monkeypatch.setattr("operant.control.dqn.STRETCH", stretch)
+    for drawn_at_once, judged_at_once in ((1, 1), (3, 2), (16, 8)):
+        monkeypatch.setattr("operant.control.dqn.DRAWN", drawn_at_once)
+        monkeypatch.setattr("operant.control.dqn.JUDGED", judged_at_once)
         dqn = learner(warmup=16, updates=8, sync=5)
         drawn = iter(torch.randint(16, (8, 2, 16), generator=torch.Generator().manual_seed(0)))
         replay = dqn.experience.replay

@@ -114,6 +114,46 @@ def test_norms_that_are_finite_but_overflow_in_sum_are_no_fault():
     torch.testing.assert_close(parameters, start() - 0.1, rtol=1e-4, atol=1e-5)  # the first step of Adam has length lr
 
 
+@pytest.mark.parametrize("kind", OPTIMIZERS.values())
+def test_moments_of_what_has_no_gradient_any_more_become_zero(kind):
+    parameters = start()
+    optimizer = kind(parameters, epsilon=1e-5)
+    for gradient in gradients(3):
+        optimizer.step(gradient, learning_rate=1e-3)
+    for _ in range(10_000):  # 0.9 to the power of 1000 is less than any number of 32 bits, 0.99 to that of 10 000
+        optimizer.step(torch.zeros(S, P), learning_rate=1e-3)
+    moments = optimizer.state_dict()
+    assert not moments["first" if "first" in moments else "second"].any()
+    assert parameters.isfinite().all()
+
+
+@pytest.mark.parametrize("flushing", [False, True])
+def test_a_step_leaves_the_arithmetic_of_small_numbers_as_it_was(flushing):
+    optimizer, smallest = StackedAdam(start()), 5e-324
+    torch.set_flush_denormal(flushing)
+    try:
+        optimizer.step(torch.ones(S, P), learning_rate=1e-3)
+        assert (smallest * 1.0 == 0.0) == flushing
+        optimizer._update = lambda *_: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            optimizer.step(torch.ones(S, P), learning_rate=1e-3)
+        assert (smallest * 1.0 == 0.0) == flushing
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("limit", [0.5, 1e6])
+def test_a_seed_is_clipped_alone_as_it_is_beside_others(limit):
+    together, alone = start(), start()
+    optimizer = StackedAdam(together, max_grad_norm=limit)
+    others = [StackedAdam(alone[seed : seed + 1], max_grad_norm=limit) for seed in range(S)]
+    for gradient in gradients(20):
+        optimizer.step(gradient.clone(), learning_rate=1e-2)
+        for seed, other in enumerate(others):
+            other.step(gradient[seed : seed + 1].clone(), learning_rate=1e-2)
+    assert torch.equal(together, alone)
+
+
 def test_the_state_goes_on_where_it_was_saved():
     batches = gradients(20)
     whole, part = start(), start()

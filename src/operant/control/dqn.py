@@ -23,7 +23,7 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control import presets
-from operant.control.experience import Experience, require_budget
+from operant.control.experience import Act, Experience, require_budget
 from operant.control.suitability import require_suitable
 from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable
@@ -129,8 +129,8 @@ class DQNConfig:
 PRESETS = presets.DQN
 """Configuration by task or by name."""
 
-STRETCH = 16
-"""Most gradient steps whose samples are drawn, and judged by the target network, at once."""
+DRAWN, JUDGED = 32, 8
+"""Most gradient steps whose samples are drawn at once, and whose samples the target network judges at once."""
 
 
 def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
@@ -231,15 +231,24 @@ class DQN:
             metrics = self.experience.explore(steps)
         else:
             noise = [torch.rand((steps, rows, 2), generator=s, device=self.device) for s in self.streams]
-            exploring, anything = self._explore(torch.stack(noise, dim=1))
-            metrics = self.experience.collect(
-                steps, lambda obs, t: torch.where(exploring[t], anything[t], self.online(obs).argmax(-1))
-            )
+            metrics = self.experience.collect(steps, self._greedy_but_for(*self._explore(torch.stack(noise, dim=1))))
         if self.priorities is not None:
             replay = self.experience.replay
             places = replay.newest(steps)
             self.priorities.insert(places, replay.valid(places))
         return {**metrics, "schedule/epsilon": self.epsilon}
+
+    def _greedy_but_for(self, exploring: Tensor, anything: Tensor) -> Act:
+        """Return what acts greedily except where `exploring [T, S, N]`, and there as `anything [T, S, N]` says."""
+        explorers, everyone = exploring.flatten(1).sum(1).tolist(), exploring[0].numel()
+
+        def act(obs: Tensor, t: int) -> Tensor:
+            if explorers[t] == everyone:
+                return anything[t]
+            greedy = self.online(obs).argmax(-1)
+            return torch.where(exploring[t], anything[t], greedy) if explorers[t] else greedy
+
+        return act
 
     def train(self) -> Metrics:
         """Take the gradient steps of one training."""
@@ -250,10 +259,10 @@ class DQN:
         while left:
             if self.updates % config.sync == 0:
                 self.target_parameters.lerp_(self.parameters, config.tau)
-            count = min(left, config.sync - self.updates % config.sync, STRETCH if self.priorities is None else 1)
+            count = min(left, config.sync - self.updates % config.sync, DRAWN if self.priorities is None else 1)
             batch, importance = self.draw(count * config.batch)
-            successors = self.target(batch.next_obs)
-            for part, next_q in zip(batch.parts(count), successors.chunk(count, dim=1), strict=True):
+            successors = [self.target(obs) for obs in batch.next_obs.split(JUDGED * config.batch, dim=1)]
+            for part, next_q in zip(batch.parts(count), torch.cat(successors, 1).chunk(count, dim=1), strict=True):
                 metrics = self.improve(part, next_q, importance, learning_rate)
             left, self.updates = left - count, self.updates + count
         metrics["schedule/learning_rate"] = learning_rate

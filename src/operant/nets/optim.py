@@ -2,13 +2,32 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from operant.state import State, copy_into
+
+SUBNORMAL = 5e-324
+"""The smallest number that is not zero, where a processor is not told to take it for zero."""
+
+
+@contextmanager
+def subnormals_are_zero() -> Iterator[None]:
+    """Let the processor take numbers of less than 1.2e-38 for zero, in this thread.
+
+    The moments of rectifiers that never open decay into such numbers, and for good: 0.9 times the smallest rounds to
+    itself. Processors take several times as long to compute with them.
+    """
+    already = SUBNORMAL * 1.0 == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(already)
 
 
 class StackedOptimizer(ABC):
@@ -44,18 +63,21 @@ class StackedOptimizer(ABC):
             active: `[S]` bool, the seeds to step. Default: all.
         """
         norm = torch.linalg.vector_norm(gradient, dim=1)
-        if self.max_grad_norm is not None:
+        norms: list[float] = norm.tolist()
+        # Most steps clip nothing; the margin is wider than what separates 32 bits from 64.
+        if self.max_grad_norm is not None and max(norms) + 1e-6 > 0.999 * self.max_grad_norm:
             gradient.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0).unsqueeze(1))
-        if active is None and math.isfinite(norm.sum().item()):
+        if active is None and all(map(math.isfinite, norms)):
             self.steps += 1
-            self._update(range(len(norm)), gradient, learning_rate)
+            seeds = range(len(norms))
         else:
             wanted = torch.ones_like(self.skipped, dtype=torch.bool) if active is None else active
             stepped = wanted & norm.isfinite()
             self.skipped += wanted & ~stepped
             self.steps += stepped
             seeds = stepped.nonzero().flatten().tolist()
-            if seeds:
+        if seeds:
+            with subnormals_are_zero():
                 self._update(seeds, gradient, learning_rate)
         return norm
 
