@@ -10,6 +10,7 @@ from operant.language import assembly
 from operant.language.assembly import BUILDERS, engine_for
 from operant.language.engines import NativeEngine
 from operant.language.grpo import GRPOConfig
+from operant.runtime.evaluation import StoppedError
 from operant.runtime.settings import Settings
 
 SMALL = {"train_rows": 24, "held_out": 6, "learning_rate": 0.01, "batch": 8}
@@ -87,6 +88,15 @@ def test_each_seed_learns_what_it_learns_alone(train):
         assert torch.equal(parameters(together)[position], parameters(alone)[0])
         assert together.evaluate().scores[position] == alone.evaluate().scores[0]
     assert not torch.equal(*parameters(together))
+
+
+@pytest.mark.parametrize("calls", [1, 3, 8])
+def test_an_evaluation_is_given_up_when_asked_to_stop(train, calls):
+    trained = train("one", seeds=[1, 3])
+    answered = list(trained.experiment.samples)
+    with pytest.raises(StoppedError, match="asked to stop in the middle"):
+        trained.experiment.evaluate(interrupted=after(calls))
+    assert trained.experiment.samples == answered
 
 
 def test_what_was_answered_can_be_looked_at(train):

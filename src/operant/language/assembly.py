@@ -19,13 +19,16 @@ from operant.language.process import StepJudge, step_judge
 from operant.language.rewards import combine
 from operant.language.rollouts import Judge
 from operant.language.scoring import RewardModelFunction, load_scorer, load_step_judge, starting_head
-from operant.runtime.evaluation import Evaluation
+from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.experiments import learner_kind
 from operant.runtime.in_turn import InTurn
 from operant.runtime.settings import Settings
 
 Scored = tuple[list[float], list[dict[str, Any]]]
 """A score for each held-out example, and some of them to be looked at."""
+
+Interrupted = Callable[[], bool]
+"""Whether an evaluation is to be given up."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,13 @@ class Member:
 
     Attributes:
         learner: satisfies `operant.runtime.learner.Learner`; `learner.model` is what it trains.
-        score: scores it on at most so many held-out examples.
+        score: scores it on at most so many held-out examples; asks before every token of an answer whether to give up.
         engine: what it samples from; None where nothing is sampled in training.
         sample: samples many answers to each held-out prompt; None where nothing is sampled.
     """
 
     learner: Any
-    score: Callable[[int], Scored]
+    score: Callable[[int, Interrupted], Scored]
     engine: Engine | None = None
     sample: Callable[[int, int], Sampled] | None = None
 
@@ -72,16 +75,25 @@ class Experiment:
         episodes: int | None = None,
         *,
         backend: str | None = None,
-        interrupted: Callable[[], bool] = lambda: False,
+        interrupted: Interrupted = lambda: False,
     ) -> Evaluation:
         """Score every seed on held-out examples: greedy answers by their rewards, or pairs by their order.
 
         Args:
             episodes: most examples. Default: as many as are held out.
             backend: means nothing here.
-            interrupted: never asked.
+            interrupted: asked before every seed, and before every token of an answer; after true, the evaluation is
+                given up.
+
+        Raises:
+            StoppedError: it was given up.
         """
-        found = [member.score(self.held_out if episodes is None else episodes) for member in self.members]
+        count = self.held_out if episodes is None else episodes
+        found = list[Scored]()
+        for member in self.members:
+            if interrupted():
+                raise StoppedError("training was asked to stop in the middle of an evaluation")
+            found.append(member.score(count, interrupted))
         self.samples = [
             {"seed": seed, **sample}
             for seed, (_, samples) in zip(self.settings.seeds, found, strict=True)
@@ -165,7 +177,7 @@ def answering(model: LanguageModel, data: Material, judge: Judge | None, *, seed
     prompts = tokenised.prompts(model.tokenizer, data.held_out, max_prompt=data.config.max_prompt)
     size = {"max_tokens": data.max_tokens, "rows": getattr(data.config, "engine_rows", ROWS)}
     return {
-        "score": lambda count: greedy(model, prompts[:count], judge, **size),
+        "score": lambda count, stop: greedy(model, prompts[:count], judge, interrupted=stop, **size),
         "sample": lambda count, most: sampled(model, prompts[:most], judge, count=count, seed=seed, **size),
     }
 
@@ -188,7 +200,7 @@ def _sft(kind_: Any, settings: Settings, config: Any, seed: int, device: str) ->
     )
     learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
 
-    def likelihood(count: int) -> Scored:
+    def likelihood(count: int, _: Interrupted) -> Scored:
         rows = model.likelihoods(held_out[:count], tokens=config.micro_batch_tokens)
         return [float(row.mean()) for row in rows], []
 
@@ -232,7 +244,7 @@ def _reward_learner(kind_: Any, settings: Settings, config: Any, seed: int, devi
     held_out = encoded(data.held_out)
     head = starting_head(config.init, model, seed=seed)
     learner = kind_(config, model, encoded(data.train), seed=seed, budget=settings.budget, head=head)
-    return Member(learner, lambda count: (learner.accuracies(held_out[:count]), []))
+    return Member(learner, lambda count, _: (learner.accuracies(held_out[:count]), []))
 
 
 def _dpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
@@ -241,7 +253,7 @@ def _dpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) ->
     common = {"eos_ids": model.stop, **data.limits}
     train, held_out = (tokenised.pairs(model.tokenizer, rows, **common) for rows in (data.train, data.held_out))
     learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
-    score: dict[str, Any] = {"score": lambda count: (learner.accuracies(count), [])}
+    score: dict[str, Any] = {"score": lambda count, _: (learner.accuracies(count), [])}
     return Member(learner, **(score | answering(model, data, data.judge(), seed=seed)))
 
 

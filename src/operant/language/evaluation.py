@@ -1,6 +1,6 @@
 """How good a policy is on held-out prompts: greedy answers, and many sampled ones."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,13 @@ class Sampled:
 
 
 def greedy(
-    model: LanguageModel, prompts: Sequence[Prompt], rewards: Judge, *, max_tokens: int, rows: int = ROWS
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    rewards: Judge,
+    *,
+    max_tokens: int,
+    rows: int = ROWS,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> tuple[list[float], list[dict[str, Any]]]:
     """Score the likeliest answers.
 
@@ -49,12 +55,16 @@ def greedy(
         rewards: score; an answer without a reward scores 0.
         max_tokens: longest answer.
         rows: answers that are written at once.
+        interrupted: asked before every token; after true, the evaluation is given up.
+
+    Raises:
+        StoppedError: it was given up.
 
     Returns:
         The reward of each prompt; and what was answered to the first few, to be looked at: the likeliest answer to each
         (`temperature` 0), then others that were drawn.
     """
-    engine, tokenizer = NativeEngine(model, rows=rows), model.tokenizer
+    engine, tokenizer = NativeEngine(model, rows=rows, interrupted=interrupted), model.tokenizer
     sampling = Sampling(max_tokens=max_tokens, temperature=0)
     answers = ask(engine, prompts, 1, sampling, tokenizer=tokenizer, generator=torch.Generator())
     scores = judge(rewards, answers).total.nan_to_num().tolist()

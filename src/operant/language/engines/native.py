@@ -5,7 +5,7 @@ batch at once, and the next one in the queue takes its place. Chance is drawn fo
 sequence becomes does not depend on which others are beside it (up to rounding).
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from operant.language.attention import Segment, Segments
 from operant.language.engines.cache import Slots
 from operant.language.engines.protocol import Completion, Sampling
 from operant.language.models import LanguageModel
+from operant.runtime.evaluation import StoppedError
 
 ROWS = 256
 """Most sequences that are completed at once, unless another number is asked for."""
@@ -27,15 +28,18 @@ class NativeEngine:
     Args:
         model: shared with whoever trains it, so that its weights are always the latest.
         rows: most sequences at once. More are faster and need more memory.
+        interrupted: asked before every token; after true, `generate` gives up.
 
     Attributes:
         version: number of updates.
     """
 
-    def __init__(self, model: LanguageModel, *, rows: int = ROWS):
+    def __init__(
+        self, model: LanguageModel, *, rows: int = ROWS, interrupted: Callable[[], bool] = lambda: False
+    ) -> None:
         if rows < 1:
             raise ValueError(f"rows must be at least 1, got {rows}")
-        self.model, self.rows, self.version = model, rows, 0
+        self.model, self.rows, self.interrupted, self.version = model, rows, interrupted, 0
 
     def reach(self) -> None:
         """Need nothing outside this process."""
@@ -48,6 +52,7 @@ class NativeEngine:
 
         Raises:
             ValueError: a prompt has no token, or `count` is not positive.
+            StoppedError: it was given up.
         """
         if count < 1 or not all(prompts):
             raise ValueError("every prompt needs at least one token and one completion")
@@ -55,6 +60,8 @@ class NativeEngine:
             return []
         batch = _Batch(self.model, prompts, count, sampling, generator=generator, rows=self.rows)
         while batch.busy:
+            if self.interrupted():
+                raise StoppedError("asked to stop in the middle of an answer")
             batch.step()
         found = batch.completions()
         return [found[i : i + count] for i in range(0, len(found), count)]
