@@ -72,6 +72,7 @@ def describe(trained: operant.Trained, algorithm: str, task: str, *, episodes: i
         "task": task,
         "seeds": list(settings.seeds),
         "budget": settings.budget,
+        "precision": settings.precision,
         "config": asdict(trained.experiment.learner.config),
         "versions": facts["sessions"][0]["versions"],
         "training_seconds": end["time/seconds"],

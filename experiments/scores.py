@@ -52,7 +52,7 @@ ON_POLICY: dict[str, int] = dict(
 )
 LONG = {**ON_POLICY, "CartPole-v1": 500_000}
 REPLAYED: dict[str, int] = dict(zip(DISCRETE, (100_000, 100_000, 120_000, 100_000), strict=True))
-ACTOR_CRITIC: dict[str, int] = dict(zip(CONTINUOUS, (20_000, 1_000_000, 1_000_000), strict=True))
+ACTOR_CRITIC: dict[str, int] = dict(zip(CONTINUOUS, (20_000, 100_000, 100_000), strict=True))
 BUDGETS: dict[str, dict[str, int]] = {
     **dict.fromkeys(("ppo", "ppo-penalty", "trpo", "npg"), ON_POLICY),
     **dict.fromkeys(("a2c", "reinforce", "reinforce-to-go", "reinforce-baseline", "vpg", "a3c", "actor-critic"), LONG),
@@ -62,6 +62,9 @@ BUDGETS: dict[str, dict[str, int]] = {
     **dict.fromkeys(("sac", "td3", "ddpg"), ACTOR_CRITIC),
 }
 """Environment steps a seed, by algorithm and task."""
+
+MEDIUM = {(name, task) for name in ("sac", "td3", "ddpg") for task in ("HalfCheetah-v5", "Hopper-v5")}
+"""Cells whose hours are in wide matrix products: these are taken at medium precision (see `precision.py`)."""
 
 ELSEWHERE = ("acrobot", "cartpole", "dqn", "off_policy", "pendulum", "policy_gradient", "trpo")
 """Experiments that hold some of these runs already."""
@@ -141,9 +144,10 @@ def run(algorithm: str, task: str) -> None:
     else:
         folder, budget = RUNS / f"{algorithm}-{task}", BUDGETS[algorithm][task]
         if (folder / "run.json").exists():
-            trained = operant.resume(folder)
+            trained = operant.resume(folder, budget=budget)
         else:
-            trained = operant.train(algorithm, task, seeds=SEEDS, budget=budget, run=folder)
+            precision = "medium" if (algorithm, task) in MEDIUM else "highest"
+            trained = operant.train(algorithm, task, seeds=SEEDS, budget=budget, precision=precision, run=folder)
         result = describe(trained, algorithm, task, episodes=EPISODES)
         trained.close()
     RESULTS.mkdir(exist_ok=True)
