@@ -50,8 +50,9 @@ ACTOR_GAIN = 0.01
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
         "environments": 8,
-        "updates": 2,
+        "updates": 4,
         "warmup": 1000,
+        "tau": 0.05,
         "learning_rate": 1e-3,
         "capacity": 100_000,
         "hidden": (64, 64),
