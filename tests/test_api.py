@@ -374,17 +374,23 @@ def bytes_of(run):
     return files, run.samples_path.read_bytes()
 
 
+@pytest.mark.parametrize("in_evaluation", [True, False], ids=["in an evaluation", "after it"])
 @pytest.mark.parametrize(
     ("algorithm", "values"), [("sft", {"batch": 8}), ("grpo", {"prompts": 8, "group": 2, "kl_coefficient": 0.1})]
 )
-def test_an_interrupted_language_model_is_resumed_to_the_same_end(tmp_path, algorithm, values):
+def test_an_interrupted_language_model_is_resumed_to_the_same_end(tmp_path, algorithm, values, in_evaluation):
     def speak(folder, **changes):
         return operant.train(algorithm, "arithmetic", run=tmp_path / folder, seeds=2, **SPEAKING, **values, **changes)
 
     whole = speak("whole")
-    part = speak("part", interrupted=interrupted_after(6))
+    first, again = tmp_path / "part" / "eval" / "evaluations.jsonl", interrupted_after(1)
+
+    def once_evaluated():
+        return first.stat().st_size > 0 and again()
+
+    part = speak("part", interrupted=interrupted_after(6) if in_evaluation else once_evaluated)
     assert part.outcome.interrupted
-    assert 32 < part.outcome.consumed < 64
+    assert part.outcome.consumed == 32 if in_evaluation else 32 < part.outcome.consumed < 64
     resumed = operant.resume(tmp_path / "part", progress="silent")
     assert bytes_of(resumed.run) == bytes_of(whole.run)
     assert resumed.evaluate() == whole.evaluate() == operant.load(tmp_path / "part").evaluate()
