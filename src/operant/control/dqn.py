@@ -129,8 +129,9 @@ class DQNConfig:
 PRESETS = presets.DQN
 """Configuration by task or by name."""
 
-DRAWN, JUDGED = 32, 8
-"""Most gradient steps whose samples are drawn at once, and whose samples the target network judges at once."""
+DRAWN, JUDGED = 16, 8
+"""Most gradient steps whose samples are drawn at once, and whose samples the target network judges at once. For each
+number that is drawn at once, minibatches lie otherwise in memory, and another program is compiled."""
 
 
 def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
