@@ -69,6 +69,13 @@ def die(_):
     os._exit(7)
 
 
+def die_slowly(env):
+    """Close every pipe, and end when whoever listened has long heard of it."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    time.sleep(0.5)
+    os._exit(7)
+
+
 def divide(_):
     raise ZeroDivisionError("one by nought")
 
@@ -159,7 +166,10 @@ def test_an_environment_whose_making_hangs_is_named_when_the_deadline_is_over(wh
 
 @pytest.mark.parametrize(("where", "first"), [("", "0"), (WORKERS, "0"), ("-2$", "2")])
 def test_an_environment_whose_making_kills_its_process_is_named(where, first):
-    assert_fails(RuntimeError, rf"Begun lost the worker processes of rows {first} \(exit code 7\)", die, where)
+    for happening in (die, die_slowly):
+        assert_fails(
+            RuntimeError, rf"Begun lost the worker processes of rows {first} \(exit code 7\)", happening, where
+        )
 
 
 @pytest.mark.filterwarnings("ignore:.*ERROR")

@@ -80,7 +80,7 @@ class Workers:
             )
         failed = _listed(row for row, pipe in enumerate(pipes) if pipe is None)
         if self._workers is not None and not failed and isinstance(error, EOFError | ConnectionError):
-            return _lost(self._task, _dead(self._workers.processes) or "unknown", error)
+            return _lost(self._task, _dead(self._workers.processes), error)
         where = f" in rows {failed}" if failed else ""
         return EnvError(
             f"{self._task}: {call}() of the environment raised {type(error).__name__}{where}: {error}. "
@@ -189,7 +189,7 @@ def _sketch(make: Callable[[], gymnasium.Env], rows: int, task: str, deadline: f
         answer = answers.recv()
         process.join(min(CLOSING, deadline))
     except EOFError as error:
-        process.join(1.0)
+        process.join(CLOSING)
         raise _lost(task, _listed(f"{row} (exit code {process.exitcode})" for row in range(rows)), error) from error
     finally:
         _end(process)
@@ -253,9 +253,13 @@ def _silent(pipes: Sequence[Connection | None]) -> str:
 
 
 def _dead(processes: Sequence[Any]) -> str:
-    multiprocessing.connection.wait([process.sentinel for process in processes], timeout=1.0)
+    """Return which processes have ended, after one has closed its pipes: that comes before its exit code."""
+    ending = multiprocessing.connection.wait([process.sentinel for process in processes], timeout=CLOSING)
+    for process in processes:
+        if process.sentinel in ending:
+            process.join(CLOSING)
     codes = {row: process.exitcode for row, process in enumerate(processes)}
-    return _listed(f"{row} (exit code {code})" for row, code in codes.items() if code is not None)
+    return _listed(f"{row} (exit code {code})" for row, code in codes.items() if code is not None) or "unknown"
 
 
 def _listed(rows: Iterable[object]) -> str:
