@@ -39,7 +39,7 @@ def test_dqn_learns_to_catch_from_pixels():
     dqn = build(DQN, config, TASK, (0,), budget=8000)
     while dqn.consumed < 8000:
         dqn.iterate()
-    assert dqn.experience.replay.fields["obs"].dtype is torch.uint8
+    assert dqn.experience.sample(1, gamma=0.9).obs.dtype is torch.uint8
     assert score(dqn) >= 0.8
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from operant.runtime.memory import available, readable
+from operant.runtime.pictures import Pictures
 from operant.runtime.rollouts import Rollout
 from operant.state import Part, State, copy_into
 
@@ -57,13 +58,14 @@ class Replay:
     Args:
         seeds: S.
         rows: N.
-        capacity: transitions of one seed, at least N; what is left over by N is not used. Observations are stored
-            twice, as what was seen and as what followed.
+        capacity: transitions of one seed, at least N; what is left over by N is not used. Vectors are stored twice, as
+            what was seen and as what followed; of pictures every plane once (`operant.runtime.pictures`).
         device: where they are held.
 
     Attributes:
         added: steps of every environment that ever came in.
-        fields: what is held, each `[length, S, N, ...]`.
+        fields: what is held, each `[length, S, N, ...]`; of pictures the numbers of their planes.
+        pictures: holds the planes; None where observations are no pictures.
 
     Raises:
         ValueError: the capacity is less than one step of all environments; or, when all is allocated, more than fits.
@@ -75,6 +77,7 @@ class Replay:
         self.seeds, self.rows, self.length = seeds, rows, capacity // rows
         self.device, self.added = torch.device(device), 0
         self.fields: dict[str, Tensor] = {}
+        self.pictures: Pictures | None = None
         self._flat: dict[str, Tensor] = {}
         self._arrays: dict[str, Any] = {}
         self._offsets = torch.arange(seeds, device=device).unsqueeze(1) * rows
@@ -115,8 +118,11 @@ class Replay:
             dropped, entries["valid"] = self._mend(entries, rollout.valid)
         elif self._gaps:
             entries["valid"] = torch.ones_like(rollout.terminated)
+        entries = {name: entry[-self.length :] for name, entry in entries.items()}
         if not self.fields:
-            self._allocate(entries)
+            self._begin(entries)
+        if self.pictures is not None:
+            entries["obs"], entries["next_obs"] = self._numbered(self.pictures, entries, steps)
         self._write(entries, steps)
         return dropped
 
@@ -133,10 +139,28 @@ class Replay:
                 entries[name] = entry.masked_fill(~_like(valid, entry), 0)
         return (~finite).sum((0, 2)), valid
 
-    def _allocate(self, entries: Mapping[str, Tensor]) -> None:
-        """Make room for what has the types and shapes of `entries` `[T, S, N, ...]`, and for what is valid: all."""
+    def _begin(self, entries: Mapping[str, Tensor]) -> None:
+        """Make room for transitions like these first ones."""
+        obs, next_obs = entries["obs"], entries["next_obs"]
+        if obs.dtype != torch.uint8 or obs.dim() < len("TSNCHW"):
+            self._allocate(entries)
+            return
+        self.pictures = Pictures(obs.shape[3:], obs.dtype, self.device)
+        moved = self.pictures.moved(obs.flatten(1, 2), next_obs.flatten(1, 2))
+        numbers = torch.empty(obs.shape[:4], dtype=torch.int64)
+        new = 1 if moved.mean() >= 0.5 else obs.shape[3]
+        self._allocate({**entries, "obs": numbers, "next_obs": numbers}, planes=new)
+
+    def _allocate(self, entries: Mapping[str, Tensor], *, planes: float = 0.0) -> None:
+        """Make room for what has the types and shapes of `entries` `[T, S, N, ...]`, and for what is valid: all.
+
+        Args:
+            entries: by name.
+            planes: of pictures, for one transition.
+        """
         shape = (self.length, self.seeds, self.rows)
-        self._require_room(1 + sum(math.prod(entry.shape[3:]) * entry.itemsize for entry in entries.values()))
+        size = 1 + sum(math.prod(entry.shape[3:]) * entry.itemsize for entry in entries.values())
+        self._require_room(size if self.pictures is None else size + planes * self.pictures.plane_size)
         self.fields = {
             name: torch.zeros(*shape, *entry.shape[3:], dtype=entry.dtype, device=self.device)
             for name, entry in entries.items()
@@ -144,8 +168,10 @@ class Replay:
         self.fields["valid"] = torch.ones(shape, dtype=torch.bool, device=self.device)
         self._flat = {name: field.flatten(0, 2) for name, field in self.fields.items()}
         self._arrays = {name: _array(field) for name, field in self.fields.items()}
+        if self.pictures is not None:
+            self.pictures.reserve(math.ceil(planes * math.prod(shape)))
 
-    def _require_room(self, size: int) -> None:
+    def _require_room(self, size: float) -> None:
         """Refuse what does not fit, `size` bytes a transition: the system hands out pages only as they fill up."""
         transitions = self.length * self.rows
         needed, free = transitions * self.seeds * size, available(self.device)
@@ -153,20 +179,33 @@ class Replay:
             raise ValueError(
                 f"a replay memory of {transitions} transitions for each of {self.seeds} seeds needs {readable(needed)}"
                 f", but {readable(free)} are available on {self.device}: lower the capacity, to less than "
-                f"{free // (self.seeds * size)}, or train fewer seeds at once"
+                f"{int(free // (self.seeds * size))}, or train fewer seeds at once"
             )
+
+    def _numbered(self, pictures: Pictures, entries: Mapping[str, Tensor], steps: int) -> tuple[Tensor, Tensor]:
+        """Hold the pictures of the last `length` of some steps, and return their numbers `[T, S, N, C]`."""
+        latest = None
+        if self.added:
+            numbers, overwritten = self.fields["obs"], self.added + steps - self.length
+            latest = self.fields["next_obs"][(self.added - 1) % self.length].flatten(0, 1)
+            if overwritten > 0:
+                oldest = numbers[overwritten % self.length] if steps < self.length else latest
+                pictures.forget(int(oldest.min()))
+        shape = entries["rewards"].shape
+        seen, successors = (entries[name].flatten(1, 2) for name in ("obs", "next_obs"))
+        first, second = pictures.add(seen, successors, latest)
+        return first.view(*shape, -1), second.view(*shape, -1)
 
     def _write(self, entries: Mapping[str, Tensor], steps: int) -> None:
         """Write the last `length` of some steps where they belong: one stretch, or two around the end of the ring."""
         kept = min(steps, self.length)
         start = (self.added + steps - kept) % self.length
         before = min(kept, self.length - start)
-        first = steps - kept
         for name, entry in entries.items():
             field, new = self._arrays[name], _array(entry)
-            field[start : start + before] = new[first : first + before]
+            field[start : start + before] = new[:before]
             if before < kept:
-                field[: kept - before] = new[first + before :]
+                field[: kept - before] = new[before:]
         self.added += steps
 
     def newest(self, steps: int) -> Tensor:
@@ -227,7 +266,8 @@ class Replay:
 
     def _at(self, name: str, places: Tensor) -> Tensor:
         flat = self._flat[name]
-        return flat.index_select(0, places).view(self.seeds, -1, *flat.shape[1:])
+        held = flat.index_select(0, places).view(self.seeds, -1, *flat.shape[1:])
+        return held if self.pictures is None or name not in {"obs", "next_obs"} else self.pictures.take(held)
 
     def state_dict(self) -> State:
         """Return the steps that are held, slot by slot, in segments that say whether they have changed."""
@@ -236,6 +276,7 @@ class Replay:
         return {
             "added": self.added,
             "gaps": self._gaps,
+            "pictures": None if self.pictures is None else self.pictures.state_dict(),
             "segments": [
                 Part(
                     {name: field[start : min(start + SEGMENT, held)] for name, field in self.fields.items()}, mark=mark
@@ -263,9 +304,17 @@ class Replay:
         """
         self.added, self._gaps = state["added"], state["gaps"]
         segments = state["segments"]
-        self.fields, self._flat, self._arrays = {}, {}, {}
+        self.fields, self._flat, self._arrays, self.pictures = {}, {}, {}, None
         self._marks, self._marked = [], self.added
-        if segments:
+        pictures = state.get("pictures")  # none in a state of an earlier version, which is held as it came
+        if segments and pictures is not None:
+            planes = next(iter(pictures["segments"].values()))["planes"]
+            channels = segments[0]["obs"].shape[3]
+            self.pictures = Pictures((channels, *planes.shape[1:]), planes.dtype, self.device)
+            held = self.size * self.seeds
+            self._allocate(segments[0], planes=(pictures["head"] - pictures["first"]) / held)
+            self.pictures.load_state_dict(pictures)
+        elif segments:
             self._allocate(segments[0])
         for start, segment in zip(range(0, self.filled, SEGMENT), segments, strict=True):
             for name, saved in segment.items():
