@@ -96,6 +96,22 @@ def assert_equal_metrics(expected, got):
         torch.testing.assert_close(torch.as_tensor(got[name]), torch.as_tensor(value), rtol=0, atol=0, equal_nan=True)
 
 
+def assert_reports_alike(block, alone, *, place):
+    """Check that an iteration of several seeds reports of the one in a place what an iteration of it alone does."""
+    assert block.keys() == alone.keys()
+    for name, value in block.items():
+        each = value[place] if isinstance(value, torch.Tensor) and value.dim() else value
+        expected = torch.as_tensor(alone[name]).squeeze(0)
+        torch.testing.assert_close(
+            torch.as_tensor(each),
+            expected,
+            rtol=1e-3,
+            atol=1e-5,
+            equal_nan=True,
+            msg=lambda m, name=name: f"{name}: {m}",
+        )
+
+
 def assert_resumes_exactly(fresh, tmp_path, iterations=3):
     """Check that a learner of ``fresh()`` goes on bit for bit from a checkpoint of another."""
     whole, first, second = fresh(), fresh(), fresh()

@@ -5,8 +5,10 @@ from control.learners import next_step, poison, same
 from control.probes import Pendular
 from operant.control.experience import Experience
 from operant.envs import make
+from operant.envs.adapter import without_episodes
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.checkpoints import load as load_checkpoint
+from operant.state import clone
 from operant.streams import row_seeds
 
 
@@ -90,6 +92,18 @@ def test_experience_goes_on_bit_for_bit(tmp_path):
     assert torch.equal(one.index, other.index)
     assert torch.equal(one.rewards, other.rewards)
     assert same(first.state_dict(), second.state_dict())
+
+
+def test_windows_end_where_new_episodes_begin_after_loading():
+    first, second = (experience(env=make("CartPole-v1", 4, (3, 5), backend="gymnasium")) for _ in range(2))
+    first.explore(5)
+    second.load_state_dict(without_episodes(clone(first.state_dict())))
+    second.explore(5)
+    newest = torch.arange(4 * 4, 5 * 4).expand(2, -1)
+    one, other = (memory.replay.take(newest, gamma=0.9, n=3) for memory in (first, second))
+    assert torch.equal(one.next_obs, other.next_obs)
+    assert torch.equal(one.rewards, other.rewards)
+    assert torch.equal(one.terminated, other.terminated)
 
 
 def test_another_number_of_rows_is_refused():

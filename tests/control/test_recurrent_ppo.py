@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal
 
-from control.learners import TASKS, Changed, assert_resumes_exactly, build, next_step, poison
+from control.learners import (
+    TASKS,
+    Changed,
+    assert_reports_alike,
+    assert_resumes_exactly,
+    build,
+    next_step,
+    poison,
+)
 from control.probes import Aimed, Lasting, Matched, Observed, Pendular, Probe, Solution
 from operant import ops
 from operant.control.recurrent_ppo import RecurrentPPO, RecurrentPPOConfig
@@ -295,6 +303,18 @@ def test_a_seed_learns_the_same_in_any_company():
         block.iterate()
         alone.iterate()
     torch.testing.assert_close(block.agent.parameters[1], alone.agent.parameters[0], rtol=1e-3, atol=1e-5)
+
+
+def test_a_seed_that_is_stopped_reports_the_same_in_any_company():
+    seeds = (3, 5, 8, 13)
+    config = {"target_kl": 0.003, "epochs": 6, "steps": 32, "learning_rate": 3e-3}
+    block = learner(seeds=seeds, **config)
+    alone = [learner(seeds=(seed,), **config) for seed in seeds]
+    for _ in range(3):
+        together = block.iterate()
+        for place, each in enumerate(alone):
+            assert_reports_alike(together, each.iterate(), place=place)
+    assert len(set(block.optimizer.steps.tolist())) > 1, "the case must stop seeds at different times"
 
 
 @pytest.mark.parametrize("task", ["CartPole-v1", "operant/HiddenCartPole-v0"])

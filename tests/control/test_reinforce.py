@@ -8,6 +8,7 @@ from torch.distributions import Categorical, Independent, Normal
 
 from control.learners import (
     TASKS,
+    Changed,
     assert_a_refused_state_changes_nothing,
     assert_equal_metrics,
     assert_resumes_exactly,
@@ -19,6 +20,7 @@ from control.learners import (
 from control.probes import Aimed, Chosen, Delayed, Endless, Lasting, Matched, Pendular, Probe
 from operant import catalog, ops
 from operant.control.reinforce import PRESETS, PSI, Evidence, Reinforce, ReinforceConfig
+from operant.runtime.checkpoints import NonFiniteError
 from operant.runtime.experiments import configuration
 from operant.runtime.training import train
 
@@ -383,6 +385,19 @@ def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_upda
     assert skipped == [[0, 0 if psi == "to-go" and i else (i == 0) * (1 if psi == "to-go" else 2)] for i in range(3)]
     assert torch.equal(hit.agent.parameters[0], clean.agent.parameters[0])
     assert hit.agent.parameters.isfinite().all()
+
+
+def test_a_seed_that_skips_all_its_updates_ends_a_training_though_it_waits_between_them():
+    def spoil(step, time):
+        """Give the first seed rewards that are no numbers, and the second episodes of three steps."""
+        reward, terminated = step.reward.clone(), step.terminated.clone()
+        reward[:4] = torch.nan
+        terminated[4:] = time % 3 == 2
+        return step._replace(reward=reward, score=reward, terminated=terminated)
+
+    it = learner(budget=20_000, wrap=lambda env: Changed(env, spoil))
+    with pytest.raises(NonFiniteError, match=r"health/skipped_updates of seed 0 .*10 iterations in a row"):
+        train(it, budget=20_000, seeds=2, progress="silent")
 
 
 def test_one_bad_reward_does_not_end_a_training_though_its_seed_waits():

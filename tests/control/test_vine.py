@@ -1,13 +1,15 @@
 import pytest
 import torch
 
+import graphs
 from control.learners import TASKS, same
 from control.probes import Chosen, Lasting, Pendular
 from operant import streams
 from operant.control.agent import Agent, Scaling
 from operant.control.vine import Vine, collect_vine, draw_luck, follow, require_branching
 from operant.envs import make
-from operant.nets import Spec
+from operant.envs.tensor import TENSOR_ENVS
+from operant.nets import Graph, Spec
 
 SEEDS = (3, 5)
 
@@ -133,6 +135,18 @@ def test_branches_leave_the_walk_as_it_was(task, normalise):
     assert torch.equal(branching.collector.obs, walking.collector.obs)
     assert same(branching.collector.state_dict(), walking.collector.state_dict())
     assert torch.equal(episodes["rollout/episodes"], sum(r.metrics["rollout/episodes"] for r in rollouts))
+
+
+@TASKS
+def test_no_recorded_rollout_reads_what_the_branches_have_replaced(task, torch_library, monkeypatch):
+    graphs.emulate(monkeypatch)
+    seeds = streams.row_seeds(SEEDS, 4, "environment")
+    played, recorded = (agent_in(task, env=torch_library(TENSOR_ENVS[task], seeds)) for _ in range(2))
+    recorded.graph = Graph(recorded._play, recorded.device)
+    for _ in range(2):
+        one, other = (collect_vine(each, vine(points=3)) for each in (played, recorded))
+        assert same(vars(one[0]), vars(other[0]))
+    assert same(played.state_dict(), recorded.state_dict())
 
 
 def test_metrics_are_those_of_the_walk():

@@ -217,6 +217,21 @@ def test_every_seed_is_stepped_by_the_rmsprop_of_the_paper(max_grad_norm):
     assert optimizer.steps.tolist() == [60, 60, 60]
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("place", range(S))
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_long_gradient_is_clipped_wherever_the_bad_one_stands(name, place, bad):
+    batches = gradients(8, scale=100.0)
+    batches[:, place, 0] = bad
+    others = [seed for seed in range(S) if seed != place]
+    together, apart = start(), start()[others]
+    optimizers = [OPTIMIZERS[name](parameters, epsilon=1e-2, max_grad_norm=0.5) for parameters in (together, apart)]
+    for gradient in batches:
+        optimizers[0].step(gradient.clone(), learning_rate=1e-2)
+        optimizers[1].step(gradient[others], learning_rate=1e-2)
+    torch.testing.assert_close(together[others], apart)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_rmsprop_leaves_out_a_seed_with_a_bad_gradient(bad):
     parameters, batches = start(), gradients(20)

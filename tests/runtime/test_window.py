@@ -112,6 +112,22 @@ def test_skipped_updates_count_too():
         Guard(patience=4).check(reports(*[{"health/skipped_updates": torch.tensor([0, 0, 1])}] * 4))
 
 
+def test_a_seed_that_waits_says_nothing_of_its_updates():
+    def skipped(first, second):
+        return {"health/skipped_updates": torch.tensor([first, second])}
+
+    waiting, other = [skipped(NAN, 0.0)] * 7, [skipped(1.0, 0.0)]
+    guard = Guard(patience=3)
+    guard.check(reports(*waiting, *other))
+    guard.check(reports(*waiting))
+    guard.check(reports(*other, *waiting))
+    with pytest.raises(NonFiniteError, match=r"health/skipped_updates of seed 0 .*skipped in 3 iterations"):
+        guard.check(reports(*other))
+    guard = Guard(patience=2)
+    guard.check(reports(*other, skipped(0.0, NAN), *other))
+    assert summarise(reports(*waiting, *other))["health/skipped_updates"].tolist() == [1.0, 0.0]
+
+
 def test_scalars_have_no_seed():
     with pytest.raises(NonFiniteError, match="losses/x: was not finite"):
         Guard(patience=2).check(reports({"losses/x": NAN}, {"losses/x": NAN}))

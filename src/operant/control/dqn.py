@@ -8,9 +8,9 @@ al. 2018), and `priority` (Schaul et al. 2016). A capacity of one batch is no re
 gradient step no target network.
 
 What differs from the paper: Adam takes the place of RMSProp; vectors go through perceptrons, only pictures through
-convolutions; ε falls over a fraction of the budget; rewards are not clipped to [-1, 1]; an episode that is cut by a
-time limit bootstraps from the value of its true final observation, so only `terminated` ends a return. The gradient is
-that of the network that acts; the target of the paper's equation is held fixed.
+convolutions; ε falls over a fraction of the budget; rewards are clipped to [-1, 1] in games of Atari alone; an episode
+that is cut by a time limit bootstraps from the value of its true final observation, so only `terminated` ends a return.
+The gradient is that of the network that acts; the target of the paper's equation is held fixed.
 """
 
 from collections.abc import Sequence

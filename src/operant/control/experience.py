@@ -10,7 +10,7 @@ from torch import Tensor
 
 from operant import streams
 from operant.control.agent import require_rows
-from operant.envs import BatchEnv
+from operant.envs import BatchEnv, begins_anew
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Replay, Transitions
 from operant.runtime.rollouts import Collector
@@ -109,9 +109,11 @@ class Experience:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken."""
+        """Go on exactly where the state was taken, or with new episodes (`operant.envs.begins_anew`)."""
         self.collector.load_state_dict(state["collector"])
         self.replay.load_state_dict(state["replay"])
+        if begins_anew(self.collector.env):
+            self.replay.cut()
         for name in ("first_streams", "sample_streams"):
             for stream, saved in zip(getattr(self, name), state[name], strict=True):
                 set_generator_state(stream, saved)

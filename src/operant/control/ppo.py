@@ -66,7 +66,7 @@ class PPOConfig:
     beta_target: float | None = 0.01
     """KL(old‖new) of one update, in nats, that β is adapted to. Higher moves faster. None: β stays what it is."""
     beta_rounds: int = 1
-    """Most rounds of epochs on one rollout, with β adapted after each. A seed stops after the one that keeps its β."""
+    """Most rounds of epochs on one rollout, with β adapted after each. A seed stops after one that meets the target."""
     value_coefficient: float = 0.5
     """Weight of the value loss (half the squared error). Matters most where the networks are shared."""
     entropy_coefficient: float = 0.0
@@ -272,9 +272,10 @@ class PPO:
         active = None if config.target_kl is None else torch.ones(len(self.seeds), dtype=torch.bool, device=self.device)
         old_free, skipped = self.agent.networks.free.clone(), self.optimizer.skipped.clone()
         metrics: dict[str, Tensor | float] = {}
+        report = torch.full((len(DIAGNOSTICS), len(self.seeds)), torch.nan, device=self.device)
         for _ in range(config.beta_rounds):
-            measured = self.optimise(batch, old_free, learning_rate, clip_scale, active)
-            metrics.update(zip(DIAGNOSTICS, measured, strict=True))
+            report = self.optimise(batch, old_free, (learning_rate, clip_scale), active, report)
+            metrics.update(zip(DIAGNOSTICS, report, strict=True))
             if config.objective == "clip":
                 break
             metrics["schedule/beta"] = self.beta.clone()
@@ -287,24 +288,30 @@ class PPO:
         return metrics
 
     def optimise(
-        self, batch: Samples, old_free: Tensor, rate: float, clip_scale: float, active: Tensor | None
+        self, batch: Samples, old_free: Tensor, scale: tuple[float, float], active: Tensor | None, report: Tensor
     ) -> Tensor:
-        """Go through the epochs with the `active` seeds, None for all; return the diagnostics `[6, S]` of the last."""
+        """Go through the epochs with the `active` seeds, None for all; `scale` is learning rate and clip range.
+
+        Returns:
+            Diagnostics `[6, S]` of the last epoch in which a seed took part; those of `report` where it never did.
+        """
         limit = float("inf") if self.config.target_kl is None else self.config.target_kl
-        measured: list[Tensor] = []
         for epoch in range(self.config.epochs):
             measure = active is not None or epoch == self.config.epochs - 1
-            measured = []
+            measured, participants = list[Tensor](), active
             for part in self.minibatches(batch, active):
-                gradient, diagnostics = self.gradient(part, old_free, clip_scale, measure)
+                gradient, diagnostics = self.gradient(part, old_free, scale[1], measure)
                 if active is not None:
                     active = active & (diagnostics[APPROX_KL] <= limit)
-                norm = self.optimizer.step(gradient, learning_rate=rate, active=active)
+                norm = self.optimizer.step(gradient, learning_rate=scale[0], active=active)
                 if measure:
                     measured.append(torch.stack([*diagnostics, norm]))
+            if measure:
+                latest = torch.stack(measured).mean(0)
+                report = latest if participants is None else torch.where(participants, latest, report)
             if active is not None and not active.any():
                 break
-        return torch.stack(measured).mean(0)
+        return report
 
     @torch.no_grad()
     def adapt(self, batch: Samples, old_free: Tensor) -> tuple[Tensor, Tensor]:

@@ -95,6 +95,7 @@ PPO: Mapping[str, Mapping[str, Any]] = {
     "MountainCar-v0": {
         "environments": 16,
         "steps": 16,
+        "value_coefficient": 1.0,
         "epochs": 4,
         "minibatches": 4,
         "lam": 0.98,
@@ -104,6 +105,7 @@ PPO: Mapping[str, Mapping[str, Any]] = {
     "LunarLander-v3": {
         "environments": 16,
         "steps": 1024,
+        "value_coefficient": 1.0,
         "epochs": 4,
         "minibatches": 256,
         "gamma": 0.999,
@@ -118,6 +120,7 @@ PPO: Mapping[str, Mapping[str, Any]] = {
     "zoo": {
         "environments": 8,
         "steps": 32,
+        "value_coefficient": 1.0,
         "epochs": 20,
         "minibatches": 1,
         "learning_rate": 1e-3,
@@ -128,8 +131,8 @@ PPO: Mapping[str, Mapping[str, Any]] = {
 }
 """Configuration by task, which selects its own, or by name; what is not named keeps its default.
 
-`zoo` is what RL Baselines3 Zoo uses for CartPole-v1; MountainCar-v0 and LunarLander-v3 are its, too. Those of MuJoCo
-follow Tianshou.
+`zoo` is what RL Baselines3 Zoo uses for CartPole-v1; MountainCar-v0 and LunarLander-v3 are its, too. Its weight of the
+value loss is 0.5 without the ½ that the loss has here, which is 1 with it. Those of MuJoCo follow Tianshou.
 """
 
 DQN: Mapping[str, Mapping[str, Any]] = {
@@ -210,7 +213,7 @@ DQN: Mapping[str, Mapping[str, Any]] = {
 
 `zoo` is what RL Baselines3 Zoo uses for CartPole-v1, where the target network is copied every 10 environment steps:
 with 128 gradient steps in a row that is once before each of these rows. LunarLander-v3 is the zoo's too, with a
-learning rate that falls.
+learning rate that falls and random actions before the first training.
 """
 
 _TRPO_MUJOCO: Mapping[str, Any] = {

@@ -74,7 +74,7 @@ PSI: Mapping[str, Psi] = {
     "td": Psi("V", lambda e: ops.gae(e.rewards, e.values, e.next_values, lam=0.0, **e.ends)),
     "gae": Psi("V", lambda e: ops.gae(e.rewards, e.values, e.next_values, lam=e.lam, **e.ends)),
 }
-"""Ψ by name: with exact values all have the policy gradient as their mean, and differ in variance."""
+"""Ψ by name: with exact values and γ = 1 all have the policy gradient as their mean, and differ in variance."""
 
 
 @dataclass(frozen=True)
@@ -324,12 +324,13 @@ class Reinforce:
         measured = torch.where(active, torch.stack((losses, error, entropy, norm)), self.measured)
         self.measured = torch.where(measured.isfinite(), measured, self.measured)
         metrics: dict[str, Tensor | float] = dict(zip(DIAGNOSTICS, measured, strict=True))
+        skipped = sum(optimizer.skipped for optimizer in optimizers) - skipped
+        metrics["health/skipped_updates"] = skipped.double().masked_fill(~active, torch.nan)
         if self.critic_kind == "none":
             del metrics["losses/value"]
-        else:
-            explained = ops.explained_variance(batch.values, batch.targets, batch.weights)
-            metrics["value/explained_variance"] = explained.masked_fill(~active, torch.nan)
-        metrics["health/skipped_updates"] = sum(optimizer.skipped for optimizer in optimizers) - skipped
+            return metrics
+        explained = ops.explained_variance(batch.values, batch.targets, batch.weights)
+        metrics["value/explained_variance"] = explained.masked_fill(~active, torch.nan)
         return metrics
 
     @compilable

@@ -87,6 +87,7 @@ def collect_vine(agent: Agent, vine: Vine) -> tuple[Samples, dict[str, Tensor]]:
         surrogate is `Σ_a π(a|s) A(s, a)` in a finite action space (equation 15 of the paper), and the mean over the K
         samples otherwise. And the metrics of the episodes on the way.
     """
+    agent.graph = None  # a recording would read tensors of the environments that every branch replaces
     samples: list[list[Tensor]] = []
     walks: list[dict[str, Tensor]] = []
     for _ in range(vine.points):

@@ -64,9 +64,10 @@ class StackedOptimizer(ABC):
         """
         norm = torch.linalg.vector_norm(gradient, dim=1)
         norms: list[float] = norm.tolist()
-        # Most steps clip nothing; the margin is wider than what separates 32 bits from 64.
-        if self.max_grad_norm is not None and max(norms) + 1e-6 > 0.999 * self.max_grad_norm:
-            gradient.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0).unsqueeze(1))
+        # Most steps clip nothing; the margin is wider than what separates 32 bits from 64. A NaN is not short either.
+        limit = self.max_grad_norm
+        if limit is not None and not all(length + 1e-6 <= 0.999 * limit for length in norms):
+            gradient.mul_((limit / (norm + 1e-6)).clamp_(max=1.0).unsqueeze(1))
         if active is None and all(map(math.isfinite, norms)):
             self.steps += 1
             seeds = range(len(norms))

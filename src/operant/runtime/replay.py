@@ -208,6 +208,14 @@ class Replay:
                 field[: kept - before] = new[before:]
         self.added += steps
 
+    def cut(self) -> None:
+        """Let windows end at the newest step, where its episodes do not go on with what is added next."""
+        if self.added:
+            newest = (self.added - 1) % self.length
+            self.fields["ended"][newest] = True
+            if newest // SEGMENT < len(self._marks):
+                self._marks[newest // SEGMENT] = object()
+
     def newest(self, steps: int) -> Tensor:
         """Return the places `[steps * N]`, the same in each seed, of the newest `steps` steps that are still held."""
         kept = min(steps, self.filled)

@@ -53,7 +53,8 @@ class Guard:
 
     One bad batch is survived: learners skip updates that are not finite, and count them under
     `health/skipped_updates`. A metric is bad for a seed while a loss (`losses/...`) is not finite or an update was
-    skipped; bad in `patience` reports in a row, and training has failed.
+    skipped; bad in `patience` reports in a row, and training has failed. A seed that waits for others reports skipped
+    updates that are not a number, which say nothing.
     """
 
     def __init__(self, patience: int = 10):
@@ -68,20 +69,17 @@ class Guard:
         """
         for name, values in reports.items():
             if name.startswith(LOSSES):
-                bad = ~np.isfinite(values)
+                self._count(name, ~np.isfinite(values), np.ones_like(values, dtype=np.bool_))
             elif name == SKIPPED:
-                bad = ~(values <= 0)
-            else:
-                continue
-            self._count(name, bad)
+                self._count(name, values > 0, ~np.isnan(values))
 
-    def _count(self, name: str, bad: NDArray[np.bool_]) -> None:
+    def _count(self, name: str, bad: NDArray[np.bool_], told: NDArray[np.bool_]) -> None:
         streak = self._streaks.get(name, np.zeros(bad.shape[1:], dtype=np.int64))
-        if not bad.any():
+        if not bad.any() and told.any(axis=0).all():
             self._streaks[name] = np.zeros_like(streak)
             return
-        for row in bad:
-            streak = (streak + 1) * row
+        for row, spoken in zip(bad, told, strict=True):
+            streak = np.where(spoken, (streak + 1) * row, streak)
             if streak.max() >= self._patience:
                 seed = f" of seed {int(streak.argmax())} (counted from 0)" if streak.ndim else ""
                 what = "updates were skipped" if name == SKIPPED else "was not finite"
@@ -125,8 +123,8 @@ class DropWatch:
 def summarise(reports: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
     """Return one number, or one a seed, for each metric.
 
-    Counts (`health/...`) are added up, losses averaged, and others averaged over the iterations that had something to
-    report; a loss that is not a number in one iteration is not a number in the average.
+    Losses are averaged, counts (`health/...`) added up, and others averaged. Counts and others are over the iterations
+    that had something to report; a loss that is not a number in one iteration is not a number in the average.
     """
     return {name: _reduce(name, values) for name, values in reports.items()}
 
@@ -134,7 +132,7 @@ def summarise(reports: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[n
 def _reduce(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore", divide="ignore"):
         if name.startswith(HEALTH):
-            return np.sum(values, axis=0)
+            return np.nansum(values, axis=0)
         if name.startswith(LOSSES):
             return np.mean(values, axis=0)
         return np.nansum(values, axis=0) / np.sum(~np.isnan(values), axis=0)
