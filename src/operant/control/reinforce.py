@@ -309,8 +309,7 @@ class Reinforce:
 
     def improve(self, batch: Batch, active: Tensor) -> Metrics:
         """Take one step of the policy and refit the critic, for the seeds `[S]` that take part."""
-        config, optimizers = self.config, (self.optimizer, self.critic_optimizer)
-        skipped = sum(optimizer.skipped for optimizer in optimizers)
+        config, before = self.config, self.optimizer.skipped + self.critic_optimizer.skipped
         if self.policy_gradient.compiled:
             batch = batch.padded()
         gradient, losses, entropy = self.policy_gradient(batch)
@@ -324,7 +323,7 @@ class Reinforce:
         measured = torch.where(active, torch.stack((losses, error, entropy, norm)), self.measured)
         self.measured = torch.where(measured.isfinite(), measured, self.measured)
         metrics: dict[str, Tensor | float] = dict(zip(DIAGNOSTICS, measured, strict=True))
-        skipped = sum(optimizer.skipped for optimizer in optimizers) - skipped
+        skipped = self.optimizer.skipped + self.critic_optimizer.skipped - before
         metrics["health/skipped_updates"] = skipped.double().masked_fill(~active, torch.nan)
         if self.critic_kind == "none":
             del metrics["losses/value"]
