@@ -1,12 +1,14 @@
 """CUDA graphs on the CPU: what `torch.cuda.graph` records is recorded and replayed operation by operation."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from operant.nets import graph
 
 
 class Recorder(TorchDispatchMode):
@@ -43,7 +45,7 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 
 
 @contextmanager
-def record(recorder: Recorder) -> Iterator[None]:
+def record(recorder: Recorder, stream: Any) -> Iterator[None]:
     """Stand for `torch.cuda.graph`: what is recorded has not happened."""
     with recorder:
         yield
@@ -52,6 +54,7 @@ def record(recorder: Recorder) -> Iterator[None]:
 
 
 def emulate(monkeypatch: Any) -> None:
-    """Let `operant.nets.Graph` record on the CPU."""
+    """Let `operant.nets.Graph` record on the CPU, which has no streams."""
+    monkeypatch.setattr(graph, "beside", nullcontext)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorder)
     monkeypatch.setattr(torch.cuda, "graph", record)

@@ -85,6 +85,17 @@ def test_a_generator_goes_on_where_it_was_saved():
     assert state.dtype is torch.uint8
 
 
+@pytest.mark.parametrize("size", [16, 44])
+def test_the_state_of_another_device_s_generator_seeds_this_one(size):
+    states = [torch.arange(size, dtype=torch.uint8) + number for number in (0, 0, 1)]
+    generators = [torch.Generator().manual_seed(seed) for seed in range(3)]
+    for generator, state in zip(generators, states, strict=True):
+        set_generator_state(generator, state)
+    first, same, other = (torch.randn(7, generator=generator) for generator in generators)
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
 def test_clone_copies_values_and_structure():
     state = {"a": torch.arange(3), "b": [1, 2.5, None, True, "x", {"c": torch.ones(2, requires_grad=True)}], "d": (1,)}
     copy = clone(state)

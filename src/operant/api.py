@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from operant import catalog, streams
 from operant.envs import without_episodes
-from operant.nets import compiler
+from operant.nets import missing_tool
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.experiments import require_no_compiling, require_no_game, require_no_workers
@@ -348,6 +348,7 @@ def _present(device: str) -> bool:
 def _assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:
     torch.set_num_threads(resolved["threads"])
     torch.set_float32_matmul_precision(resolved["precision"])
+    torch.backends.cudnn.allow_tf32 = resolved["precision"] != "highest"  # of convolutions, which it does not reach
     return _chapter(entry).assemble(entry, settings, config, device=resolved["device"])
 
 
@@ -363,8 +364,8 @@ def _reassemble(folder: Run, remote_code: bool) -> Any:
         )
         resolved["device"] = "cpu"
     compiled = resolved.get("compile", False)
-    if compiled and resolved["device"] == "cpu" and compiler() is None:
-        logger.warning("%s was compiled, which needs a C++ compiler; it goes on without", folder.path)
+    if compiled and (missing := missing_tool(torch.device(resolved["device"]))):
+        logger.warning("%s was compiled, which needs %s; it goes on without", folder.path, missing)
         compiled = False
     settings = replace(folder.settings, compile="on" if compiled else "off")
     return _assemble(entry, settings, config, resolved)

@@ -1,5 +1,6 @@
 """What an object hands over so that it can be resumed exactly: nested plain data with tensors as leaves."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,8 +30,16 @@ def generator_state(generator: torch.Generator) -> Tensor:
 
 
 def set_generator_state(generator: torch.Generator, state: Tensor) -> None:
-    """Continue `generator` from a state of `generator_state`."""
-    generator.set_state(state.to(device="cpu", dtype=torch.uint8))
+    """Continue `generator` from a state of `generator_state`.
+
+    The state of a generator of another kind of device, which nothing can go on with here, seeds it instead: the stream
+    is another one, and the same every time.
+    """
+    state = state.to(device="cpu", dtype=torch.uint8)
+    if state.numel() == generator.get_state().numel():
+        generator.set_state(state)
+    else:
+        generator.manual_seed(int.from_bytes(hashlib.sha256(state.numpy().tobytes()).digest()[:8], "big") >> 1)
 
 
 def copy_into(target: Tensor, source: Tensor, name: str) -> None:
@@ -73,13 +82,20 @@ def copy_named(
 
 
 def clone(state: Any) -> Any:
-    """Return a deep copy of a state whose tensors are detached and share no memory with the original."""
+    """Return a deep copy of a state whose tensors are detached and share no memory with the original.
+
+    Tensors of a `Part` come to the CPU: what is large enough to have parts may fill a device.
+    """
     if isinstance(state, Tensor):
         return state.detach().clone()
     if isinstance(state, Part):
-        return Part({key: clone(value) for key, value in state.items()}, mark=state.mark)
+        return Part({key: _cloned_to_cpu(value) for key, value in state.items()}, mark=state.mark)
     if isinstance(state, Mapping):
         return {key: clone(value) for key, value in state.items()}
     if isinstance(state, list | tuple):
         return [clone(value) for value in state]
     return state
+
+
+def _cloned_to_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone() if tensor.device.type == "cpu" else tensor.detach().cpu()

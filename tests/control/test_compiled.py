@@ -116,13 +116,15 @@ def test_long_runs_are_compiled_if_there_is_a_compiler(monkeypatch):
         config.warmup + steps * config.train_every // config.updates
         for steps in (GRADIENT_STEPS_TO_REPAY - config.updates, GRADIENT_STEPS_TO_REPAY)
     )
-    monkeypatch.setattr("operant.control.assembly.compiler", lambda: "/usr/bin/c++")
+    monkeypatch.setattr("operant.control.assembly.missing_tool", lambda _: None)
     for budget, expected in ((short, False), (long, True)):
         made = learner("dqn", "CartPole-v1", DQN, choice="auto", budget=budget)
         assert {program.compiled for program in programs(made)} == {expected}
-    monkeypatch.setattr("operant.control.assembly.compiler", lambda: None)
+    monkeypatch.setattr("operant.control.assembly.missing_tool", lambda _: "a C++ compiler such as g++")
     assert not programs(learner("dqn", "CartPole-v1", DQN, choice="auto", budget=long))[0].compiled
-    with pytest.raises(ValueError, match=r"compile is on.*C\+\+ compiler"):
+    with pytest.raises(
+        ValueError, match=r"compile is on, which needs a C\+\+ compiler such as g\+\+, and none is inst"
+    ):
         learner("dqn", "CartPole-v1", DQN)
 
 
@@ -132,9 +134,9 @@ def test_whether_a_run_is_compiled_is_written_down_and_kept(tmp_path, monkeypatc
     trained = operant.train("a2c", "CartPole-v1", preset="paper", **values)
     assert trained.run.resolved()["compile"] is True
     assert operant.load(tmp_path / "run").experiment.compiled
-    monkeypatch.setattr("operant.api.compiler", lambda: None)
+    monkeypatch.setenv("PATH", "")
     assert not operant.load(tmp_path / "run").experiment.compiled
-    assert "needs a C++ compiler; it goes on without" in caplog.text
+    assert "needs a C++ compiler such as g++; it goes on without" in caplog.text
     values = {**ON_POLICY, "budget": 64, "run": tmp_path / "plain", "progress": "silent"}
     assert operant.train("a2c", "CartPole-v1", preset="paper", **values).run.resolved()["compile"] is False
 

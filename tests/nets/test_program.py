@@ -1,3 +1,4 @@
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -5,7 +6,7 @@ import torch
 from torch import Tensor
 
 from needs import needs_compiler
-from operant.nets import Program, compilable, compiler, programs
+from operant.nets import Program, compilable, compiler, missing_tool, programs
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,26 @@ def test_instances_have_programs_of_their_own():
 def test_a_compiler_is_looked_for_where_programs_are(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert compiler() is None
+    for device in ("cpu", "cuda"):
+        assert missing_tool(torch.device(device)) == "a C++ compiler such as g++"
+
+
+def test_programs_for_cuda_need_triton_too(tmp_path, monkeypatch):
+    (tmp_path / "g++").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.path", [])
+    assert missing_tool(torch.device("cpu")) is None
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    assert missing_tool(torch.device("cuda:0")) == "triton"
+
+
+@needs_compiler
+def test_inputs_that_nothing_reads_are_left_out():
+    program = Program(lambda batch, x: x + batch.weights)
+    program.compiled = True
+    for number in range(2):
+        batch = Batch(torch.full((2, 3), float(number)), torch.full((2,), 3.0 + number))
+        assert program(batch, torch.ones(2)).tolist() == [4.0 + number] * 2
 
 
 def test_what_decides_by_values_cannot_be_compiled():

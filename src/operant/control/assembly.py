@@ -9,7 +9,7 @@ import torch
 from operant import catalog
 from operant.control.agent import Agent
 from operant.envs import BatchEnv, make, resolve_backend
-from operant.nets import compiler, programs
+from operant.nets import missing_tool, programs
 from operant.runtime.evaluation import Evaluation, evaluate_policy
 from operant.runtime.experiments import learner_kind
 from operant.runtime.settings import Settings
@@ -144,9 +144,9 @@ def compiles(learner: Any, settings: Settings) -> bool:
     """
     if settings.compile == "off":
         return False
-    needs_compiler = learner.device.type == "cpu" and compiler() is None
+    missing = missing_tool(learner.device)
     if settings.compile == "auto":
-        return not needs_compiler and learner.gradient_steps >= GRADIENT_STEPS_TO_REPAY
-    if needs_compiler:
-        raise ValueError("compile is on, which needs a C++ compiler such as g++, and none is installed")
+        return missing is None and learner.gradient_steps >= GRADIENT_STEPS_TO_REPAY
+    if missing:
+        raise ValueError(f"compile is on, which needs {missing}, and none is installed")
     return True

@@ -11,7 +11,7 @@ from operant.nets.heads import CategoricalHead, GaussianHead, Head, head_for
 from operant.nets.jacobian import Jacobian
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedRMSprop
-from operant.nets.program import Program, compilable, compiler, outgrows_cache, programs
+from operant.nets.program import Program, compilable, compiler, missing_tool, outgrows_cache, programs
 
 __all__ = [
     "OPTIMIZERS",
@@ -43,6 +43,7 @@ __all__ = [
     "head_for",
     "is_bounded",
     "is_continuous",
+    "missing_tool",
     "network_for",
     "outgrows_cache",
     "programs",

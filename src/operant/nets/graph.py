@@ -1,6 +1,9 @@
 """Functions of tensors on a CUDA device as CUDA graphs: `Graph`."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Generic, TypeVar
 
 import torch
@@ -46,22 +49,57 @@ class _Recording(Generic[R]):
     """A function for arguments of some shapes, not yet recorded."""
 
     def __init__(self, function: Callable[..., R], tensors: tuple[Tensor, ...], device: torch.device) -> None:
-        self.function = function
+        self.function, self.device = function, device
         self.inputs = [torch.empty(tensor.shape, dtype=tensor.dtype, device=device) for tensor in tensors]
         self.graph: torch.cuda.CUDAGraph | None = None
         self.calls = 0
 
     def __call__(self, tensors: tuple[Tensor, ...]) -> R:
-        torch._foreach_copy_(self.inputs, tensors)  # pyright: ignore[reportPrivateImportUsage]
+        self._take_in(tensors)
         self.calls += 1
         if self.calls == 1:
-            return _copy(self.function(*self.inputs))
+            with beside(self.device):
+                results = self.function(*self.inputs)
+            return _copy(results)
         if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            graph = torch.cuda.CUDAGraph()
+            with beside(self.device) as stream, torch.cuda.graph(graph, stream=stream):
                 self.results = self.function(*self.inputs)
+            self.graph = graph
         self.graph.replay()
         return _copy(self.results)
+
+    def _take_in(self, tensors: tuple[Tensor, ...]) -> None:
+        """Copy arguments to where the recorded ones lie: numbers of the host one by one, others of a type together."""
+        kinds: defaultdict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
+        for held, tensor in zip(self.inputs, tensors, strict=True):
+            if tensor.device.type == "cpu" and not tensor.dim():
+                held.fill_(tensor.item())  # to copy it would wait for the device
+            else:
+                for column, each in zip(kinds[held.dtype], (held, tensor), strict=True):
+                    column.append(each)
+        for column, given in kinds.values():
+            torch._foreach_copy_(column, given)  # pyright: ignore[reportPrivateImportUsage]
+
+
+@contextmanager
+def beside(device: torch.device) -> Iterator[torch.cuda.Stream]:
+    """Work on a stream of its own on a device, which takes turns with the current one.
+
+    Recording is not possible on the default stream, and what a library does at its first use on a stream, on that one.
+    """
+    with torch.cuda.device(device):
+        current, stream = torch.cuda.current_stream(), _stream(torch.cuda.current_device())
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            yield stream
+        current.wait_stream(stream)
+
+
+@cache
+def _stream(index: int) -> torch.cuda.Stream:
+    """Return the stream for recordings on a device; every stream more would cost libraries a workspace."""
+    return torch.cuda.Stream(index)
 
 
 def _copy(results: R) -> R:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import is_dataclass, replace
 from functools import partial, update_wrapper
+from importlib.util import find_spec
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import torch
@@ -37,9 +38,16 @@ def tracing() -> bool:
 
 
 def compiler() -> str | None:
-    """Return the path of a C++ compiler, which programs for the CPU need, or None where there is none."""
+    """Return the path of a C++ compiler, which programs need, or None where there is none."""
     names = ("cl",) if platform.system() == "Windows" else ("g++", "c++", "clang++")
     return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def missing_tool(device: torch.device) -> str | None:
+    """Return what is not installed that programs for a device need, or None where nothing is missing."""
+    if compiler() is None:
+        return "a C++ compiler such as g++"
+    return "triton" if device.type == "cuda" and find_spec("triton") is None else None
 
 
 class Program(Generic[P, R]):
@@ -91,7 +99,7 @@ class Program(Generic[P, R]):
         for leaf in _leaves((*args, *kwargs.values())):
             if isinstance(leaf, Tensor):
                 tensors.append(leaf)
-                key += leaf.shape, leaf.stride(), leaf.dtype, leaf.device
+                key += leaf.shape, leaf.device.type == "cuda" or leaf.stride(), leaf.dtype, leaf.device
             else:
                 key.append(leaf)
         program = self._programs.get(tuple(key))
@@ -210,6 +218,8 @@ def _build(
         inputs = [tensor.to(on_cuda[0]).contiguous() for tensor in inputs]
     with _traced():
         graph = make_fx(flat)(*inputs)
+    used = _used(graph)
+    inputs = [inputs[place] for place in used]
     captured = _captured(graph)
     known = graph.code, *((t.shape, t.stride(), t.dtype, t.device) for t in (*captured, *inputs))
     if known not in binaries:
@@ -219,7 +229,7 @@ def _build(
         program = Graph(program, on_cuda[0])
 
     def run(tensors: list[Tensor]) -> Any:
-        results = program(*tensors)
+        results = program(*[tensors[place] for place in used])
         return pytree.tree_unflatten([results] if isinstance(results, Tensor) else list(results), shapes[-1])
 
     return run
@@ -237,13 +247,14 @@ def _compile(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # those of torch's own code
+            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")  # which `precision` decides on
             return torch._inductor.compile(  # pyright: ignore[reportPrivateImportUsage, reportReturnType]
                 graph, list(inputs), options={"cpp_wrapper": on_host}
             )
     except Exception as error:
         raise RuntimeError(
             "the update could not be compiled; --compile off computes it as it is written. "
-            f"Programs for the CPU need a C++ compiler, which is {compiler() or 'not installed'}"
+            f"Programs need a C++ compiler, which is {compiler() or 'not installed'}, and on CUDA devices triton"
         ) from error
 
 
@@ -254,6 +265,16 @@ def _traced() -> Iterator[None]:
         yield
     finally:
         _tracing.reset(token)
+
+
+def _used(graph: GraphModule) -> list[int]:
+    """Take out the inputs that nothing in a graph reads, and return the places of the others."""
+    inputs = graph.graph.find_nodes(op="placeholder")
+    for node in inputs:
+        if not node.users:
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return [place for place, node in enumerate(inputs) if node.users]
 
 
 def _captured(graph: GraphModule) -> list[Tensor]:

@@ -55,8 +55,9 @@ class Settings:
     for the built-in language models, all cores for pretrained ones."""
 
     precision: Literal["highest", "high", "medium"] = "highest"
-    """Of matrix products of 32-bit numbers: highest is exact to rounding; high (TF32) and medium (bfloat16) are faster
-    on layers of 256 and more where the processor has units for them, and exact to 2 or 3 digits."""
+    """Of matrix products of 32-bit numbers: highest is exact to rounding; high (TF32) and medium (bfloat16; on CUDA
+    devices TF32, too) are faster on layers of 256 and more where there are units for them, and exact to 2 or 3
+    digits."""
 
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether updates are compiled (`torch.compile`'s back end): it costs seconds at the start and saves a tenth to a
