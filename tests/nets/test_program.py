@@ -1,3 +1,6 @@
+import os
+import signal
+import subprocess
 import sys
 from dataclasses import dataclass
 
@@ -136,6 +139,56 @@ def test_a_compiler_is_looked_for_where_programs_are(monkeypatch):
     assert compiler() is None
     for device in ("cpu", "cuda"):
         assert missing_tool(torch.device(device)) == "a C++ compiler such as g++"
+
+
+@needs_compiler
+def test_a_library_that_a_compiler_was_killed_at_is_made_anew(tmp_path, monkeypatch):
+    half, real = tmp_path / "program.main.so", torch._inductor.compile
+    half.touch()
+
+    def compile_or_load(*args, **kwargs):
+        if half.exists():
+            raise RuntimeError(f"ImportError: {half}: file too short")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(torch._inductor, "compile", compile_or_load)
+    program = Program(lambda x: x + 1)
+    program.compiled = True
+    assert program(torch.ones(3)).tolist() == [2.0] * 3
+    assert not half.exists()
+
+
+@needs_compiler
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be blocked here")
+def test_what_interrupts_a_compiler_waits_until_it_is_done(monkeypatch):
+    heard, real = [], torch._inductor.compile
+
+    def interrupted(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGINT)
+        subprocess.run(["kill", "-INT", "0"], check=True, process_group=0)  # a child that is not to be ended, too
+        assert not heard
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(torch._inductor, "compile", interrupted)
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+    try:
+        program = Program(lambda x: x + 2)
+        program.compiled = True
+        assert program(torch.ones(3)).tolist() == [3.0] * 3
+        assert heard == [1]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_why_a_program_cannot_be_compiled_is_told(monkeypatch):
+    def broken(*_, **__):
+        raise ImportError("no such machine\nand much more")
+
+    monkeypatch.setattr(torch._inductor, "compile", broken)
+    program = Program(lambda x: x + 3)
+    program.compiled = True
+    with pytest.raises(RuntimeError, match=r"could not be compiled \(ImportError: no such machine\); --compile off"):
+        program(torch.ones(3))
 
 
 def test_programs_for_cuda_need_triton_too(tmp_path, monkeypatch):

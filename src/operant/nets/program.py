@@ -1,14 +1,18 @@
 """Functions of tensors as compiled programs: `Program`, and `compilable` methods."""
 
 import platform
+import re
 import shutil
+import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import is_dataclass, replace
 from functools import partial, update_wrapper
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import torch
@@ -28,6 +32,9 @@ Arguments = tuple[list[Any], dict[str, Any]]
 
 CACHED = 2**15
 """Numbers in a layer of one row from which on going row by row pays: 128 KiB of float32."""
+
+_HALF_WRITTEN = re.compile(r"(/[^\s:]+\.so): (?:file too short|invalid ELF|cannot read file data|ELF load command)")
+"""What a loader says of a library that a compiler was killed at, after the library's path."""
 
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
 
@@ -245,17 +252,40 @@ def _compile(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]
         node.meta.pop("val", None)  # each tells of a shape in a world of its own; the inputs tell it for all
     on_host = all(tensor.device.type == "cpu" for tensor in inputs)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _uninterrupted():
             warnings.simplefilter("ignore", DeprecationWarning)  # those of torch's own code
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")  # which `precision` decides on
             return torch._inductor.compile(  # pyright: ignore[reportPrivateImportUsage, reportReturnType]
-                graph, list(inputs), options={"cpp_wrapper": on_host}
+                deepcopy(graph), list(inputs), options={"cpp_wrapper": on_host}
             )
     except Exception as error:
+        if half_written := _HALF_WRITTEN.search(str(error)):
+            Path(half_written[1]).unlink()
+            return _compile(graph, inputs)
         raise RuntimeError(
-            "the update could not be compiled; --compile off computes it as it is written. "
+            f"the update could not be compiled ({_first_line(error)}); --compile off computes it as it is written. "
             f"Programs need a C++ compiler, which is {compiler() or 'not installed'}, and on CUDA devices triton"
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C from the compilers that are started here; this process hears of it when they are done.
+
+    One that is ended leaves half a library in PyTorch's cache, which is taken for a whole one ever after.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
