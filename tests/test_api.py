@@ -240,6 +240,34 @@ def test_sampled_actions_come_from_a_stream_of_their_own(tmp_path):
     assert {*first[0]} == {0, 1}
 
 
+def test_a_run_that_cannot_go_on_to_another_budget_is_left_as_it_was(tmp_path):
+    run = train(tmp_path / "run").run
+    file, facts = run.path / "config.toml", run.facts()
+    text = file.read_text()
+    file.write_text(text.replace("    8,\n", "    5,\n"))
+    before = file.read_bytes()
+    assert before != text.encode()
+    with pytest.raises(ValueError, match="saved by a different configuration"):
+        operant.resume(run.path, budget=640, progress="silent")
+    assert file.read_bytes() == before
+    assert Run.open(run.path).facts() == facts
+
+
+def test_runs_that_begin_together_get_folders_of_their_own(tmp_path, monkeypatch):
+    first = train(tmp_path / "ppo-1").run
+    found = iter([first.path, tmp_path / "ppo-2"])  # the first was free when the second run looked
+    monkeypatch.setattr("operant.api.default_run_path", lambda *_: next(found))
+    assert operant.train("ppo", "CartPole-v1", **QUICK).run.path == tmp_path / "ppo-2"
+
+
+def test_hyperparameters_may_be_numbers_of_numpy():
+    config = operant.configure("ppo", "CartPole-v1", learning_rate=np.float64(1e-3), epochs=np.int64(3))
+    assert (config.learning_rate, config.epochs) == (1e-3, 3)
+    assert (type(config.learning_rate), type(config.epochs)) == (float, int)
+    with pytest.raises(ValueError, match=r"ppo.epochs: 2.5 is not a value of type int"):
+        operant.configure("ppo", "CartPole-v1", epochs=np.float32(2.5))
+
+
 def test_a_language_model_takes_no_observations_and_no_other_budget(tmp_path):
     trained = operant.train("sft", "arithmetic", run=tmp_path / "run", **SPEAKING, batch=16)
     with pytest.raises(ValueError, match="another budget; go on from its model with `operant train sft TASK --init"):

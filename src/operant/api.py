@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +28,7 @@ from operant.runtime.evaluation import Evaluation
 from operant.runtime.experiments import require_no_compiling, require_no_game, require_no_workers
 from operant.runtime.predicting import Predictor
 from operant.runtime.progress import ProgressMode
-from operant.runtime.run import Run, RunError, default_run_path
+from operant.runtime.run import Run, RunError, TakenError, default_run_path
 from operant.runtime.samples import keep_samples
 from operant.runtime.settings import Settings
 from operant.runtime.signals import saving_first
@@ -181,14 +181,19 @@ def train(
     experiment = _assemble(entry, settings, config, resolved)
     with saving_first(interrupted) as stopping, closing(experiment):
         _reach(experiment)
-        folder = Run.create(
-            default_run_path(algorithm, task) if run is None else run,
-            settings,
-            config,
-            command=command,
-            resolved=resolved | {"compile": getattr(experiment, "compiled", False)},
-        )
+        facts = resolved | {"compile": getattr(experiment, "compiled", False)}
+        make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts)
+        folder = _first_free(make, algorithm, task) if run is None else make(run)
         return _go(Trained(folder, experiment), progress, stopping)
+
+
+def _first_free(make: Callable[[Path], Run], algorithm: str, task: str) -> Run:
+    """Make a run in the first default folder that is free, also where others are looking for one."""
+    while True:
+        try:
+            return make(default_run_path(algorithm, task))
+        except TakenError:
+            continue
 
 
 def resume(
@@ -228,10 +233,10 @@ def resume(
         experiment = _reassemble(folder, remote_code)
         with saving_first(interrupted) as stopping, closing(experiment):
             _reach(experiment)
+            resume_from(folder, experiment.learner)
             if budget is not None:
                 folder.keep_settings()
             folder.add_session(command)
-            resume_from(folder, experiment.learner)
             return _go(Trained(folder, experiment), progress, stopping)
 
 

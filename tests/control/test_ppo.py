@@ -276,10 +276,14 @@ def test_actions_of_many_dimensions_and_of_integers_are_refused():
             learner(type("Odd", (Aimed,), {"action_space": space}))
 
 
-def test_observations_that_are_neither_box_nor_dictionary_are_refused():
-    space = gymnasium.spaces.Discrete(2)
-    with pytest.raises(ValueError, match="ppo needs observations of Box or Dict, but those of Odd are Discrete"):
-        learner(type("Odd", (Probe,), {"observation_space": space}))
+def test_members_of_a_discrete_space_are_seen_as_one_hot_vectors():
+    ppo = learner("FrozenLake-v1")
+    seen = ppo.agent.collect(16).obs
+    assert seen.shape == (16, 2, 4, 16)
+    assert (seen.sum(-1) == 1).all()
+    before = ppo.agent.parameters.clone()
+    ppo.iterate()
+    assert not torch.equal(ppo.agent.parameters, before)
 
 
 def test_a_budget_of_nothing_is_refused():

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from operant.runtime.files import replace_durably, sha256
+from operant.runtime.files import beside, replace_durably, sha256
 
 
 def test_replace_leaves_nothing_else(tmp_path):
@@ -11,6 +11,15 @@ def test_replace_leaves_nothing_else(tmp_path):
     replace_durably(file, b"two")
     assert file.read_bytes() == b"two"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_is_made_beside_has_the_rights_of_any_new_file(tmp_path):
+    plain, replaced = tmp_path / "plain", tmp_path / "replaced"
+    plain.touch()
+    replace_durably(replaced, b"one")
+    assert replaced.stat().st_mode == plain.stat().st_mode
+    assert beside(replaced).parent == tmp_path
+    assert beside(replaced) != beside(replaced)
 
 
 def test_a_failed_replacement_keeps_the_old_bytes(tmp_path, monkeypatch):

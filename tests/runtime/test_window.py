@@ -47,8 +47,17 @@ def test_dropped_transitions_of_one_seed_are_warned_of_once(caplog):
     assert not caplog.records, "too few to tell"
     watch.check(dropped([0, 10], [0, 10]), 21)
     assert "58 % of the latest transitions of seed 1 (counted from 0)" in caplog.text
-    watch.check(dropped([0, 1000]), 1000)
+    watch.check(dropped([0, 999]), 1000)
     assert len(caplog.records) == 1
+
+
+def test_a_seed_with_nothing_to_learn_from_ends_training():
+    watch = DropWatch()
+    watch.check(dropped([0, 600]), 600)
+    watch.check(dropped([0, 399]), 400)
+    watch.check(dropped([0, 600]), 600)
+    with pytest.raises(NonFiniteError, match=r"none of the last 1000 transitions of seed 1 .*look for the mistake in"):
+        watch.check(dropped([0, 200], [0, 200]), 400)
 
 
 def test_few_dropped_transitions_are_not_warned_of_but_late_ones_are(caplog):
@@ -56,7 +65,7 @@ def test_few_dropped_transitions_are_not_warned_of_but_late_ones_are(caplog):
     for _ in range(10):
         watch.check(dropped([100]), 1000)
     assert not caplog.records
-    watch.check(dropped([1000]), 1000)
+    watch.check(dropped([999]), 1000)
     assert "100 % of the latest transitions of seed 0" in caplog.text
 
 
@@ -75,10 +84,9 @@ def test_infinite_numbers_stay_visible():
 
 
 def test_counts_are_added():
-    result = summarise(
-        reports({"health/skipped_updates": torch.tensor([1, 0])}, {"health/skipped_updates": torch.tensor([2, 0])})
-    )
-    assert result["health/skipped_updates"].tolist() == [3, 0]
+    for name in ("health/skipped_updates", "rollout/episodes"):
+        result = summarise(reports({name: torch.tensor([1, 0])}, {name: torch.tensor([2, 0])}))
+        assert result[name].tolist() == [3, 0]
 
 
 def loss(*values):

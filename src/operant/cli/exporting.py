@@ -1,7 +1,6 @@
 """`operant export` (extra: `language`)."""
 
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import tyro
 
 from operant.cli.arguments import Opening, parse
 from operant.cli.output import location, print_json, require_extra, say
+from operant.runtime.files import beside
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ def export(arguments: list[str]) -> int:
     disable_progress_bar()
     seed = run.settings.seeds[0] if options.seed is None else options.seed
     folder.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+    part = beside(folder)
+    part.mkdir()
     try:
         write_model(run, part, seed=seed, merge=options.merge, remote_code=options.remote_code)
-        part.chmod(0o755)  # that of a temporary folder is for its owner alone
         part.rename(folder)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)

@@ -49,7 +49,7 @@ DQN_ATARI: Mapping[str, Any] = {
     "hidden": (512,),
 }
 """What RL Baselines3 Zoo uses for DQN on Atari, with 8 environments in place of one and as many gradient steps for each
-step in them; a copy every 1000 environment steps is one every 250 gradient steps. The memory of a seed takes 5.6 GB,
+step in them; a copy every 1000 environment steps is one every 250 gradient steps. The memory of a seed takes 0.7 GB,
 and twice that while a checkpoint is written."""
 
 DQN_CATCH: Mapping[str, Any] = {
@@ -196,6 +196,20 @@ DQN: Mapping[str, Mapping[str, Any]] = {
     },
     "ALE/*": DQN_ATARI,
     "operant/PixelCatch-v0": DQN_CATCH,
+    "*": {
+        "environments": 4,
+        "train_every": 16,
+        "updates": 8,
+        "batch": 64,
+        "capacity": 100_000,
+        "warmup": 1000,
+        "sync": 250,
+        "learning_rate": 5e-4,
+        "anneal": "learning_rate",
+        "max_grad_norm": 10.0,
+        "epsilon_end": 0.05,
+        "epsilon_fraction": 0.2,
+    },
     "zoo": {
         "train_every": 256,
         "updates": 128,

@@ -87,11 +87,6 @@ def _acting(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
 
 def _looking(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
     space = env.observation_space
-    if not isinstance(space, spaces.Box | spaces.Dict):
-        return Obstacle(
-            f"needs observations of Box or Dict, but those of {env.task} are {space}",
-            "convert them with a wrapper of Gymnasium, such as FlattenObservation",
-        )
     if is_picture(space):
         if "pictures" in algorithm.sees:
             return None

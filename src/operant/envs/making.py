@@ -166,9 +166,9 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     stems = {_stem(task).lower(): _stem(task) for task in known}
     near = [stems[match] for match in difflib.get_close_matches(_stem(name).lower(), stems, n=3)]
     newest = [get_env_id(*parse_env_id(stem)[:2], find_highest_version(*parse_env_id(stem)[:2])) for stem in near]
-    meant = f"did you mean {' or '.join(newest)}? " if near else ""
+    meant = f"; did you mean {' or '.join(newest)}?" if near else "."
     return (
-        f"{name!r} is not a registered environment; {meant}An environment of another package is found by "
+        f"{name!r} is not a registered environment{meant} An environment of another package is found by "
         "'module:Name-v0', where importing the module registers it; those of Atari are named like 'ALE/Pong-v5'"
     )
 

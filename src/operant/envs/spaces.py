@@ -13,6 +13,10 @@ from torch import Tensor
 from operant.envs.base import Tree
 
 
+class SpaceError(TypeError, ValueError):
+    """A space has no tensor form; the message names it and says which have one."""
+
+
 class ActionFormat(NamedTuple):
     """Shape and kind of the actions that `rows` copies of a space expect.
 
@@ -29,10 +33,10 @@ class ActionFormat(NamedTuple):
         """Return the format of `rows` actions of `space`.
 
         Raises:
-            TypeError: `space` is composite or holds no numbers.
+            SpaceError: `space` is composite or holds no numbers.
         """
         if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-            raise TypeError(
+            raise SpaceError(
                 f"actions of {space} have no single tensor; give the environment a wrapper whose action space is "
                 "a Box, Discrete, MultiDiscrete or MultiBinary"
             )
@@ -72,7 +76,7 @@ class ObservationFormat(NamedTuple):
         """Return the format of observations of `space`.
 
         Raises:
-            TypeError: `space` holds a space whose members are no arrays of fixed shape.
+            SpaceError: `space` holds a space whose members are no arrays of fixed shape.
         """
         if isinstance(space, spaces.Dict):
             return cls._of_dict(space, device)
@@ -83,7 +87,7 @@ class ObservationFormat(NamedTuple):
             return cls(space, reader(device, np.int64))
         if isinstance(space, spaces.MultiBinary):
             return cls(space, reader(device))
-        raise TypeError(
+        raise SpaceError(
             f"observations of {space} have no tensor form; give the environment a wrapper whose observation space is "
             "a Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these"
         )

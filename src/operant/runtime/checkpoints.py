@@ -306,6 +306,7 @@ def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
         save_file(dense, path)
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error), str(path)) from error
+    path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors makes it for the user alone
     sync_file(path)
 
 

@@ -16,7 +16,7 @@ def configuration(
 
     Args:
         algorithm: from the catalog.
-        task: selects a preset by itself where there is one of its name, or of its namespace (`ALE/*`).
+        task: selects a preset by itself where there is one of its name, of its namespace (`ALE/*`), or of all (`*`).
         preset: a named one instead; `"paper"` is the defaults alone.
         under: fields of the configuration that take the place of its defaults, below the preset.
         **values: fields of the configuration.
@@ -35,7 +35,7 @@ def configuration(
     if preset is not None and preset not in algorithm.presets and preset not in module.PRESETS:
         known = ", ".join(dict.fromkeys([*algorithm.presets, *module.PRESETS]))
         raise ValueError(f"{algorithm.name} has no preset {preset!r}; there are: {known}")
-    chosen = [preset] if preset else [task, f"{task.partition('/')[0]}/*"]
+    chosen = [preset] if preset else [task, f"{task.partition('/')[0]}/*", "*"]
     found = [module.PRESETS[name] for name in chosen if name in module.PRESETS]
     base = kind(**{**(under or {}), **(found[0] if found else {}), **dict(algorithm.values)})
     table = {name: NONE if value is None else value for name, value in values.items()}

@@ -3,8 +3,16 @@
 import contextlib
 import hashlib
 import os
-import tempfile
+import secrets
 from pathlib import Path
+
+
+def beside(path: Path) -> Path:
+    """Return a name in the folder of `path` that nothing has yet, for what is to be renamed to `path`.
+
+    What is made there has the rights of any new file; what `tempfile` makes is for the user alone.
+    """
+    return path.with_name(f".{path.name}-{secrets.token_hex(8)}")
 
 
 def sync_folder(folder: Path) -> None:
@@ -36,9 +44,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 def replace_durably(path: Path, data: bytes) -> None:
     """Write `data` to `path` so that a reader, or a crash, meets the old bytes or the new, never a mixture."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    os.close(descriptor)
-    temporary = Path(name)
+    temporary = beside(path)
     try:
         write_durably(temporary, data)
         temporary.replace(path)

@@ -23,7 +23,6 @@ import re
 import shutil
 import socket
 import subprocess
-import tempfile
 import tomllib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +33,7 @@ from typing import Any, TypeVar, cast
 import tomli_w
 
 from operant.runtime.checkpoints import Checkpoints
-from operant.runtime.files import replace_durably, sync_folder, write_durably
+from operant.runtime.files import beside, replace_durably, sync_folder, write_durably
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 
@@ -49,6 +48,10 @@ _PACKAGES = ("operant", "torch", "numpy", "gymnasium")
 
 class RunError(Exception):
     """A run cannot be made, opened or trained; the message says why and what to do."""
+
+
+class TakenError(RunError):
+    """There is something in the folder that a new run was to have."""
 
 
 class Run:
@@ -95,7 +98,7 @@ class Run:
             resolved: what operant decided by itself (threads, device, precision, ...), for `resolved`.
 
         Raises:
-            RunError: the name is not allowed, the folder exists and is not empty, or it cannot be made.
+            RunError: the name is not allowed, the folder exists and is not empty (`TakenError`), or it cannot be made.
             TypeError: a configuration holds something that a file cannot.
             ValueError: a configuration holds a value that a file cannot tell from another.
         """
@@ -113,7 +116,7 @@ class Run:
             _make_folder(path, {"config.toml": tomli_w.dumps(tables).encode(), "run.json": _json(facts)})
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and path.is_dir():
-                raise RunError(
+                raise TakenError(
                     f"{path} exists already and is not empty; go on with `operant resume {path}`, "
                     "or name another folder with --run"
                 ) from error
@@ -292,7 +295,8 @@ def _make_folder(path: Path, files: Mapping[str, bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "there is a file of that name", str(path))
-    temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=path.parent))
+    temporary = beside(path)
+    temporary.mkdir()
     try:
         for folder in ("checkpoints", "eval", "media"):
             (temporary / folder).mkdir()

@@ -57,8 +57,8 @@ def from_table(kind: type[C], table: Mapping[str, Any], *, base: C | None = None
             raise ValueError(f"{where}.{key}: there is no such key{did_you_mean(key, fields)}")
     values: dict[str, Any] = {} if base is None else {name: getattr(base, name) for name in fields}
     hints = get_type_hints(kind)
-    for name, value in table.items():
-        inner = values.get(name)
+    for name, given in table.items():
+        inner, value = values.get(name), _plain(given)
         if dataclasses.is_dataclass(inner) and not isinstance(inner, type) and _is_table(value):
             values[name] = from_table(type(inner), value, base=inner, where=f"{where}.{name}")
         else:
@@ -106,6 +106,11 @@ def _encode(value: Any, where: str) -> Any:
         f"{where} holds {value!r}, which a configuration file cannot; "
         "use numbers, strings, booleans, None, enums, tuples, lists and dataclasses of them"
     )
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy as one of Python, and anything else as it is."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
 
 
 def _decode(hint: Any, value: Any, where: str) -> Any:

@@ -17,10 +17,11 @@ logger = logging.getLogger(__name__)
 LOSSES = "losses/"
 HEALTH = "health/"
 SKIPPED = "health/skipped_updates"
+EPISODES = "rollout/episodes"
 DROPPED = "health/dropped_transitions"
 """Name of the metric that counts transitions with a number that is not finite."""
 
-_ENOUGH = 100
+_ENOUGH, _TOO_MANY = 100, 1000
 
 
 class Window:
@@ -91,18 +92,36 @@ class Guard:
 
 
 class DropWatch:
-    """Warns, once, of a seed that learns from less than half of its transitions, as the others are not finite."""
+    """Warns, once, of a seed that learns from less than half of its transitions, as the others are not finite.
+
+    A seed that can learn from none of a thousand in a row ends training.
+    """
 
     def __init__(self) -> None:
         self._dropped: NDArray[np.float64] = np.zeros(1)
+        self._lost: NDArray[np.float64] = np.zeros(1)
         self._steps = 0
         self._warned = False
 
     def check(self, reports: Mapping[str, NDArray[np.float64]], steps: int) -> None:
-        """Look at the reports of `Window.take`, over so many environment steps of a seed."""
-        if self._warned or DROPPED not in reports:
+        """Look at the reports of `Window.take`, over so many environment steps of a seed.
+
+        Raises:
+            NonFiniteError: a seed has nothing to learn from.
+        """
+        if DROPPED not in reports or not steps:
             return
-        self._dropped = self._dropped + reports[DROPPED].sum(axis=0)
+        dropped = reports[DROPPED].sum(axis=0)
+        self._lost = np.where(dropped >= steps, self._lost + steps, 0)
+        if self._lost.max() >= _TOO_MANY:
+            raise NonFiniteError(
+                f"none of the last {int(self._lost.max())} transitions of seed {int(self._lost.argmax())} (counted from "
+                f"0) has a reward and observations that are finite, so that nothing is learned ({DROPPED}): look for "
+                "the mistake in the environment"
+            )
+        if self._warned:
+            return
+        self._dropped = self._dropped + dropped
         self._steps += steps
         if self._steps < _ENOUGH:
             return
@@ -123,15 +142,15 @@ class DropWatch:
 def summarise(reports: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
     """Return one number, or one a seed, for each metric.
 
-    Losses are averaged, counts (`health/...`) added up, and others averaged. Counts and others are over the iterations
-    that had something to report; a loss that is not a number in one iteration is not a number in the average.
+    Losses are averaged, counts (`health/...`, and that of episodes) added up, others averaged. Counts and others are
+    over the iterations that had something to report; a loss that is not a number in one of them is not one here.
     """
     return {name: _reduce(name, values) for name, values in reports.items()}
 
 
 def _reduce(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore", divide="ignore"):
-        if name.startswith(HEALTH):
+        if name.startswith(HEALTH) or name == EPISODES:
             return np.nansum(values, axis=0)
         if name.startswith(LOSSES):
             return np.mean(values, axis=0)
