@@ -2,6 +2,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from operant.envs import make
 from operant.runtime.evaluation import evaluate_policy
@@ -89,6 +90,36 @@ def test_wrong_requests_are_refused():
             Stage(Leaning(), "Blind-v0", seeds=SEEDS)
     finally:
         del gymnasium.registry["Blind-v0"]
+
+
+class Dark(CartPoleEnv):
+    """Its pictures are missing."""
+
+    def render(self):
+        return None
+
+
+class Bare(CartPoleEnv):
+    """Its constructor takes nothing."""
+
+    def __init__(self):
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Dark, r"OperantTest-v0 shows no picture: its render\(\) must return an array .*, got None"),
+        (Bare, "OperantTest-v0 cannot be rendered: its constructor takes no render_mode: "),
+    ],
+)
+def test_an_environment_that_shows_nothing_is_named(kind, message):
+    gymnasium.register("OperantTest-v0", kind)
+    try:
+        with pytest.raises(ValueError, match=message), Stage(Leaning(), "OperantTest-v0", seeds=SEEDS) as stage:
+            stage.play(1)
+    finally:
+        gymnasium.registry.pop("OperantTest-v0")
 
 
 def test_the_policy_sees_the_observations_of_a_wrapper():

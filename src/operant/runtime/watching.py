@@ -62,7 +62,12 @@ class Stage:
         self._policy, self._count, self._index, self._noise, self._live = policy, len(seeds), index, noise, live
 
         def make() -> gymnasium.Env[Any, Any]:
-            return wrap(gymnasium.make(task, render_mode=mode, disable_env_checker=True))
+            try:
+                return wrap(gymnasium.make(task, render_mode=mode, disable_env_checker=True))
+            except TypeError as error:
+                if "render_mode" not in str(error):
+                    raise
+                raise ValueError(f"{task} cannot be rendered: its constructor takes no render_mode: {error}") from error
 
         # Only in this mode is the end of an episode there to be seen: the reset comes one step later.
         self._shown = SyncVectorEnv([make], copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
@@ -119,6 +124,11 @@ class Stage:
     def _render(self, show: Callable[[Frame], object]) -> None:
         if not self._live:
             pictures: Any = self._shown.render()
+            if not isinstance(pictures[0], np.ndarray) or pictures[0].ndim != 3:
+                raise ValueError(
+                    f"{self._env.task} shows no picture: its render() must return an array [height, width, 3] of bytes "
+                    f"where render_mode is 'rgb_array', got {pictures[0]!r:.80}"
+                )
             show(np.ascontiguousarray(pictures[0], dtype=np.uint8))
 
 

@@ -114,10 +114,11 @@ class DropWatch:
         dropped = reports[DROPPED].sum(axis=0)
         self._lost = np.where(dropped >= steps, self._lost + steps, 0)
         if self._lost.max() >= _TOO_MANY:
+            seed = int(self._lost.argmax())
             raise NonFiniteError(
-                f"none of the last {int(self._lost.max())} transitions of seed {int(self._lost.argmax())} (counted from "
-                f"0) has a reward and observations that are finite, so that nothing is learned ({DROPPED}): look for "
-                "the mistake in the environment"
+                f"none of the last {int(self._lost[seed])} transitions of seed {seed} (counted from 0) has a reward and "
+                f"observations that are finite, so that nothing is learned ({DROPPED}): look for the mistake in the "
+                "environment"
             )
         if self._warned:
             return
