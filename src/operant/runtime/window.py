@@ -116,9 +116,9 @@ class DropWatch:
         if self._lost.max() >= _TOO_MANY:
             seed = int(self._lost.argmax())
             raise NonFiniteError(
-                f"none of the last {int(self._lost[seed])} transitions of seed {seed} (counted from 0) has a reward and "
-                f"observations that are finite, so that nothing is learned ({DROPPED}): look for the mistake in the "
-                "environment"
+                f"none of the last {int(self._lost[seed])} transitions of seed {seed} (counted from 0) has a reward "
+                f"and observations that are finite, so that nothing is learned ({DROPPED}): look for the mistake in "
+                "the environment"
             )
         if self._warned:
             return
