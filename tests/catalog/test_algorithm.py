@@ -48,6 +48,8 @@ def test_an_algorithm_is_found_by_its_name(algorithm):
 
 
 def test_a_near_miss_is_suggested():
+    with pytest.raises(ValueError, match=r"no algorithm is called 'Double_DQN'; did you mean 'double-dqn' .*\?"):
+        catalog.find("Double_DQN")
     with pytest.raises(ValueError, match=r"no algorithm is called 'pppo'; did you mean .*'ppo'.*\?"):
         catalog.find("pppo")
 

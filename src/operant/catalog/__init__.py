@@ -37,7 +37,7 @@ def find(name: str) -> Algorithm:
     from difflib import get_close_matches  # noqa: PLC0415 - only for the message
 
     names = [algorithm.name for algorithm in ALGORITHMS]
-    near = get_close_matches(name, names, n=3)
+    near = get_close_matches(name.lower().replace("_", "-"), names, n=3)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are: {', '.join(names)}"
     raise ValueError(f"no algorithm is called {name!r}; {hint}")
 
