@@ -7,8 +7,7 @@ Three questions, each answered by medians over rounds in which every competitor 
   timed on the processor's clock of this process, so that other programs on the machine take no part.
 - How many environment steps a second, an update after each, beside Stable-Baselines3 and SBX, hyperparameters equal?
   All have one core: JAX has more threads than it is told to have.
-- What do 16 seeds as one program cost, what does `torch.set_float32_matmul_precision("medium")` change, and what
-  are compiled updates worth?
+- What do 16 seeds as one program cost, what does the precision `medium` change, and what are compiled updates worth?
 
     python benchmarks/sac.py [--rounds 5] [--seconds 3] [--sbx-python PATH] [--json]
 
@@ -32,7 +31,7 @@ import torch
 from operant.control.sac import SAC, SACConfig
 from operant.control.td3 import TD3, TD3Config
 from operant.envs import make
-from operant.nets import programs
+from operant.nets import programs, set_precision
 from operant.nets.products import rounds
 
 TASK, HIDDEN, BATCH, WARMUP = "Pendulum-v1", (256, 256), 256, 100
@@ -121,7 +120,7 @@ def learner(name: str, seeds: int, variant: str) -> Any:
 
 def choose(variant: str) -> None:
     """Set the precision of a variant."""
-    torch.set_float32_matmul_precision("medium" if "medium" in variant else "highest")
+    set_precision("medium" if "medium" in variant else "highest", torch.device("cpu"))
 
 
 def matrix_seconds(variant: str) -> float:
@@ -186,7 +185,7 @@ def shares(rounds: int, seeds: tuple[int, ...]) -> dict[str, dict[str, float]]:
             ratios.setdefault((variant, name, count), []).append(operations(name) * count / rate / cost)
     for one in made.values():
         one.close()
-    torch.set_float32_matmul_precision("highest")
+    choose("")
     result = {"rate": {variant: statistics.median(values) for variant, values in rates.items()}}
     for key, values in ratios.items():
         result["/".join(map(str, key))] = {

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from operant import catalog, streams
 from operant.envs import without_episodes
-from operant.nets import missing_tool
+from operant.nets import missing_tool, set_precision
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.experiments import require_no_compiling, require_no_game, require_no_workers
@@ -352,7 +352,10 @@ def _present(device: str) -> bool:
 
 def _assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:
     torch.set_num_threads(resolved["threads"])
-    torch.set_float32_matmul_precision(resolved["precision"])
+    if entry.chapter == "control":
+        set_precision(resolved["precision"], torch.device(resolved["device"]))
+    else:
+        torch.set_float32_matmul_precision(resolved["precision"])
     torch.backends.cudnn.allow_tf32 = resolved["precision"] != "highest"  # of convolutions, which it does not reach
     return _chapter(entry).assemble(entry, settings, config, device=resolved["device"])
 

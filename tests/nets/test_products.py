@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from operant.nets import Program, StackedMLP, products
+from operant.nets import Program, StackedMLP, products, set_precision
 from operant.nets.jacobian import Jacobian
 
 BFLOAT16 = 2.0**-8
@@ -113,6 +113,37 @@ def test_gradients_at_medium_precision_point_where_exact_ones_do(able, activatio
     for got, exact in zip(rough, everything(), strict=True):
         error = (got - exact).norm() / exact.norm()
         assert 1e-5 < error < 0.05  # rectifiers near their kink go the other way
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("medium", "cpu", False, "highest"),
+        ("medium", "cpu", True, "medium"),
+        ("medium", "cuda", False, "medium"),
+        ("high", "cpu", False, "high"),
+        ("highest", "cpu", False, "highest"),
+    ],
+    ids=str,
+)
+def test_torch_takes_part_in_medium_only_where_that_helps(able, monkeypatch, case):
+    precision, device, units, torch_s = case
+    _, left, right = operands()
+    monkeypatch.setattr(products, "_has_matrix_units", lambda: units)
+    try:
+        set_precision(precision, torch.device(device))
+        assert products.precision() == precision
+        assert torch.get_float32_matmul_precision() == torch_s
+        assert products.rounds(left, right) == (precision == "medium")
+    finally:
+        set_precision("highest", torch.device("cpu"))
+    assert products.precision() == "highest"
+    assert not products.rounds(left, right)
+
+
+def test_without_numbers_to_multiply_medium_is_torch_s_own(unable):
+    set_precision("medium", torch.device("cpu"))
+    assert torch.get_float32_matmul_precision() == "medium"
 
 
 def test_a_program_follows_the_precision(able):

@@ -11,6 +11,7 @@ from operant.nets.heads import CategoricalHead, GaussianHead, Head, head_for
 from operant.nets.jacobian import Jacobian
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedRMSprop
+from operant.nets.products import set_precision
 from operant.nets.program import Program, compilable, compiler, missing_tool, outgrows_cache, programs
 
 __all__ = [
@@ -47,4 +48,5 @@ __all__ = [
     "network_for",
     "outgrows_cache",
     "programs",
+    "set_precision",
 ]

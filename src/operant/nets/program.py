@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from operant.nets.graph import Graph
+from operant.nets.products import precision
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,7 +103,7 @@ class Program(Generic[P, R]):
             given = _rows(args, kwargs, len(rows))
             return _joined([row(*a, **k) for row, (a, k) in zip(rows, given, strict=True)])  # pyright: ignore[reportCallIssue]
         tensors: list[Tensor] = []
-        key: list[Any] = [torch.get_float32_matmul_precision(), *kwargs]
+        key: list[Any] = [precision(), *kwargs]
         for leaf in _leaves((*args, *kwargs.values())):
             if isinstance(leaf, Tensor):
                 tensors.append(leaf)
