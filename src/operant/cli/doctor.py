@@ -18,6 +18,9 @@ MODULES = {"tomli-w": "tomli_w"}
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16", "i8mm")
 """Flags of the processor that stand for bf16 arithmetic (Linux)."""
 
+TO_COME = {"web", "scale", "track", "tune"}
+"""Extras of parts that are still to come; nothing imports them yet."""
+
 
 def doctor(arguments: list[str]) -> int:
     """Report what operant finds on this machine; fail if something that it requires is broken."""
@@ -45,14 +48,14 @@ def doctor(arguments: list[str]) -> int:
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """Return the packages that operant requires, and those of each extra."""
+    """Return the packages that operant requires, and those of each extra that something uses."""
     core: list[str] = []
     extras: dict[str, list[str]] = {}
     for line in importlib.metadata.requires("operant") or []:
         name = re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]
         extra = re.search(r"extra == ['\"]([^'\"]+)", line)
         (extras.setdefault(extra[1], []) if extra else core).append(name)
-    return core, extras
+    return core, {extra: names for extra, names in extras.items() if extra not in TO_COME}
 
 
 def _version(package: str) -> str | None:
