@@ -261,9 +261,10 @@ def test_runs_that_begin_together_get_folders_of_their_own(tmp_path, monkeypatch
 
 
 def test_hyperparameters_may_be_numbers_of_numpy():
-    config = operant.configure("ppo", "CartPole-v1", learning_rate=np.float64(1e-3), epochs=np.int64(3))
-    assert (config.learning_rate, config.epochs) == (1e-3, 3)
-    assert (type(config.learning_rate), type(config.epochs)) == (float, int)
+    numbers = {"learning_rate": np.float64(1e-3), "epochs": np.int64(3), "hidden": (np.int64(8), 4)}
+    config = operant.configure("ppo", "CartPole-v1", **numbers)
+    assert (config.learning_rate, config.epochs, config.hidden) == (1e-3, 3, (8, 4))
+    assert [type(number) for number in (config.learning_rate, config.epochs, *config.hidden)] == [float, int, int, int]
     with pytest.raises(ValueError, match=r"ppo.epochs: 2.5 is not a value of type int"):
         operant.configure("ppo", "CartPole-v1", epochs=np.float32(2.5))
 

@@ -352,10 +352,7 @@ def _present(device: str) -> bool:
 
 def _assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:
     torch.set_num_threads(resolved["threads"])
-    if entry.chapter == "control":
-        set_precision(resolved["precision"], torch.device(resolved["device"]))
-    else:
-        torch.set_float32_matmul_precision(resolved["precision"])
+    set_precision(resolved["precision"], torch.device(resolved["device"]), stacked=entry.chapter == "control")
     torch.backends.cudnn.allow_tf32 = resolved["precision"] != "highest"  # of convolutions, which it does not reach
     return _chapter(entry).assemble(entry, settings, config, device=resolved["device"])
 

@@ -11,6 +11,10 @@ State = dict[str, Any]
 """Nested dicts and lists whose leaves are tensors, ints, floats, strings, booleans or None; keys are strings."""
 
 
+_STATE_SIZES = {16, 44, 5056}
+"""Bytes in the state of a generator on CUDA, MPS and the CPU."""
+
+
 class Part(dict[str, Any]):
     """A part of a state that says whether it has changed: parts with one and the same mark hold the same.
 
@@ -36,7 +40,7 @@ def set_generator_state(generator: torch.Generator, state: Tensor) -> None:
     is another one, and the same every time.
     """
     state = state.to(device="cpu", dtype=torch.uint8)
-    if state.numel() == generator.get_state().numel():
+    if state.numel() == generator.get_state().numel() or state.numel() not in _STATE_SIZES:
         generator.set_state(state)
     else:
         generator.manual_seed(int.from_bytes(hashlib.sha256(state.numpy().tobytes()).digest()[:8], "big") >> 1)

@@ -141,6 +141,17 @@ def test_torch_takes_part_in_medium_only_where_that_helps(able, monkeypatch, cas
     assert not products.rounds(left, right)
 
 
+def test_modules_of_torch_take_its_own_medium(able, monkeypatch):
+    _, left, right = operands()
+    monkeypatch.setattr(products, "_has_matrix_units", lambda: False)
+    set_precision("medium", torch.device("cpu"))
+    assert torch.get_float32_matmul_precision() == "highest"
+    set_precision("medium", torch.device("cpu"), stacked=False)
+    assert torch.get_float32_matmul_precision() == "medium"
+    set_precision("highest", torch.device("cpu"), stacked=False)
+    assert not products.rounds(left, right)
+
+
 def test_without_numbers_to_multiply_medium_is_torch_s_own(unable):
     set_precision("medium", torch.device("cpu"))
     assert torch.get_float32_matmul_precision() == "medium"

@@ -143,6 +143,7 @@ def test_a_compiler_is_looked_for_where_programs_are(monkeypatch):
 
 @needs_compiler
 def test_a_library_that_a_compiler_was_killed_at_is_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     half, real = tmp_path / "program.main.so", torch._inductor.compile
     half.touch()
 
@@ -180,6 +181,21 @@ def test_what_interrupts_a_compiler_waits_until_it_is_done(monkeypatch):
         signal.signal(signal.SIGINT, before)
 
 
+def test_libraries_of_others_are_left_alone(tmp_path, monkeypatch):
+    theirs = tmp_path / "libc.so"
+    theirs.touch()
+
+    def broken(*_, **__):
+        raise ImportError(f"{theirs}: file too short")
+
+    monkeypatch.setattr(torch._inductor, "compile", broken)
+    program = Program(lambda x: x + 4)
+    program.compiled = True
+    with pytest.raises(RuntimeError, match=r"libc.so: file too short"):
+        program(torch.ones(3))
+    assert theirs.exists()
+
+
 def test_why_a_program_cannot_be_compiled_is_told(monkeypatch):
     def broken(*_, **__):
         raise ImportError("no such machine\nand much more")
@@ -198,6 +214,16 @@ def test_programs_for_cuda_need_triton_too(tmp_path, monkeypatch):
     assert missing_tool(torch.device("cpu")) is None
     monkeypatch.delitem(sys.modules, "triton", raising=False)
     assert missing_tool(torch.device("cuda:0")) == "triton"
+
+
+@needs_compiler
+def test_a_program_may_read_nothing_but_what_it_holds():
+    first, second = torch.ones(3), torch.full((3,), 2.0)
+    program = Program(lambda _: first * second + second)
+    program.compiled = True
+    for number in range(2):
+        first.fill_(number)
+        assert program(torch.zeros(1)).tolist() == [2.0 * number + 2.0] * 3
 
 
 @needs_compiler

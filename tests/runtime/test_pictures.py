@@ -1,3 +1,6 @@
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -62,6 +65,12 @@ def head(replay):
     return replay.pictures.head
 
 
+def ring(replay):
+    """Return how many planes a memory has room for."""
+    assert replay.pictures is not None
+    return len(replay.pictures.planes)
+
+
 def remembered(replay, stories):
     """Say whether a memory gives back the last pictures of all stories, in every place."""
     seen, final = (
@@ -108,10 +117,9 @@ def test_every_plane_is_held_once(stacked, planes, monkeypatch):
         replay.add(*screen.play(4))
     pictures = replay.pictures
     assert pictures is not None
-    first = 0 if stacked else 4  # what was seen when the oldest step began
     assert replay.size == 200
-    assert 200 * planes <= pictures.head - pictures.first <= 200 * planes + 2 * 4 + 8 + first
-    assert len(pictures.planes) <= 1.25 * 200 * planes + 5 * 8
+    assert 200 * planes <= pictures.head - pictures.first <= 200 * planes + 2 * 4 + 8 + 4
+    assert len(pictures.planes) == math.ceil(225 * planes / 8) * 8 + 8
 
 
 def test_an_episode_that_ends_takes_a_stack_of_its_own():
@@ -138,17 +146,49 @@ def test_planes_worked_by_hand():
     assert pictures.take(torch.tensor([[3, 4, 0]])).flatten().tolist() == [4, 9, 1]
 
 
-def test_what_is_not_finite_leaves_an_empty_picture():
-    screen = Screen(1, 1, 2, stacked=True)
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_memory_that_was_loaded_early_has_the_room_it_began_with(steps, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 64)
+    screen = Screen(1, 1, 4, stacked=True)
+    replay, other = (Replay(seeds=1, rows=1, capacity=1000) for _ in range(2))
+    replay.add(*screen.play(steps))
+    other.load_state_dict(clone(replay.state_dict()))
+    assert ring(other) == ring(replay) == 1152 + 64
+
+
+def test_short_episodes_make_the_ring_grow_until_nothing_is_left(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 8)
+    screen = Screen(1, 1, 4, stacked=True, ends=0.5)
+    replay = Replay(seeds=1, rows=1, capacity=100)
+    replay.add(*screen.play(1))
+    before = ring(replay)
+    monkeypatch.setattr(module, "available", lambda _: 300 * SIDE**2)
+
+    def play_on():
+        for _ in range(1000):
+            replay.add(*screen.play(1))
+
+    with pytest.raises(ValueError, match=r"more pictures than expected, since episodes are short, and needs .*capacit"):
+        play_on()
+    assert before < ring(replay) <= 300
+
+
+@pytest.mark.parametrize("dummy", [False, True])
+def test_what_is_nothing_to_learn_from_is_seen_like_anything_else(dummy):
+    """A dummy step of NEXT_STEP autoreset shows the final picture, and leads to the first of the next episode."""
+    screen = Screen(1, 1, 2, stacked=True, ends=0.0)
     replay = Replay(seeds=1, rows=1, capacity=20)
     story, actions = screen.play(6)
-    story.rewards[2] = torch.nan
-    assert replay.add(story, actions).tolist() == [1]
+    if dummy:
+        story = replace(story, valid=(torch.arange(6) != 2).view(6, 1, 1))
+    else:
+        story.rewards[2] = torch.nan
+    assert replay.add(story, actions).tolist() == [not dummy]
     batch = replay.take(torch.arange(6).unsqueeze(0), gamma=0.9)
     assert batch.weights is not None
     assert batch.weights.tolist() == [[1.0, 1.0, 0.0, 1.0, 1.0, 1.0]]
-    assert not batch.obs[0, 2].any()
-    assert torch.equal(batch.obs[0, 3], story.obs[3, 0, 0])
+    assert remembered(replay, [story])
+    assert head(replay) == 2 + 6
 
 
 def test_full_blocks_are_saved_once_and_a_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ DQN_ATARI: Mapping[str, Any] = {
     "hidden": (512,),
 }
 """What RL Baselines3 Zoo uses for DQN on Atari, with 8 environments in place of one and as many gradient steps for each
-step in them; a copy every 1000 environment steps is one every 250 gradient steps. The memory of a seed takes 0.7 GB,
+step in them; a copy every 1000 environment steps is one every 250 gradient steps. The memory of a seed takes 0.8 GB,
 and twice that while a checkpoint is written."""
 
 DQN_CATCH: Mapping[str, Any] = {

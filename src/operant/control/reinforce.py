@@ -324,7 +324,7 @@ class Reinforce:
         self.measured = torch.where(measured.isfinite(), measured, self.measured)
         metrics: dict[str, Tensor | float] = dict(zip(DIAGNOSTICS, measured, strict=True))
         skipped = self.optimizer.skipped + self.critic_optimizer.skipped - before
-        metrics["health/skipped_updates"] = skipped.double().masked_fill(~active, torch.nan)
+        metrics["health/skipped_updates"] = skipped.float().masked_fill(~active, torch.nan)
         if self.critic_kind == "none":
             del metrics["losses/value"]
             return metrics

@@ -189,7 +189,7 @@ def _sketch(make: Callable[[], gymnasium.Env], rows: int, task: str, deadline: f
         answer = answers.recv()
         process.join(min(CLOSING, deadline))
     except EOFError as error:
-        process.join(CLOSING)
+        _await_code(process)
         raise _lost(task, _listed(f"{row} (exit code {process.exitcode})" for row in range(rows)), error) from error
     finally:
         _end(process)
@@ -257,9 +257,16 @@ def _dead(processes: Sequence[Any]) -> str:
     ending = multiprocessing.connection.wait([process.sentinel for process in processes], timeout=CLOSING)
     for process in processes:
         if process.sentinel in ending:
-            process.join(CLOSING)
+            _await_code(process)
     codes = {row: process.exitcode for row, process in enumerate(processes)}
     return _listed(f"{row} (exit code {code})" for row, code in codes.items() if code is not None) or "unknown"
+
+
+def _await_code(process: Any) -> None:
+    """Wait until a process that has closed its pipes has an exit code, for a while; to join it might wait for ever."""
+    until = time.monotonic() + CLOSING
+    while process.exitcode is None and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def _listed(rows: Iterable[object]) -> str:

@@ -91,9 +91,11 @@ def beside(device: torch.device) -> Iterator[torch.cuda.Stream]:
     with torch.cuda.device(device):
         current, stream = torch.cuda.current_stream(), _stream(torch.cuda.current_device())
         stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            yield stream
-        current.wait_stream(stream)
+        try:
+            with torch.cuda.stream(stream):
+                yield stream
+        finally:
+            current.wait_stream(stream)
 
 
 @cache

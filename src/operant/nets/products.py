@@ -1,4 +1,4 @@
-"""Matrix products of perceptrons, at the precision that torch is set to."""
+"""Matrix products of perceptrons, at the precision of `set_precision`, or that PyTorch is set to."""
 
 from functools import cache
 
@@ -15,7 +15,7 @@ class _Own:
     precision: str | None = None
 
 
-def set_precision(precision: str, device: torch.device) -> None:
+def set_precision(precision: str, device: torch.device, *, stacked: bool = True) -> None:
     """Compute the products of networks here, and PyTorch all others, at a precision from now on.
 
     On a processor that multiplies bfloat16 numbers and has no matrix units (AMX), PyTorch stays at `highest` where that
@@ -24,8 +24,11 @@ def set_precision(precision: str, device: torch.device) -> None:
     Args:
         precision: `highest`, `high` or `medium`.
         device: where the networks compute.
+        stacked: whether they are those here, and not modules of PyTorch.
     """
-    own = precision == "medium" and device.type == "cpu" and multiplies_bfloat16() and not _has_matrix_units()
+    own = (
+        stacked and precision == "medium" and device.type == "cpu" and multiplies_bfloat16() and not _has_matrix_units()
+    )
     _Own.precision = precision if own else None
     torch.set_float32_matmul_precision("highest" if own else precision)
 

@@ -4,6 +4,7 @@ import platform
 import re
 import shutil
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -243,7 +244,7 @@ def _build(
     return run
 
 
-def _compile(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+def _compile(graph: GraphModule, inputs: Sequence[Tensor], *, again: bool = True) -> Callable[..., Any]:
     """Compile a graph for inputs of these shapes.
 
     Raises:
@@ -260,13 +261,23 @@ def _compile(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]
                 deepcopy(graph), list(inputs), options={"cpp_wrapper": on_host}
             )
     except Exception as error:
-        if half_written := _HALF_WRITTEN.search(str(error)):
-            Path(half_written[1]).unlink()
-            return _compile(graph, inputs)
+        if again and _clear_half_written(str(error)):
+            return _compile(graph, inputs, again=False)
         raise RuntimeError(
             f"the update could not be compiled ({_first_line(error)}); --compile off computes it as it is written. "
             f"Programs need a C++ compiler, which is {compiler() or 'not installed'}, and on CUDA devices triton"
         ) from error
+
+
+def _clear_half_written(error: str) -> bool:
+    """Remove the library of PyTorch's cache that an error says is but half a one; return whether there is such."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir  # noqa: PLC0415 - takes long, and only for this
+
+    found = _HALF_WRITTEN.search(error)
+    if found is None or not Path(found[1]).is_relative_to(cache_dir()):
+        return False
+    Path(found[1]).unlink(missing_ok=True)
+    return True
 
 
 def _first_line(error: Exception) -> str:
@@ -275,18 +286,27 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Keep Ctrl-C from the compilers that are started here; this process hears of it when they are done.
+    """Keep Ctrl-C from the compilers that are started here; this process acts on it when they are done.
 
-    One that is ended leaves half a library in PyTorch's cache, which is taken for a whole one ever after.
+    One that is ended leaves half a library in PyTorch's cache, which is taken for a whole one ever after. Only the main
+    thread hears of signals, so that elsewhere nothing is done.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    heard: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in handlers:
+        signal.signal(number, lambda number, _: heard.append(number))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which compilers inherit
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in heard:
+            signal.raise_signal(number)
 
 
 @contextmanager
@@ -312,7 +332,7 @@ def _captured(graph: GraphModule) -> list[Tensor]:
     """Make the tensors that a graph holds its first inputs, and return them: held, they might count as constant."""
     found: dict[str, Tensor] = {}
     nodes = graph.graph.nodes
-    first = next(iter(nodes))
+    first = next(node for node in nodes if node.op != "get_attr")
     inputs: dict[str, Any] = {}
     for node in [node for node in nodes if node.op == "get_attr"]:
         name = str(node.target)

@@ -19,6 +19,7 @@ import logging
 import re
 import shutil
 from collections.abc import Container
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -306,7 +307,8 @@ def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
         save_file(dense, path)
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error), str(path)) from error
-    path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors makes it for the user alone
+    with suppress(PermissionError):  # of file systems without rights
+        path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors makes it for the user alone
     sync_file(path)
 
 

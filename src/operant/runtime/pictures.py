@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from operant.runtime.memory import available, readable
 from operant.state import Part, State, copy_into
 
 BLOCK = 4096
@@ -27,6 +28,7 @@ class Pictures:
         shape: `(C, H, W)` of a picture.
         dtype: of its numbers.
         device: where planes are held.
+        fresh: how many new planes most steps bring: 1, or C.
 
     Attributes:
         first: number of the oldest plane that is held, a multiple of `BLOCK`.
@@ -34,8 +36,8 @@ class Pictures:
         planes: the ring, `[blocks * BLOCK, H, W]`.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-        self.channels, self.device = shape[0], device
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *, fresh: int = 1) -> None:
+        self.channels, self.device, self.fresh = shape[0], device, fresh
         self.first = self.head = 0
         self.planes = torch.empty(0, *shape[1:], dtype=dtype, device=device)
         self._marks: dict[int, object] = {}
@@ -45,11 +47,26 @@ class Pictures:
         """Bytes of one plane."""
         return math.prod(self.planes.shape[1:]) * self.planes.itemsize
 
+    def size(self, steps: int) -> int:
+        """Return how many planes some steps take, and an eighth to spare: every episode brings a picture of its own."""
+        return math.ceil(1.125 * self.fresh * steps)
+
     def reserve(self, planes: int) -> None:
-        """Make the ring large enough for that many planes, with what it holds; it never shrinks."""
+        """Make the ring large enough for that many planes, with what it holds; it never shrinks.
+
+        Raises:
+            ValueError: so many do not fit into what is free.
+        """
         blocks = math.ceil(planes / BLOCK) + 1  # the oldest block may be needed for its last plane alone
         if blocks * BLOCK <= len(self.planes):
             return
+        needed, free = blocks * BLOCK * self.plane_size, available(self.device)
+        if len(self.planes) and free is not None and needed > free:
+            raise ValueError(
+                f"the replay memory holds more pictures than expected, since episodes are short, and needs "
+                f"{readable(needed)} more for a while, but {readable(free)} are available on {self.device}: lower the "
+                "capacity"
+            )
         old, self.planes = self.planes, self.planes.new_empty(blocks * BLOCK, *self.planes.shape[1:])
         for start in range(self.first, self.head, BLOCK):
             place, former = start % len(self.planes), start % len(old)
@@ -123,7 +140,8 @@ class Pictures:
     def state_dict(self) -> State:
         """Return the planes that are held, in blocks that say whether they have changed."""
         starts = range(self.first, self.head, BLOCK)
-        return {"first": self.first, "head": self.head, "segments": {str(start): self._part(start) for start in starts}}
+        places = {"first": self.first, "head": self.head, "fresh": self.fresh}
+        return {**places, "segments": {str(start): self._part(start) for start in starts}}
 
     def _part(self, start: int) -> Part:
         place, full = start % len(self.planes), start + BLOCK <= self.head

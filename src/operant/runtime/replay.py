@@ -100,7 +100,7 @@ class Replay:
         """Take in a rollout and the actions `[T, S, N, ...]` to learn from; the oldest steps make room.
 
         The dummy transition of NEXT_STEP autoreset is nothing to learn from, nor is one with a number that is not
-        finite: such a transition is held as zeros and has weight 0, and a window ends before it.
+        finite: its numbers are held as zeros, it has weight 0, and a window ends before it.
 
         Returns:
             `[S]`, how many of the transitions had a number that is not finite.
@@ -136,7 +136,8 @@ class Replay:
         if not valid.all():
             self._gaps = True
             for name, entry in entries.items():
-                entries[name] = entry.masked_fill(~_like(valid, entry), 0)
+                if entry.dtype != torch.uint8:  # bytes are finite, and pictures are known by what they hold
+                    entries[name] = entry.masked_fill(~_like(valid, entry), 0)
         return (~finite).sum((0, 2)), valid
 
     def _begin(self, entries: Mapping[str, Tensor]) -> None:
@@ -145,22 +146,19 @@ class Replay:
         if obs.dtype != torch.uint8 or obs.dim() < len("TSNCHW"):
             self._allocate(entries)
             return
-        self.pictures = Pictures(obs.shape[3:], obs.dtype, self.device)
-        moved = self.pictures.moved(obs.flatten(1, 2), next_obs.flatten(1, 2))
+        moved = Pictures.moved(obs.flatten(1, 2), next_obs.flatten(1, 2))
+        fresh = 1 if moved.mean() >= 0.5 else obs.shape[3]
+        self.pictures = Pictures(obs.shape[3:], obs.dtype, self.device, fresh=fresh)
         numbers = torch.empty(obs.shape[:4], dtype=torch.int64)
-        new = 1 if moved.mean() >= 0.5 else obs.shape[3]
-        self._allocate({**entries, "obs": numbers, "next_obs": numbers}, planes=new)
+        self._allocate({**entries, "obs": numbers, "next_obs": numbers})
 
-    def _allocate(self, entries: Mapping[str, Tensor], *, planes: float = 0.0) -> None:
-        """Make room for what has the types and shapes of `entries` `[T, S, N, ...]`, and for what is valid: all.
-
-        Args:
-            entries: by name.
-            planes: of pictures, for one transition.
-        """
+    def _allocate(self, entries: Mapping[str, Tensor]) -> None:
+        """Make room for what has the types and shapes of `entries` `[T, S, N, ...]`, and for what is valid: all."""
         shape = (self.length, self.seeds, self.rows)
+        planes = 0 if self.pictures is None else self.pictures.size(math.prod(shape))
         size = 1 + sum(math.prod(entry.shape[3:]) * entry.itemsize for entry in entries.values())
-        self._require_room(size if self.pictures is None else size + planes * self.pictures.plane_size)
+        bytes_of_planes = 0 if self.pictures is None else planes * self.pictures.plane_size
+        self._require_room(size + bytes_of_planes / math.prod(shape))
         self.fields = {
             name: torch.zeros(*shape, *entry.shape[3:], dtype=entry.dtype, device=self.device)
             for name, entry in entries.items()
@@ -169,7 +167,7 @@ class Replay:
         self._flat = {name: field.flatten(0, 2) for name, field in self.fields.items()}
         self._arrays = {name: _array(field) for name, field in self.fields.items()}
         if self.pictures is not None:
-            self.pictures.reserve(math.ceil(planes * math.prod(shape)))
+            self.pictures.reserve(planes)
 
     def _require_room(self, size: float) -> None:
         """Refuse what does not fit, `size` bytes a transition: the system hands out pages only as they fill up."""
@@ -318,12 +316,12 @@ class Replay:
         if segments and pictures is not None:
             planes = next(iter(pictures["segments"].values()))["planes"]
             channels = segments[0]["obs"].shape[3]
-            self.pictures = Pictures((channels, *planes.shape[1:]), planes.dtype, self.device)
-            held = self.size * self.seeds
-            self._allocate(segments[0], planes=(pictures["head"] - pictures["first"]) / held)
-            self.pictures.load_state_dict(pictures)
-        elif segments:
+            shape = (channels, *planes.shape[1:])
+            self.pictures = Pictures(shape, planes.dtype, self.device, fresh=pictures["fresh"])
+        if segments:
             self._allocate(segments[0])
+        if self.pictures is not None and pictures is not None:
+            self.pictures.load_state_dict(pictures)
         for start, segment in zip(range(0, self.filled, SEGMENT), segments, strict=True):
             for name, saved in segment.items():
                 copy_into(self.fields[name][start : min(start + SEGMENT, self.filled)], saved, f"replay.{name}")

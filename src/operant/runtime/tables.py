@@ -57,8 +57,8 @@ def from_table(kind: type[C], table: Mapping[str, Any], *, base: C | None = None
             raise ValueError(f"{where}.{key}: there is no such key{did_you_mean(key, fields)}")
     values: dict[str, Any] = {} if base is None else {name: getattr(base, name) for name in fields}
     hints = get_type_hints(kind)
-    for name, given in table.items():
-        inner, value = values.get(name), _plain(given)
+    for name, value in table.items():
+        inner = values.get(name)
         if dataclasses.is_dataclass(inner) and not isinstance(inner, type) and _is_table(value):
             values[name] = from_table(type(inner), value, base=inner, where=f"{where}.{name}")
         else:
@@ -114,7 +114,7 @@ def _plain(value: Any) -> Any:
 
 
 def _decode(hint: Any, value: Any, where: str) -> Any:
-    origin = get_origin(hint)
+    origin, value = get_origin(hint), _plain(value)
     if origin is Union or origin is types.UnionType:
         return _decode_union(get_args(hint), value, where)
     if origin is Literal:

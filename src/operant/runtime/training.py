@@ -292,8 +292,7 @@ class _Session(Generic[L]):
             "time/seconds": self.files.seconds_before + seconds,
             "time/steps_per_second": self._rate(*self._recorded),
         }
-        self._drops.check(reports, consumed - self._recorded[0])
-        self._recorded = (consumed, seconds)
+        steps, self._recorded = consumed - self._recorded[0], (consumed, seconds)
         self.files.record(own | {name: value for name, value in metrics.items() if name not in own})
         returns = np.atleast_1d(next((metrics[name] for name in EPISODE_RETURNS if name in metrics), math.nan))
         returns = returns[np.isfinite(returns)]
@@ -301,6 +300,7 @@ class _Session(Generic[L]):
             self._return = float(returns.mean()), float(returns.std())
         self.shown.show(self._report())
         self._guard.check(reports)
+        self._drops.check(reports, steps)
 
     def _rate(self, consumed: int, seconds: float) -> float:
         """Return the budget units a second, all seeds together, since a moment of this session."""

@@ -22,6 +22,8 @@ DROPPED = "health/dropped_transitions"
 """Name of the metric that counts transitions with a number that is not finite."""
 
 _ENOUGH, _TOO_MANY = 100, 1000
+_NEARLY_ALL = 0.9
+"""The rest may be the dummy steps of environments that reset themselves, which are not dropped."""
 
 
 class Window:
@@ -94,7 +96,7 @@ class Guard:
 class DropWatch:
     """Warns, once, of a seed that learns from less than half of its transitions, as the others are not finite.
 
-    A seed that can learn from none of a thousand in a row ends training.
+    A seed that can learn from hardly any of a thousand in a row ends training.
     """
 
     def __init__(self) -> None:
@@ -112,13 +114,13 @@ class DropWatch:
         if DROPPED not in reports or not steps:
             return
         dropped = reports[DROPPED].sum(axis=0)
-        self._lost = np.where(dropped >= steps, self._lost + steps, 0)
+        self._lost = np.where(dropped > _NEARLY_ALL * steps, self._lost + steps, 0)
         if self._lost.max() >= _TOO_MANY:
             seed = int(self._lost.argmax())
             raise NonFiniteError(
-                f"none of the last {int(self._lost[seed])} transitions of seed {seed} (counted from 0) has a reward "
-                f"and observations that are finite, so that nothing is learned ({DROPPED}): look for the mistake in "
-                "the environment"
+                f"hardly any of the last {int(self._lost[seed])} transitions of seed {seed} (counted from 0) has a "
+                f"reward and observations that are finite, so that nothing is learned ({DROPPED}): look for the "
+                "mistake in the environment"
             )
         if self._warned:
             return
