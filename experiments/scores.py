@@ -53,18 +53,21 @@ ON_POLICY: dict[str, int] = dict(
 LONG = {**ON_POLICY, "CartPole-v1": 500_000}
 REPLAYED: dict[str, int] = dict(zip(DISCRETE, (100_000, 100_000, 120_000, 100_000), strict=True))
 ACTOR_CRITIC: dict[str, int] = dict(zip(CONTINUOUS, (20_000, 100_000, 100_000), strict=True))
+WIDE = ("sac", "td3", "ddpg")
+"""Actor-critics whose hours are in products of wide matrices."""
+
 BUDGETS: dict[str, dict[str, int]] = {
     **dict.fromkeys(("ppo", "ppo-penalty", "trpo", "npg"), ON_POLICY),
     **dict.fromkeys(("a2c", "reinforce", "reinforce-to-go", "reinforce-baseline", "vpg", "a3c", "actor-critic"), LONG),
     "recurrent-ppo": ON_POLICY,
     **dict.fromkeys(("dqn", "double-dqn", "dueling-dqn", "prioritised-dqn"), REPLAYED),
     "sac-discrete": {**REPLAYED, "CartPole-v1": 50_000},
-    **dict.fromkeys(("sac", "td3", "ddpg"), ACTOR_CRITIC),
+    **dict.fromkeys(WIDE, ACTOR_CRITIC),
 }
 """Environment steps a seed, by algorithm and task."""
 
-MEDIUM = {(name, task) for name in ("sac", "td3", "ddpg") for task in ("HalfCheetah-v5", "Hopper-v5")}
-"""Cells whose hours are in wide matrix products: these are taken at medium precision (see `precision.py`)."""
+MEDIUM = {(name, task) for name in WIDE for task in ("HalfCheetah-v5", "Hopper-v5")}
+"""Cells whose matrix products are taken at medium precision (see `precision.py`)."""
 
 ELSEWHERE = ("acrobot", "cartpole", "dqn", "off_policy", "pendulum", "policy_gradient", "trpo")
 """Experiments that hold some of these runs already."""
