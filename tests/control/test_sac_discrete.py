@@ -189,9 +189,9 @@ def test_continuous_actions_are_refused_with_what_supports_them():
         learner("Pendulum-v1")
 
 
-def test_observations_that_are_no_box_are_refused():
-    with pytest.raises(ValueError, match="sac-discrete needs observations of Box"):
-        learner(type("Odd", (Probe,), {"observation_space": gymnasium.spaces.Discrete(3)}))
+def test_observations_that_are_no_numbers_are_refused():
+    with pytest.raises(ValueError, match="sac-discrete cannot look at the observations of"):
+        learner(type("Odd", (Probe,), {"observation_space": gymnasium.spaces.Text(3)}))
 
 
 def test_pictures_and_masks_are_refused_with_what_takes_them():

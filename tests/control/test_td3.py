@@ -202,9 +202,9 @@ def test_unbounded_actions_are_refused():
         learner(type("Odd", (Aimed,), {"action_space": space}))
 
 
-def test_observations_that_are_no_box_are_refused():
-    spaces = {"observation_space": gymnasium.spaces.Discrete(3), "action_space": Aimed.action_space}
-    with pytest.raises(ValueError, match="td3 needs observations of Box"):
+def test_observations_that_are_no_numbers_are_refused():
+    spaces = {"observation_space": gymnasium.spaces.Text(3), "action_space": Aimed.action_space}
+    with pytest.raises(ValueError, match="td3 cannot look at the observations of"):
         learner(type("Odd", (Probe,), spaces))
 
 
