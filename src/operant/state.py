@@ -93,13 +93,9 @@ def clone(state: Any) -> Any:
     if isinstance(state, Tensor):
         return state.detach().clone()
     if isinstance(state, Part):
-        return Part({key: _cloned_to_cpu(value) for key, value in state.items()}, mark=state.mark)
+        return Part({key: value.detach().to("cpu", copy=True) for key, value in state.items()}, mark=state.mark)
     if isinstance(state, Mapping):
         return {key: clone(value) for key, value in state.items()}
     if isinstance(state, list | tuple):
         return [clone(value) for value in state]
     return state
-
-
-def _cloned_to_cpu(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone() if tensor.device.type == "cpu" else tensor.detach().cpu()

@@ -14,12 +14,12 @@ from operant.nets import Activation, Ensemble, StackedAdam, outgrows_cache
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.replay import Transitions
-from operant.runtime.window import DROPPED
+from operant.runtime.window import DROPPED, EPISODES
 from operant.state import State, clone, copy_into, generator_state, set_generator_state
 
 Descent = tuple[Mapping[str, Tensor], dict[str, Tensor]]
 """Gradients `[S, P]` of the parameters of some names, and what there is to report."""
-RETURN, LENGTH, EPISODES = "rollout/episode_return", "rollout/episode_length", "rollout/episodes"
+RETURN, LENGTH = "rollout/episode_return", "rollout/episode_length"
 
 
 def alternate(

@@ -79,8 +79,10 @@ class Pictures:
 
     def forget(self, below: int) -> None:
         """Give up the planes with numbers less than this."""
-        self.first = below // BLOCK * BLOCK
-        self._marks = {start: mark for start, mark in self._marks.items() if start >= self.first}
+        first = below // BLOCK * BLOCK
+        if first > self.first:
+            self.first = first
+            self._marks = {start: mark for start, mark in self._marks.items() if start >= first}
 
     @staticmethod
     def moved(seen: Tensor, successors: Tensor) -> np.ndarray:
