@@ -194,6 +194,48 @@ def test_a_loaded_run_is_what_was_trained(tmp_path):
     assert loaded.evaluate(2, backend="gymnasium").episodes == 2
 
 
+class Aiming(gymnasium.Env):
+    """Pays for actions close to an array that is seen; those that a mask forbids are an error."""
+
+    def __init__(self, actions):
+        self.action_space = actions
+        seen = {"aim": gymnasium.spaces.Box(-1.0, 1.0, actions.shape)}
+        if isinstance(actions, gymnasium.spaces.MultiDiscrete):
+            seen["action_mask"] = gymnasium.spaces.MultiBinary(int(actions.nvec.sum()))
+        self.observation_space = gymnasium.spaces.Dict(seen)
+
+    def look(self):
+        obs = {"aim": self.np_random.uniform(-1.0, 1.0, self.action_space.shape).astype(np.float32)}
+        if "action_mask" in self.observation_space.spaces:
+            self.mask = np.ones(5, np.int8)
+            self.mask[2 + self.np_random.integers(3)] = 0
+            obs["action_mask"] = self.mask
+        return obs
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.obs, self.steps = self.look(), 0
+        return self.obs, {}
+
+    def step(self, action):
+        assert "action_mask" not in self.obs or (self.mask[[action[0], 3 + action[1]]] == 1).all()
+        assert np.shape(action) == self.action_space.shape
+        reward = -float(np.square(action - self.obs["aim"]).sum())
+        self.obs, self.steps = self.look(), self.steps + 1
+        return self.obs, reward, self.steps == 5, False, {}
+
+
+@pytest.fixture
+def aiming():
+    dials = gymnasium.spaces.MultiDiscrete([2, 3], start=[0, -1])
+    made = {"OperantTestDials-v0": dials, "OperantTestLevers-v0": gymnasium.spaces.Box(-2.0, 2.0, (2, 2))}
+    for name, actions in made.items():
+        gymnasium.register(name, Aiming, kwargs={"actions": actions})
+    yield
+    for name in made:
+        gymnasium.registry.pop(name)
+
+
 def played(trained, **options):
     """Return the score of an episode of ``predict`` in the environment that an evaluation begins with."""
     env = gymnasium.make(trained.run.settings.task)
@@ -215,11 +257,13 @@ def played(trained, **options):
         ("ppo", "CartPole-v1", {**SMALL, "normalise_observations": True}),
         ("ppo", "Pendulum-v1", SMALL),
         ("recurrent-ppo", "operant/HiddenCartPole-v0", {"environments": 2, "steps": 16, "minibatches": 2, "memory": 8}),
+        ("ppo", "OperantTestDials-v0", SMALL),
+        ("sac", "OperantTestLevers-v0", {"warmup": 64, "hidden": (8,)}),
         ("dqn", "CartPole-v1", {"warmup": 64, "hidden": (8,)}),
         ("q-learning", "Blackjack-v1", {}),
     ],
 )
-def test_a_run_acts_in_gymnasium_as_it_is_evaluated(tmp_path, algorithm, task, values):
+def test_a_run_acts_in_gymnasium_as_it_is_evaluated(tmp_path, aiming, algorithm, task, values):
     quick = {**QUICK, "evaluate_every": 10_000}
     for name in SMALL:
         del quick[name]

@@ -30,7 +30,7 @@ def test_what_is_said_of_an_algorithm_is_complete(algorithm):
         if field.type is str or field.type == "str":
             assert getattr(algorithm, field.name).strip(), field.name
     assert algorithm.actions
-    assert set(algorithm.actions) <= {"discrete", "continuous"}
+    assert set(algorithm.actions) <= {"discrete", "multi-discrete", "continuous"}
     assert algorithm.model in ("none", "known", "learned")
     assert algorithm.idea.endswith(".")
 
@@ -60,7 +60,7 @@ def test_a_far_miss_lists_what_there_is():
 
 
 def test_algorithms_are_found_by_the_actions_they_choose():
-    for kind in ("discrete", "continuous"):
+    for kind in ("discrete", "multi-discrete", "continuous"):
         found = [catalog.supporting(kind, observations) for observations in ("none", "finite", "continuous", "text")]
         expected = [algorithm.name for algorithm in catalog.ALGORITHMS if kind in algorithm.actions]
         assert sorted(name for names in found for name in names) == sorted(expected)

@@ -163,6 +163,27 @@ class Matched(Probe):
         return Solution(torch.tensor([[1.0], [-1.0]]), torch.ones(2), torch.tensor([1, 0]))
 
 
+class Several(Probe):
+    """Two choices make an action, and what is best of each depends on what is seen: is each of them learned?"""
+
+    action_space = gymnasium.spaces.MultiDiscrete([2, 3])
+
+    def observe(self) -> Tensor:
+        return self.sign
+
+    def reward(self, actions: Tensor) -> Tensor:
+        return (actions == self._best(self.sign)).float().mean(1)
+
+    @staticmethod
+    def _best(sign: Tensor) -> Tensor:
+        return torch.stack((sign > 0, 2 * (sign > 0)), dim=1).long()
+
+    @classmethod
+    def solution(cls, gamma: float) -> Solution:
+        obs = torch.tensor([[1.0], [-1.0]])
+        return Solution(obs, torch.ones(2), cls._best(obs[:, 0]))
+
+
 class Aimed(Probe):
     """The best action is a number that depends on what is seen; the action space is not [-1, 1]."""
 
@@ -239,8 +260,10 @@ PROBES: tuple[type[Probe], ...] = (
     Delayed,
     Chosen,
     Matched,
+    Several,
     Aimed,
     Lasting,
     Endless,
     Pendular,
 )
+DISCRETE_PROBES = [probe for probe in PROBES if isinstance(probe.action_space, gymnasium.spaces.Discrete)]

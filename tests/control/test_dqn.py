@@ -6,7 +6,7 @@ import torch
 
 from control.learners import build
 from control.off_policy import Named
-from control.probes import PROBES, Aimed, Constant, Endless, Probe
+from control.probes import DISCRETE_PROBES, Aimed, Constant, Endless, Probe
 from operant import configure, ops
 from operant.control.dqn import DQN, DQNConfig
 from operant.control.presets import DQN_ATARI, DQN_CATCH
@@ -51,7 +51,7 @@ def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", 
 @pytest.mark.parametrize(
     "variant", [{}, {"double": True, "dueling": True, "n": 2, "priority": 0.6}], ids=["plain", "all"]
 )
-@pytest.mark.parametrize("probe", [probe for probe in PROBES if probe is not Aimed], ids=lambda probe: probe.__name__)
+@pytest.mark.parametrize("probe", DISCRETE_PROBES, ids=lambda probe: probe.__name__)
 def test_probes_are_solved(probe, variant):
     gamma, budget = 0.5, 1200
     config = {"train_every": 32, "updates": 16, "batch": 32, "capacity": 2000, "warmup": 64, "sync": 8, "hidden": (16,)}

@@ -15,7 +15,7 @@ from control.learners import (
     next_step,
     poison,
 )
-from control.probes import Aimed, Lasting, Matched, Observed, Pendular, Probe, Solution
+from control.probes import Aimed, Lasting, Matched, Observed, Pendular, Probe, Several, Solution
 from operant import ops
 from operant.control.recurrent_ppo import RecurrentPPO, RecurrentPPOConfig
 from operant.nets import Pass
@@ -96,7 +96,9 @@ def train(probe, iterations, **config):
     return ppo
 
 
-@pytest.mark.parametrize("probe", [Observed, Matched, Aimed, Lasting, Pendular], ids=lambda probe: probe.__name__)
+@pytest.mark.parametrize(
+    "probe", [Observed, Matched, Several, Aimed, Lasting, Pendular], ids=lambda probe: probe.__name__
+)
 def test_probes_are_solved(probe):
     gamma = 0.5
     ppo = train(probe, 80 if probe is Aimed else 50, gamma=gamma)
@@ -373,9 +375,10 @@ def test_pictures_are_refused():
 
 
 def test_spaces_that_do_not_suit_are_refused():
-    probe = type("Odd", (Probe,), {"action_space": gymnasium.spaces.MultiDiscrete([2, 2])})
+    probe = type("Odd", (Probe,), {"action_space": gymnasium.spaces.MultiBinary(2)})
     with pytest.raises(
-        ValueError, match=r"recurrent-ppo needs actions of Discrete or a .* Box of float, but those of Odd are Multi"
+        ValueError,
+        match=r"recurrent-ppo needs actions of Discrete or MultiDiscrete or a Box of float, but those of Odd are Multi",
     ):
         learner(probe)
 

@@ -17,7 +17,7 @@ from control.learners import (
     next_step,
     poison,
 )
-from control.probes import Aimed, Chosen, Delayed, Endless, Lasting, Matched, Pendular, Probe
+from control.probes import Aimed, Chosen, Delayed, Endless, Lasting, Matched, Pendular, Probe, Several
 from operant import catalog, ops
 from operant.control.reinforce import PRESETS, PSI, Evidence, Reinforce, ReinforceConfig
 from operant.runtime.checkpoints import NonFiniteError
@@ -298,6 +298,10 @@ def test_continuous_actions_are_learned():
     solve(Aimed, 300, psi="baseline")
 
 
+def test_several_choices_at_once_are_learned():
+    solve(Several, 300, psi="baseline")
+
+
 @pytest.mark.parametrize("target", ["monte-carlo", "bootstrap"])
 @pytest.mark.parametrize("probe", [Delayed, Lasting, Endless, Pendular], ids=lambda probe: probe.__name__)
 def test_values_are_learned(probe, target):
@@ -421,16 +425,17 @@ def test_invalid_transitions_take_no_part():
 
 
 def test_action_spaces_without_a_head_are_refused():
-    probe = type("Odd", (Probe,), {"action_space": gymnasium.spaces.MultiDiscrete([2, 2])})
+    probe = type("Odd", (Probe,), {"action_space": gymnasium.spaces.MultiBinary(2)})
     with pytest.raises(
-        ValueError, match=r"reinforce needs actions of Discrete or a .* Box of float, but those of Odd are Multi"
+        ValueError,
+        match=r"reinforce needs actions of Discrete or MultiDiscrete or a Box of float, but those of Odd are Multi",
     ):
         learner(probe)
 
 
 @pytest.mark.parametrize("psi", ["q", "advantage"])
 def test_a_value_for_each_action_needs_finitely_many(psi):
-    with pytest.raises(ValueError, match=f"psi='{psi}' needs a value for each of finitely many actions.*'baseline'"):
+    with pytest.raises(ValueError, match=f"psi='{psi}' needs a value for each action of a Discrete.*'baseline'"):
         learner(Aimed, psi=psi)
 
 

@@ -16,7 +16,7 @@ from control.off_policy import (
     assert_pictures_and_masks_are_refused,
     assert_seeds_learn_the_same_in_any_company,
 )
-from control.probes import PROBES, Aimed, Endless, Probe
+from control.probes import DISCRETE_PROBES, Endless, Probe
 from operant import catalog
 from operant.control.sac_discrete import PRESETS, DiscreteSAC, DiscreteSACConfig
 from operant.envs import make
@@ -31,7 +31,7 @@ def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", 
 # What it learns
 
 
-@pytest.mark.parametrize("probe", [probe for probe in PROBES if probe is not Aimed], ids=lambda probe: probe.__name__)
+@pytest.mark.parametrize("probe", DISCRETE_PROBES, ids=lambda probe: probe.__name__)
 def test_probes_are_solved(probe):
     # Where all that is seen is 0, only the last bias learns, by no more than the learning rate a step.
     learning_rate = 3e-2 if probe is Endless else 1e-2
@@ -52,7 +52,7 @@ def test_entropy_is_worth_the_temperature():
 
 
 def test_the_temperature_makes_the_entropy_meet_its_target():
-    probe = next(probe for probe in PROBES if probe.__name__ == "Chosen")
+    probe = next(probe for probe in DISCRETE_PROBES if probe.__name__ == "Chosen")
     sac = learner(probe, target_entropy=0.5, gamma=0.0, learning_rate=1e-2)
     entropies = [sac.iterate()["policy/entropy"] for _ in range(150)]
     torch.testing.assert_close(torch.stack(entropies[-40:]).mean(0), torch.full((2,), 0.5 * log(2)), atol=0.1, rtol=0)

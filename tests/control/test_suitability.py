@@ -28,6 +28,7 @@ SEEN = {
     "masked": spaces.Dict(seen=spaces.Box(-1, 1, (2,)), action_mask=spaces.MultiBinary(2)),
     "masked and finite": spaces.Dict(name=spaces.Discrete(2), action_mask=spaces.MultiBinary(2)),
     "wrongly masked": spaces.Dict(name=spaces.Discrete(2), action_mask=spaces.MultiBinary(5)),
+    "four masked": spaces.Dict(seen=spaces.Box(-1, 1, (2,)), action_mask=spaces.MultiBinary(4)),
     "mask alone": spaces.Dict(action_mask=spaces.MultiBinary(2)),
     "dictionary with picture": spaces.Dict(seen=BYTES, name=spaces.Discrete(2)),
 }
@@ -40,7 +41,9 @@ ACTIONS = {
     "integers": spaces.Box(0, 9, (2,), np.int64),
     "number": spaces.Box(-1, 1, ()),
     "matrix": spaces.Box(-1, 1, (2, 2)),
-    "several": spaces.MultiDiscrete([2, 2]),
+    "several": spaces.MultiDiscrete([2, 2], start=[0, 1]),
+    "square": spaces.MultiDiscrete([[2], [3]]),
+    "bits": spaces.MultiBinary(2),
 }
 LEARNERS = [entry for entry in catalog.TABULAR + catalog.CONTROL if entry.family != "bandit"]
 QUICK = {"hidden": (4,), "capacity": 100, "minibatches": 1, "value_minibatches": 1, "environments": 1, "steps": 4}
@@ -113,10 +116,17 @@ def test_what_is_advised_can_be_constructed_and_what_refuses_is_not_advised(task
             "sac",
             "dictionary",
             "discrete",
-            r"needs actions of a one-dimensional Box of float, .* Discrete\(2\); .* ppo,",
+            r"needs actions of a Box of float, .* Discrete\(2\); .* ppo,",
         ),
-        ("dueling-dqn", "vector", "integers", "needs actions of Discrete, .*; turn them into Discrete or .*Action$"),
-        ("vpg", "vector", "number", "needs actions of Discrete or a one-dimensional Box of float, .*TransformAction$"),
+        ("dueling-dqn", "vector", "integers", "needs actions of Discrete, .*; turn them into Discrete, .*Action$"),
+        (
+            "vpg",
+            "vector",
+            "integers",
+            "needs actions of Discrete or MultiDiscrete or a Box of float, .*; turn them .*TransformAction$",
+        ),
+        ("dqn", "vector", "bits", r"needs actions of Discrete, but those of .* MultiDiscrete\(\[2 2\]\); .* ppo,"),
+        ("a2c", "masked", "bits", "cannot look at the observations of .*: .* each of 4 alternatives of 2 choices"),
         (
             "ddpg",
             "vector",

@@ -191,7 +191,7 @@ def test_one_bad_reward_harms_nobody_else():
 def test_discrete_actions_are_refused_with_what_supports_them():
     with pytest.raises(
         ValueError,
-        match=r"td3 needs actions of a one-dimensional Box of float, .* CartPole-v1 are Discrete\(2\).* ppo,",
+        match=r"td3 needs actions of a Box of float, .* CartPole-v1 are Discrete\(2\).* ppo,",
     ):
         learner("CartPole-v1")
 

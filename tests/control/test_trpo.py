@@ -431,12 +431,12 @@ def test_actions_that_a_mask_forbids_are_never_taken():
 # What it refuses
 
 
-@pytest.mark.parametrize("space", [gymnasium.spaces.MultiDiscrete([2, 2]), gymnasium.spaces.MultiBinary(2)], ids=str)
-def test_action_spaces_without_a_head_are_refused(space):
+def test_action_spaces_without_a_head_are_refused():
     with pytest.raises(
-        ValueError, match=r"trpo needs actions of Discrete or a .* Box of float, but those of Odd are Multi"
+        ValueError,
+        match=r"trpo needs actions of Discrete or MultiDiscrete or a Box of float, but those of Odd are Multi",
     ):
-        learner(type("Odd", (Probe,), {"action_space": space}))
+        learner(type("Odd", (Probe,), {"action_space": gymnasium.spaces.MultiBinary(2)}))
 
 
 def test_pictures_are_refused():

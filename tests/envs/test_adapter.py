@@ -249,6 +249,51 @@ def test_a_row_plays_by_the_rules_while_it_waits():
         assert torch.equal(resumed["action_mask"], obs["action_mask"])
 
 
+class Particular(gymnasium.Env):
+    """Takes nothing but members of its action space, and shows the last one."""
+
+    def __init__(self, actions):
+        self.action_space = actions
+        self.observation_space = spaces.Box(-9.0, 9.0, actions.shape)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(np.asarray(action)), action
+        self.steps += 1
+        return np.asarray(action, np.float32), 0.0, self.steps == 3, False, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "actions"),
+    [
+        (spaces.Discrete(3, start=-1), [[2], [0]]),
+        (spaces.MultiDiscrete([[2], [3]], start=[[4], [5]]), [[1, 2], [0, 1]]),
+        (spaces.MultiBinary((1, 2)), [[0, 1], [1, 1]]),
+        (spaces.Box(-1.0, 1.0, (2, 2)), [[0.1, 0.2, 0.3, 0.4], [-1.0, 1.0, 0.5, 0.0]]),
+        (spaces.Box(-1.0, 1.0, (), np.float64), [[0.25], [-0.5]]),
+    ],
+    ids=str,
+)
+def test_actions_of_any_shape_are_written_and_played_again(space, actions):
+    def particular():
+        vector = SyncVectorEnv([lambda: Particular(space)] * 2, autoreset_mode=AutoresetMode.DISABLED)
+        return GymnasiumEnv(vector, [1, 2])
+
+    env, again = particular(), particular()
+    tensor = torch.tensor(actions)
+    tensor = tensor if env.action_space.shape else tensor.squeeze(1)
+    assert torch.equal(env.reset(), again.load_state_dict(env.state_dict()))
+    for _ in range(4):
+        step = env.step(tensor)
+        assert torch.equal(again.load_state_dict(env.state_dict()), step.obs)
+    first = torch.tensor(getattr(space, "start", 0)).flatten()
+    assert torch.equal(step.final_obs.reshape(2, -1), (torch.tensor(actions) + first).float())
+
+
 def test_an_environment_that_is_not_deterministic_is_found_out():
     env = walks(SyncVectorEnv, forgetful=True)
     env.reset()

@@ -112,6 +112,13 @@ def test_a_mask_that_does_not_fit_the_actions_is_refused(mask):
         Features.of(spaces.Dict(a=box(2), action_mask=mask), ACTIONS)
 
 
+def test_several_choices_are_masked_in_a_row():
+    several, mask = spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(5)
+    assert Features.of(spaces.Dict(a=box(2), action_mask=mask), several).masked == 5
+    with pytest.raises(ValueError, match="one entry for each of 5 alternatives of 2 choices in a row, got MultiBinary"):
+        Features.of(spaces.Dict(a=box(2), action_mask=spaces.MultiBinary(2)), several)
+
+
 def test_a_mask_of_continuous_actions_is_refused():
     with pytest.raises(ValueError, match="'action_mask' can only mask discrete actions, but they are Box"):
         Features.of(spaces.Dict(a=box(2), action_mask=spaces.MultiBinary(3)), spaces.Box(-1, 1, (3,)))

@@ -3,7 +3,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from operant.envs.spaces import ActionFormat, ObservationFormat, members
+from operant.envs.spaces import ActionFormat, GymnasiumActions, ObservationFormat, members
 
 CPU = torch.device("cpu")
 
@@ -20,6 +20,63 @@ CPU = torch.device("cpu")
 )
 def test_action_format(space, expected):
     assert ActionFormat.of(space, 2) == expected
+
+
+@pytest.mark.parametrize(
+    ("space", "seen"),
+    [
+        (spaces.Discrete(3, start=-4), spaces.Discrete(3)),
+        (spaces.MultiDiscrete([2, 3], start=[7, -1]), spaces.MultiDiscrete([2, 3])),
+        (spaces.MultiDiscrete([[2, 3], [4, 5]], dtype=np.int32), spaces.MultiDiscrete([2, 3, 4, 5])),
+        (spaces.MultiBinary(3), spaces.MultiDiscrete([2, 2, 2])),
+        (spaces.MultiBinary((2, 2)), spaces.MultiDiscrete([2, 2, 2, 2])),
+        (spaces.Box(-1, 1, ()), spaces.Box(-1, 1, (1,))),
+        (
+            spaces.Box(-np.eye(2), np.eye(2), dtype=np.float64),
+            spaces.Box(-np.eye(2).ravel(), np.eye(2).ravel(), dtype=np.float64),
+        ),
+        (spaces.Box(0, 9, (2, 2), np.int64), spaces.Box(0, 9, (2, 2), np.int64)),
+        (spaces.Text(3), spaces.Text(3)),
+    ],
+    ids=str,
+)
+def test_learners_see_actions_of_one_axis_that_count_from_0(space, seen):
+    assert GymnasiumActions.of(space).space == seen
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "expected"),
+    [
+        (spaces.Discrete(3, start=-4), 2, -2),
+        (spaces.MultiDiscrete([2, 3], start=[7, -1]), [1, 0], [8, -1]),
+        (spaces.MultiDiscrete([[2, 3], [4, 5]], dtype=np.int32), [0, 1, 2, 3], [[0, 1], [2, 3]]),
+        (spaces.MultiBinary((2, 2)), [0, 1, 1, 0], [[0, 1], [1, 0]]),
+        (spaces.Box(-1, 1, ()), [0.5], 0.5),
+        (spaces.Box(-9.0, 9.0, (2, 2), np.float64), [1.0, 2.0, 3.0, 4.0], [[1, 2], [3, 4]]),
+    ],
+    ids=str,
+)
+def test_what_learners_do_becomes_members_of_the_space(space, action, expected):
+    kind = np.float32 if isinstance(space, spaces.Box) else np.int64
+    written = GymnasiumActions.of(space).write(np.array([action, action], kind))
+    assert written.dtype == space.dtype
+    assert written.tolist() == [expected] * 2
+    assert all(np.asarray(row) in space for row in written)
+
+
+@pytest.mark.parametrize(
+    ("space", "mask", "expected"),
+    [
+        (spaces.Discrete(3, start=5), [0, 0, 1], 7),
+        (spaces.MultiDiscrete([2, 3], start=[0, 5]), [0, 1, 0, 1, 1], [1, 6]),
+        (spaces.MultiBinary(2), [1, 0, 0, 1], [0, 1]),
+    ],
+    ids=str,
+)
+def test_the_first_action_that_a_mask_allows(space, mask, expected):
+    actions = GymnasiumActions.of(space).allowed(np.array([mask, np.ones_like(mask)], np.int8))
+    assert actions[0].tolist() == expected
+    assert all(row in space for row in actions)
 
 
 @pytest.mark.parametrize(

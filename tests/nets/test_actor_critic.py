@@ -232,6 +232,17 @@ def test_pictures_go_through_convolutions(shared, seeds):
     torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
 
 
+def test_each_of_several_choices_has_a_mask_of_its_own():
+    head = head_for(spaces.MultiDiscrete([2, 3]), log_std=0.0, device=torch.device("cpu"))
+    shape = ActorCritic(D + 5, head, Spec(hidden=(5,), activation="tanh", shared=True), masked=5)
+    mask = torch.tensor([[1, 0, 0, 1, 1], [0, 0, 1, 0, 0], [1, 1, 0, 0, 0]]).expand(2, 3, 5)
+    obs = torch.cat((torch.randn(2, 3, D, generator=rng(5)), mask), dim=-1)
+    outputs = shape.bind(random_parameters(shape, 2)).policy(obs)
+    allowed = torch.tensor([[1, 0, 0, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
+    assert torch.equal(outputs.isfinite(), allowed.expand(2, 3, 5))
+    assert head.entropy(outputs, torch.zeros(2, 0)).isfinite().all()
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_mask_at_the_end_of_an_observation_excludes_actions_and_is_not_seen(shared):
     head = head_for(SPACES["discrete"], log_std=0.0, device=torch.device("cpu"))

@@ -5,7 +5,7 @@ from gymnasium import spaces
 from scipy import stats
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from operant.nets import CategoricalHead, GaussianHead, head_for
+from operant.nets import CategoricalHead, GaussianHead, MultiCategoricalHead, head_for
 from operant.ops import fisher_vector_product
 
 CPU = torch.device("cpu")
@@ -36,6 +36,44 @@ def test_categorical_matches_torch():
     assert torch.equal(head.mode(logits, NO_PARAMETERS), expected.mode)
 
 
+CHOICES = spaces.MultiDiscrete([2, 4, 3])
+
+
+def test_several_choices_are_independent_categorical_ones():
+    head = MultiCategoricalHead(CHOICES)
+    assert (head.outputs, head.free, head.choices) == (9, 0, [2, 4, 3])
+    logits, old = (3 * torch.randn(2, 5, 9, generator=rng(seed)) for seed in range(2))
+    actions = torch.stack([torch.randint(0, int(n), (2, 5), generator=rng(2)) for n in CHOICES.nvec], dim=-1)
+    each = [Categorical(logits=part) for part in logits.split([2, 4, 3], dim=-1)]
+    before = [Categorical(logits=part) for part in old.split([2, 4, 3], dim=-1)]
+    log_prob = sum(one.log_prob(chosen) for one, chosen in zip(each, actions.unbind(-1), strict=True))
+    torch.testing.assert_close(head.log_prob(logits, NO_PARAMETERS, actions), log_prob)
+    torch.testing.assert_close(head.entropy(logits, NO_PARAMETERS), sum(one.entropy() for one in each))
+    kl = sum(kl_divergence(was, one) for was, one in zip(before, each, strict=True))
+    torch.testing.assert_close(head.kl(old, NO_PARAMETERS, logits, NO_PARAMETERS), kl)
+    assert torch.equal(head.mode(logits, NO_PARAMETERS), torch.stack([one.mode for one in each], dim=-1))
+    assert torch.equal(head.to_env(actions), actions)
+
+
+def test_probabilities_of_all_joint_choices_sum_to_1():
+    head = MultiCategoricalHead(CHOICES)
+    actions = torch.cartesian_prod(*(torch.arange(int(n)) for n in CHOICES.nvec)).unsqueeze(0)
+    logits = 3 * torch.randn(1, 1, 9, generator=rng()).expand(1, len(actions[0]), 9)
+    torch.testing.assert_close(head.log_prob(logits, NO_PARAMETERS, actions).exp().sum(), torch.tensor(1.0))
+
+
+def test_samples_of_several_choices_have_the_joint_probabilities():
+    head = MultiCategoricalHead(spaces.MultiDiscrete([2, 3]))
+    logits = torch.tensor([[[0.0, 1.0, 2.0, 0.0, -1.0]]])
+    noise = head.noise((1, 20_000), rng())
+    assert noise.shape == (1, 20_000, 5)
+    actions = head.sample(logits.expand(1, 20_000, 5), NO_PARAMETERS, noise)[0]
+    counts = torch.bincount(3 * actions[:, 0] + actions[:, 1], minlength=6).numpy()
+    first, second = (part.softmax(0).double() for part in logits[0, 0].split([2, 3]))
+    expected = torch.outer(first, second).flatten().numpy()
+    assert stats.chisquare(counts, 20_000 * expected / expected.sum()).pvalue > 1e-3
+
+
 def test_gaussian_matches_torch():
     head = gaussian()
     assert (head.outputs, head.free) == (2, 2)
@@ -64,7 +102,9 @@ def test_kl_matches_torch_in_its_direction():
 
 
 @pytest.mark.parametrize(
-    "head", [CategoricalHead(spaces.Discrete(4)), gaussian()], ids=lambda head: type(head).__name__
+    "head",
+    [CategoricalHead(spaces.Discrete(4)), MultiCategoricalHead(CHOICES), gaussian()],
+    ids=lambda head: type(head).__name__,
 )
 def test_fisher_products_are_the_second_derivatives_of_the_divergence(head):
     outputs, change = torch.randn(2, 3, 5, head.outputs, generator=rng(), dtype=torch.float64)
@@ -160,6 +200,8 @@ def test_head_for_chooses_by_the_space():
     discrete = head_for(spaces.Discrete(5, start=2), log_std=0.0, device=CPU)
     assert isinstance(discrete, CategoricalHead)
     assert (discrete.outputs, discrete.start) == (5, 2)
+    several = head_for(CHOICES, log_std=0.0, device=CPU)
+    assert isinstance(several, MultiCategoricalHead)
     continuous = head_for(box(-1, 1, width=3), log_std=-1.0, device=CPU)
     assert isinstance(continuous, GaussianHead)
     assert (continuous.outputs, continuous.free, continuous.log_std) == (3, 3, -1.0)
@@ -168,7 +210,8 @@ def test_head_for_chooses_by_the_space():
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.MultiDiscrete([2, 3]),
+        spaces.MultiDiscrete([[2], [3]]),
+        spaces.MultiDiscrete([2, 3], start=[0, 1]),
         spaces.MultiBinary(3),
         spaces.Box(-1, 1, (2, 3)),
         spaces.Box(-1, 1, ()),
@@ -179,6 +222,7 @@ def test_head_for_chooses_by_the_space():
 )
 def test_spaces_without_a_head_are_refused(space):
     with pytest.raises(
-        ValueError, match=r"no policy head for action space .*; Discrete and one-dimensional Box of float"
+        ValueError,
+        match=r"no policy head for action space (?s:.*); Discrete, MultiDiscrete of one .*, and one-dimensional Box",
     ):
         head_for(space, log_std=0.0, device=CPU)

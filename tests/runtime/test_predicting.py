@@ -75,6 +75,23 @@ def test_discrete_actions_count_from_where_the_space_does(predictor):
     assert actions.tolist() == [7] * 4
 
 
+@pytest.mark.parametrize(
+    ("space", "actions", "expected"),
+    [
+        (spaces.MultiDiscrete([2, 3], start=[0, 5]), ([0, 0], [1, 2]), [1, 7]),
+        (spaces.MultiBinary((2, 1)), ([0, 0], [1, 0]), [[1], [0]]),
+        (spaces.Box(0.0, 4.0, (2, 1)), ([0.0, 0.0], [1.0, 3.0]), [[1.0], [3.0]]),
+    ],
+    ids=str,
+)
+def test_actions_have_the_shape_of_the_space(predictor, space, actions, expected):
+    acting = predictor(Scripted(*actions), BOX, space)
+    action, _ = acting.predict(np.zeros(3), seed_index=1)
+    assert action.tolist() == expected
+    assert space.contains(action)
+    assert acting.predict(np.zeros((4, 3)), seed_index=1)[0].tolist() == [expected] * 4
+
+
 def test_continuous_actions_lie_in_the_space_in_its_own_precision(predictor):
     space = spaces.Box(np.array([0.1, -5.3]), np.array([1.7, 20.9]), dtype=np.float64)
     low, high = space.low.astype(np.float32).tolist(), space.high.astype(np.float32).tolist()

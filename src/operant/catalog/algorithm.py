@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-ActionKind = Literal["discrete", "continuous"]
-"""The kinds of action."""
+ActionKind = Literal["discrete", "multi-discrete", "continuous"]
+"""The kinds of action: one choice, several choices at once, a vector of real numbers."""
 ObservationKind = Literal["none", "finite", "continuous", "text"]
 """The kinds of observation."""
 Sight = Literal["pictures", "masks"]

@@ -225,7 +225,7 @@ class Reinforce:
         self.critic_kind = PSI[config.psi].critic
         if self.critic_kind == "Q" and not isinstance(env.action_space, gymnasium.spaces.Discrete):
             raise ValueError(
-                f"psi={config.psi!r} needs a value for each of finitely many actions, but those of {env.task} are "
+                f"psi={config.psi!r} needs a value for each action of a Discrete, but those of {env.task} are "
                 f"{env.action_space}; take psi='baseline', 'td' or 'gae'"
             )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close

@@ -1,8 +1,8 @@
 """Which algorithms suit an environment: `suitable`, and `require_suitable`, which refuses one and names them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gymnasium import spaces
+from gymnasium import Space, spaces
 
 from operant import catalog
 from operant.catalog import ActionKind, Algorithm
@@ -14,8 +14,12 @@ from operant.nets import is_bounded, is_continuous
 LARGEST_TABLE = 10**6
 """Observations that can be told apart up to which a table is advised."""
 
-_ACTIONS: dict[ActionKind, str] = {"discrete": "Discrete", "continuous": "a one-dimensional Box of float"}
-_CHANGE_ACTIONS = f"turn them into {' or '.join(_ACTIONS.values())} with gymnasium.wrappers.TransformAction"
+_ACTIONS: dict[ActionKind, str] = {
+    "discrete": "Discrete",
+    "multi-discrete": "MultiDiscrete",
+    "continuous": "a Box of float",
+}
+_CHANGE_ACTIONS = f"turn them into {', '.join(_ACTIONS.values())} with gymnasium.wrappers.TransformAction"
 
 
 class Obstacle(NamedTuple):
@@ -69,9 +73,7 @@ def obstacle(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
 
 def _acting(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
     actions = env.action_space
-    found: ActionKind | None = (
-        "discrete" if isinstance(actions, spaces.Discrete) else "continuous" if is_continuous(actions) else None
-    )
+    found = _kind(actions)
     if found not in algorithm.actions:
         needed = " or ".join(_ACTIONS[kind] for kind in algorithm.actions)
         return Obstacle(
@@ -83,6 +85,15 @@ def _acting(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
             "give them bounds with gymnasium.wrappers.TransformAction",
         )
     return None
+
+
+def _kind(actions: Space[Any]) -> ActionKind | None:
+    """Return of which kind actions are, None if of none that any algorithm knows."""
+    if isinstance(actions, spaces.Discrete):
+        return "discrete"
+    if isinstance(actions, spaces.MultiDiscrete):
+        return "multi-discrete"
+    return "continuous" if is_continuous(actions) else None
 
 
 def _looking(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:

@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 import gymnasium
 import numpy as np
 import torch
-from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch import Tensor
 from operant import streams
 from operant.envs.base import Step, Tree
 from operant.envs.features import MASK
-from operant.envs.spaces import ActionFormat, ObservationFormat, reader
+from operant.envs.spaces import ActionFormat, GymnasiumActions, ObservationFormat, reader
 from operant.envs.workers import DEADLINE, Workers
 from operant.state import State, clone
 
@@ -46,7 +45,8 @@ class GymnasiumEnv:
         task: the Gymnasium id, or the name of the class where the environment is not registered.
         rows: B.
         observation_space: the space of one row's observation, as tensors.
-        action_space: the space of one row's action; discrete ones start at 0.
+        action_space: the space of one row's action, as `operant.envs.spaces.GymnasiumActions` has it: discrete ones
+            count from 0, and no shape has more than one axis.
         device: where observations live and actions are expected.
         always_valid: false in the mode NEXT_STEP.
         begins_anew: whether the state loaded last was one `without_episodes`.
@@ -87,9 +87,9 @@ class GymnasiumEnv:
         self.always_valid = self._mode is not AutoresetMode.NEXT_STEP
         self._observations = ObservationFormat.of(env.single_observation_space, self.device)
         self.observation_space = self._observations.space
-        self.action_space, self._first_action = _from_zero(env.single_action_space)
+        self._gymnasium_actions = GymnasiumActions.of(env.single_action_space)
+        self.action_space = self._gymnasium_actions.space
         self._actions = ActionFormat.of(self.action_space, self.rows)
-        self._action_dtype = env.single_action_space.dtype
         self._reward, self._flags = reader(self.device, np.float32), reader(self.device, np.bool_)
         self._seeds = self._checked_seeds(seeds)
         self._episode, self._age = np.zeros(self.rows, np.int64), np.zeros(self.rows, np.int64)
@@ -138,7 +138,7 @@ class GymnasiumEnv:
         return seeds
 
     def step(self, actions: Tensor) -> Step:
-        """Apply one action a row: int64 `[B, ...]` for discrete spaces, floating `[B, ...]` for boxes.
+        """Apply one action a row: int64 `[B]` or `[B, K]` for discrete spaces, floating `[B, A]` for boxes.
 
         Raises:
             ValueError: the shape of the actions is wrong, or they carry gradients.
@@ -149,9 +149,7 @@ class GymnasiumEnv:
         if self._obs is None:
             raise RuntimeError("reset() must be called once before step()")
         self._actions.check(actions)
-        chosen = actions.cpu().numpy().astype(self._action_dtype)
-        if self._first_action is not None:
-            chosen += self._first_action
+        chosen = self._gymnasium_actions.write(actions.cpu().numpy())
         observed, rewards, terminations, truncations, info = self._workers.ask(self._env.step, chosen)
         if self._mode is AutoresetMode.DISABLED:
             self._log.append(chosen)
@@ -200,13 +198,14 @@ class GymnasiumEnv:
         self._require_replay()
         if self._obs is None:
             raise RuntimeError("reset() must be called once before state_dict()")
-        actions = np.stack(self._log) if self._log else np.zeros((0, *self._actions.shape), self._action_dtype)
+        space = self._env.single_action_space
+        nothing = np.zeros((0, self.rows, *(space.shape or ())), space.dtype)
         return {
             "task": self.task,
             "seeds": list(self._seeds),
             "episode": torch.from_numpy(self._episode.copy()),
             "age": torch.from_numpy(self._age.copy()),
-            "actions": torch.from_numpy(actions),
+            "actions": torch.from_numpy(np.stack(self._log) if self._log else nothing),
             "obs": clone(self._obs),
         }
 
@@ -241,12 +240,12 @@ class GymnasiumEnv:
         """Play the logged actions, right-aligned in time, and return the last observations."""
         self._obs = None
         obs, _ = self._workers.ask(self._env.reset, seed=self._reset_seeds())
-        first = 0 if self._first_action is None else self._first_action
         for step, logged in enumerate(self._log):
             left = len(self._log) - step
             waiting = self._age < left
-            masked = isinstance(obs, dict) and MASK in obs
-            actions = np.where(waiting, obs[MASK].argmax(1) + first, logged) if masked else logged
+            actions = logged.copy()
+            if isinstance(obs, dict) and MASK in obs:
+                actions[waiting] = self._gymnasium_actions.allowed(obs[MASK])[waiting]
             obs, _, terminations, truncations, _ = self._workers.ask(self._env.step, actions)
             ended = terminations | truncations
             if (ended & ~waiting).any():
@@ -303,15 +302,6 @@ def _autoreset_mode(env: VectorEnv) -> AutoresetMode:
             f"{env} has metadata['autoreset_mode'] = {mode!r}, but the final observations of its episodes can only be "
             f"found if it is one of {', '.join(str(known) for known in AutoresetMode)}"
         ) from None
-
-
-def _from_zero(space: gymnasium.Space[Any]) -> tuple[gymnasium.Space[Any], np.ndarray | None]:
-    """Return the space with its discrete actions counted from 0, and what to add to them if that is another space."""
-    if isinstance(space, spaces.Discrete) and space.start != 0:
-        return spaces.Discrete(int(space.n)), np.asarray(space.start)
-    if isinstance(space, spaces.MultiDiscrete) and space.start.any():
-        return spaces.MultiDiscrete(space.nvec), space.start
-    return space, None
 
 
 def _rows_of(space: gymnasium.Space[Any], batch: Any, rows: np.ndarray) -> Any:

@@ -104,13 +104,17 @@ def _picture(shape: tuple[int, ...]) -> Features:
 
 
 def _mask_size(mask: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> int:
-    if not isinstance(actions, spaces.Discrete):
+    if isinstance(actions, spaces.Discrete):
+        count, counted = int(actions.n), "actions"
+    elif isinstance(actions, spaces.MultiDiscrete):
+        count, counted = int(actions.nvec.sum()), f"alternatives of {len(actions.nvec)} choices in a row"
+    else:
         raise ValueError(f"{MASK!r} can only mask discrete actions, but they are {actions}")
-    if not isinstance(mask, spaces.Box | spaces.MultiBinary) or mask.shape != (actions.n,):
+    if not isinstance(mask, spaces.Box | spaces.MultiBinary) or mask.shape != (count,):
         raise ValueError(
-            f"{MASK!r} must be a MultiBinary or Box with one entry for each of {actions.n} actions, got {mask}"
+            f"{MASK!r} must be a MultiBinary or Box with one entry for each of {count} {counted}, got {mask}"
         )
-    return int(actions.n)
+    return count
 
 
 def _vector(space: gymnasium.Space[Any], key: str) -> tuple[int, Callable[[Tree], Tensor]]:

@@ -59,6 +59,50 @@ class ActionFormat(NamedTuple):
             raise ValueError("actions carry gradients, but an environment is not differentiated: use actions.detach()")
 
 
+class GymnasiumActions(NamedTuple):
+    """How what learners do becomes actions of a Gymnasium space.
+
+    Attributes:
+        space: the space that learners see: a Discrete counted from 0; a MultiDiscrete of one axis counted from 0, for a
+            MultiBinary too; a Box of floats of one axis; any other space as it is.
+        write: turns a batch `[B, ...]` of its members into actions `[B, ...]` of the Gymnasium space and its dtype.
+    """
+
+    space: gymnasium.Space[Any]
+    write: Callable[[np.ndarray], np.ndarray]
+
+    @classmethod
+    def of(cls, space: gymnasium.Space[Any]) -> "GymnasiumActions":
+        """Return what stands for `space`."""
+        shape, dtype, seen = space.shape or (), space.dtype, space
+        first = np.asarray(getattr(space, "start", 0), dtype)
+        if isinstance(space, spaces.Discrete):
+            seen = spaces.Discrete(int(space.n))
+        elif isinstance(space, spaces.MultiDiscrete):
+            seen = spaces.MultiDiscrete(space.nvec.ravel())
+        elif isinstance(space, spaces.MultiBinary):
+            seen = spaces.MultiDiscrete(np.full(math.prod(shape), 2))
+        elif isinstance(space, spaces.Box) and np.issubdtype(dtype, np.floating):
+            seen = spaces.Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype.type)
+
+        def write(actions: np.ndarray) -> np.ndarray:
+            chosen = actions.reshape(-1, *shape).astype(dtype)
+            return chosen + first if first.any() else chosen
+
+        return cls(seen, write)
+
+    def allowed(self, mask: np.ndarray) -> np.ndarray:
+        """Return the first actions `[B, ...]` of the Gymnasium space that masks `[B, M]` allow.
+
+        Args:
+            mask: true for allowed ones; where the space has several choices, their masks in a row.
+        """
+        if isinstance(self.space, spaces.MultiDiscrete):
+            choices = np.split(mask, np.cumsum(self.space.nvec)[:-1], axis=1)
+            return self.write(np.stack([choice.argmax(1) for choice in choices], axis=1))
+        return self.write(mask.argmax(1))
+
+
 class ObservationFormat(NamedTuple):
     """How batched NumPy observations become tensors.
 

@@ -7,7 +7,7 @@ from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
 from operant.nets.factory import network_for
 from operant.nets.graph import Graph
 from operant.nets.gru import Memory, StackedGRU
-from operant.nets.heads import CategoricalHead, GaussianHead, Head, head_for
+from operant.nets.heads import CategoricalHead, GaussianHead, Head, MultiCategoricalHead, head_for
 from operant.nets.jacobian import Jacobian
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedRMSprop
@@ -29,6 +29,7 @@ __all__ = [
     "Head",
     "Jacobian",
     "Memory",
+    "MultiCategoricalHead",
     "OptimizerName",
     "Pass",
     "Program",

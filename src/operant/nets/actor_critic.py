@@ -60,7 +60,8 @@ class ActorCritic:
         head: what the policy's outputs mean.
         spec: the shape of the networks.
         masked: how many entries at the end of an observation say which actions are allowed: the networks do not see
-            them, and logits of actions that are not become -inf. Where none is allowed, all are. 0 is no mask.
+            them, and logits of actions that are not become -inf. A choice of which no alternative is allowed is free.
+            0 is no mask.
     """
 
     def __init__(self, inputs: int | Sequence[int], head: Head, spec: Spec, *, masked: int = 0) -> None:
@@ -91,8 +92,9 @@ class ActorCritic:
         """Return the head's outputs with -inf at the actions that the observations do not allow."""
         if not self.masked:
             return outputs
-        allowed = obs[..., -self.masked :] > 0
-        return outputs.masked_fill(~allowed & allowed.any(-1, keepdim=True), -torch.inf)
+        choices = (obs[..., -self.masked :] > 0).split(self.head.choices, dim=-1)
+        forbidden = [~choice & choice.any(-1, keepdim=True) for choice in choices]
+        return outputs.masked_fill(torch.cat(forbidden, dim=-1), -torch.inf)
 
     def bind(self, parameters: Tensor) -> "BoundActorCritic":
         """Return the networks that compute with `parameters [S, P]`, sharing their memory."""

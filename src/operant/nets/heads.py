@@ -1,5 +1,6 @@
 """Policy heads: what the last layer of an actor means, for each kind of action space."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import gymnasium
@@ -18,10 +19,13 @@ class Head(Protocol):
     Attributes:
         outputs: how many numbers the network has to give for one state.
         free: how many parameters of the distribution do not depend on the state.
+        choices: how many alternatives each of the finite choices has that make an action, whose logits are outputs in a
+            row; none for continuous actions.
     """
 
     outputs: int
     free: int
+    choices: Sequence[int]
 
     def initial(self) -> Tensor:
         """Return the initial free parameters `[free]`."""
@@ -65,23 +69,30 @@ class Head(Protocol):
         ...
 
 
-class CategoricalHead:
-    """Logits of a finite set of actions."""
+class _Logits:
+    """What heads share whose outputs are logits."""
 
     free = 0
 
-    def __init__(self, space: gymnasium.spaces.Discrete) -> None:
-        self.outputs = int(space.n)
-        self.start = int(space.start)
+    def __init__(self, choices: Sequence[int]) -> None:
+        self.choices, self.outputs = choices, sum(choices)
 
     def initial(self) -> Tensor:
         """Return no parameters."""
         return torch.zeros(0)
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw standard Gumbel noise, one number for each action."""
+        """Draw standard Gumbel noise, one number for each logit."""
         exponential = torch.empty((*shape, self.outputs), device=generator.device).exponential_(generator=generator)
         return exponential.log_().neg_()
+
+
+class CategoricalHead(_Logits):
+    """Logits of a finite set of actions."""
+
+    def __init__(self, space: gymnasium.spaces.Discrete) -> None:
+        super().__init__([int(space.n)])
+        self.start = int(space.start)
 
     def sample(self, outputs: Tensor, free: Tensor, noise: Tensor) -> Tensor:
         """Return actions `[S, M]` by the Gumbel-max trick."""
@@ -114,6 +125,53 @@ class CategoricalHead:
         return actions + self.start if self.start else actions
 
 
+class MultiCategoricalHead(_Logits):
+    """Logits of several finite choices that make one action `[K]`, independent of each other in a given state.
+
+    Args:
+        space: of the choices, one axis, counted from 0.
+    """
+
+    def __init__(self, space: gymnasium.spaces.MultiDiscrete) -> None:
+        super().__init__(space.nvec.tolist())
+
+    def _each(self, function: Callable[..., Tensor], *tensors: Tensor) -> list[Tensor]:
+        """Return what a function makes of the share of each choice in tensors `[..., outputs]`."""
+        shares = (tensor.split(self.choices, dim=-1) for tensor in tensors)
+        return [function(*share) for share in zip(*shares, strict=True)]
+
+    def sample(self, outputs: Tensor, free: Tensor, noise: Tensor) -> Tensor:
+        """Return actions `[S, M, K]` by the Gumbel-max trick."""
+        return torch.stack(self._each(d.categorical_sample, outputs, noise), dim=-1)
+
+    def mode(self, outputs: Tensor, free: Tensor) -> Tensor:
+        """Return the alternative with the largest logit of each choice."""
+        return torch.stack(self._each(d.categorical_mode, outputs), dim=-1)
+
+    def log_prob(self, outputs: Tensor, free: Tensor, actions: Tensor) -> Tensor:
+        """Return the log-probabilities `[S, M]` of `actions`, the sums over their choices."""
+        choices = zip(outputs.split(self.choices, dim=-1), actions.unbind(-1), strict=True)
+        return torch.stack([d.categorical_log_prob(logits, chosen) for logits, chosen in choices]).sum(0)
+
+    def entropy(self, outputs: Tensor, free: Tensor) -> Tensor:
+        """Return the entropies `[S, M]`, the sums over the choices."""
+        return torch.stack(self._each(d.categorical_entropy, outputs)).sum(0)
+
+    def kl(self, old_outputs: Tensor, old_free: Tensor, outputs: Tensor, free: Tensor) -> Tensor:
+        """Return the exact KL(old‖new) `[S, M]`, the sum over the choices."""
+        return torch.stack(self._each(categorical_kl, old_outputs, outputs)).sum(0)
+
+    def fisher(
+        self, outputs: Tensor, free: Tensor, outputs_change: Tensor, free_change: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the Fisher matrix in every state times a change of the logits: a block for each choice."""
+        return torch.cat(self._each(categorical_fisher, outputs, outputs_change), dim=-1), free_change
+
+    def to_env(self, actions: Tensor) -> Tensor:
+        """Return the actions as they are."""
+        return actions
+
+
 class GaussianHead:
     """Means of independent normal distributions; the logarithms of their deviations are free parameters.
 
@@ -129,6 +187,7 @@ class GaussianHead:
 
     def __init__(self, space: gymnasium.spaces.Box, *, log_std: float, device: torch.device) -> None:
         self.outputs = self.free = int(np.prod(space.shape))
+        self.choices: Sequence[int] = ()
         self.log_std = log_std
         self.low, self.high = bounds_within(space, device)
         half = (self.high - self.low) / 2
@@ -184,7 +243,7 @@ def head_for(space: gymnasium.Space[Any], *, log_std: float, device: torch.devic
     """Return the head for an action space.
 
     Args:
-        space: discrete actions, or a one-dimensional box of floats.
+        space: discrete actions, several of them at once, or a one-dimensional box of floats.
         log_std: initial logarithm of the standard deviations of continuous actions.
         device: where the networks live.
 
@@ -194,9 +253,12 @@ def head_for(space: gymnasium.Space[Any], *, log_std: float, device: torch.devic
     match space:
         case gymnasium.spaces.Discrete():
             return CategoricalHead(space)
+        case gymnasium.spaces.MultiDiscrete() if len(space.shape) == 1 and not space.start.any():
+            return MultiCategoricalHead(space)
         case gymnasium.spaces.Box() if is_continuous(space):
             return GaussianHead(space, log_std=log_std, device=device)
         case _:
             raise ValueError(
-                f"no policy head for action space {space}; Discrete and one-dimensional Box of float have one"
+                f"no policy head for action space {space}; Discrete, MultiDiscrete of one axis counted from 0, and "
+                "one-dimensional Box of float have one"
             )

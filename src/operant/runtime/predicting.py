@@ -13,7 +13,7 @@ from torch import Tensor
 
 from operant.envs import Tree, make
 from operant.envs.atari import is_atari
-from operant.envs.spaces import ObservationFormat
+from operant.envs.spaces import GymnasiumActions, ObservationFormat
 from operant.runtime.learner import Policy
 
 Wrap = Callable[[gymnasium.Env[Any, Any]], gymnasium.ObservationWrapper[Any, Any, Any]]
@@ -44,8 +44,9 @@ class Predictor:
         env.close()
         self._wrapper = wrap(env) if wrap else None
         self._space = env.observation_space
-        self._action_space: Any = env.action_space
-        self._continuous = isinstance(env.action_space, spaces.Box)
+        self._write = GymnasiumActions.of(env.action_space).write
+        box: Any = env.action_space
+        self._bounds = (box.low, box.high) if isinstance(env.action_space, spaces.Box) else None
         if env.spec is not None and is_atari(env.spec):
             game = make(task, 1, [0])
             self._space = game.observation_space
@@ -136,11 +137,9 @@ class Predictor:
         return tree.expand(self._seeds, *tree.shape)
 
     def _to_gymnasium(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Bring actions `[N, ...]`, which count from 0 and may have another precision, into the action space."""
-        space = self._action_space
-        if self._continuous:
-            return np.clip(actions.astype(space.dtype), space.low, space.high)
-        return actions + getattr(space, "start", 0)
+        """Bring actions `[N, ...]`, as the policy knows them, into the action space, whatever the rounding."""
+        chosen = self._write(actions)
+        return np.clip(chosen, *self._bounds) if self._bounds else chosen
 
 
 def _stacked(observation: Any) -> Any:
