@@ -12,6 +12,8 @@ from operant import api, streams
 from operant.control import PPO, PPOConfig
 from operant.envs import RestoreError
 from operant.runtime.checkpoints import CheckpointError
+from operant.runtime.encoding import flatten
+from operant.runtime.learned import Best
 from operant.runtime.metrics import read_records
 from operant.runtime.run import Run, RunError
 from operant.runtime.settings import Settings
@@ -272,6 +274,128 @@ def test_a_run_acts_in_gymnasium_as_it_is_evaluated(tmp_path, aiming, algorithm,
     assert tuple(played(trained, seed_index=place) for place in range(2)) == pytest.approx(scores)
 
 
+OFF_POLICY = {"warmup": 64, "hidden": (8,), "batch": 16}
+TEACHERS = pytest.mark.parametrize(
+    ("algorithm", "task", "values"),
+    [
+        ("ppo", "CartPole-v1", {**SMALL, "normalise_observations": True, "normalise_rewards": True}),
+        ("recurrent-ppo", "CartPole-v1", {"environments": 2, "steps": 16, "minibatches": 2, "memory": 8}),
+        ("a2c", "Pendulum-v1", {"environments": 2, "hidden": (8,)}),
+        ("a3c", "CartPole-v1", {"environments": 2, "hidden": (8,), "workers": 1}),
+        ("trpo", "CartPole-v1", {"environments": 2, "steps": 32, "hidden": (8,), "value_minibatches": 2}),
+        ("reinforce-baseline", "CartPole-v1", {"environments": 2, "hidden": (8,)}),
+        ("dueling-dqn", "CartPole-v1", OFF_POLICY),
+        ("sac", "Pendulum-v1", OFF_POLICY),
+        ("sac-discrete", "CartPole-v1", OFF_POLICY),
+        ("td3", "Pendulum-v1", OFF_POLICY),
+    ],
+)
+
+
+@TEACHERS
+def test_a_run_begins_with_what_another_has_learned(tmp_path, algorithm, task, values):
+    options = {"evaluate_episodes": 2, "progress": "silent", "seeds": 1 if algorithm == "a3c" else 2, **values}
+    first = operant.train(algorithm, task, budget=320, run=tmp_path / "first", **options)
+    begun = operant.train(
+        algorithm, task, budget=640, run=tmp_path / "begun", init=first.run.path, interrupted=lambda: True, **options
+    )
+    assert begun.experiment.learner.consumed == 0
+    learned, before = begun.experiment.learner.learned, first.experiment.learner.learned
+    assert learned.keys() == before.keys()
+    assert all(torch.equal(learned[name], before[name]) for name in learned)
+    assert begun.evaluate(2).scores == first.evaluate(2).scores
+    assert begun.run.resolved()["init"] == str(first.run.path)
+    resumed = operant.resume(begun.run.path, progress="silent")
+    assert resumed.outcome.consumed >= 640
+    after = resumed.experiment.learner.learned
+    assert not all(torch.equal(after[name], before[name]) for name in after)
+
+
+def test_a_run_that_begins_with_another_goes_on_after_a_crash_as_if_there_was_none(tmp_path):
+    train(tmp_path / "first")
+    options = {"init": tmp_path / "first", "normalise_observations": False}
+    whole, cut = train(tmp_path / "whole", **options), train(tmp_path / "cut", interrupted=lambda: True, **options)
+    shutil.rmtree(cut.run.path / "eval")
+    (cut.run.path / "eval").mkdir()
+    resumed = operant.resume(cut.run.path, progress="silent")
+    states = [trained.experiment.learner.state_dict() for trained in (whole, resumed)]
+    assert all(torch.equal(*pair) for pair in zip(*(flatten(state)[1].values() for state in states), strict=True))
+
+
+def test_on_policy_methods_begin_with_each_other_and_one_seed_teaches_all(tmp_path):
+    one = train(tmp_path / "one", seeds=1)
+    values = {"environments": 2, "hidden": (8,), "shared": False}
+    many = operant.train(
+        "a2c",
+        "CartPole-v1",
+        seeds=3,
+        budget=64,
+        run=tmp_path / "many",
+        init=tmp_path / "one",
+        progress="silent",
+        interrupted=lambda: True,
+        **values,
+    )
+    parameters = one.experiment.learner.learned["parameters"]
+    assert torch.equal(many.experiment.learner.learned["parameters"], parameters.expand(3, -1))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "values", "message"),
+    [
+        (
+            "ppo",
+            "CartPole-v1",
+            {"hidden": (9,)},
+            r"'parameters' is \[2, .* there .*--config .*config.toml",
+        ),
+        ("ppo", "CartPole-v1", {"seeds": 3}, "does not fit: .* as many seeds"),
+        ("ppo", "CartPole-v1", {"normalise_observations": True}, "only one of them has 'observations.count'"),
+        ("ppo", "Acrobot-v1", {}, "does not fit: 'parameters'"),
+        ("dqn", "CartPole-v1", {}, "dqn cannot begin with what ppo has learned"),
+        ("q-learning", "FrozenLake-v1", {}, "q-learning cannot begin with what ppo has learned"),
+    ],
+)
+def test_a_run_that_does_not_fit_is_not_begun_with(tmp_path, algorithm, task, values, message):
+    train(tmp_path / "first")
+    own = {**SMALL, **values} if algorithm == "ppo" else values
+    with pytest.raises(ValueError, match=message):
+        operant.train(algorithm, task, run=tmp_path / "run", init=tmp_path / "first", **{"seeds": 2, **own})
+    assert not (tmp_path / "run").exists()
+
+
+@TEACHERS
+def test_the_best_policies_are_kept(tmp_path, algorithm, task, values):
+    options = {"evaluate_every": 64, "evaluate_episodes": 2, "progress": "silent", **values}
+    seeds = 1 if algorithm == "a3c" else 2
+    trained = operant.train(algorithm, task, budget=320, run=tmp_path / "run", seeds=seeds, **options)
+    records = read_records(trained.run.evaluations_path)
+    best = operant.load(trained.run.path, best=True)
+    for place in range(seeds):
+        scores = [record["scores"][place] for record in records]
+        assert best.consumed[place] == records[scores.index(max(scores))]["consumed"]
+        assert best.evaluate(2).scores[place] == pytest.approx(max(scores))
+    assert operant.load(trained.run.path).consumed is None
+    best.close()
+
+
+def test_the_best_policies_are_the_same_after_an_interruption(tmp_path):
+    whole = train(tmp_path / "whole", budget=640, evaluate_every=64)
+    cut = train(tmp_path / "cut", budget=640, evaluate_every=64, interrupted=interrupted_after(25))
+    assert 0 < cut.outcome.consumed < 640
+    operant.resume(cut.run.path, progress="silent")
+    kept = [Best(trained.run).load() for trained in (whole, cut)]
+    assert torch.equal(kept[0].learned["parameters"], kept[1].learned["parameters"])
+    assert torch.equal(kept[0].consumed, kept[1].consumed)
+
+
+def test_tables_keep_no_best_policies(tmp_path):
+    quick = {"seeds": 2, "budget": 1000, "progress": "silent", "evaluate_episodes": 2}
+    trained = operant.train("q-learning", "FrozenLake-v1", run=tmp_path / "run", **quick)
+    with pytest.raises(RunError, match="has kept no best policies"):
+        operant.load(trained.run.path, best=True)
+
+
 def test_sampled_actions_come_from_a_stream_of_their_own(tmp_path):
     trained = train(tmp_path / "run")
     obs = np.zeros((64, 4), np.float32)
@@ -484,29 +608,3 @@ def test_what_a_language_model_answered_is_kept_and_rewound(tmp_path):
     trained.run.evaluations_path.write_bytes(trained.run.evaluations_path.read_bytes().splitlines(True)[0])
     resumed = operant.resume(tmp_path / "run", progress="silent")
     assert resumed.run.samples_path.read_bytes() == before, "samples of an evaluation that was lost are written once"
-
-
-def test_the_language_extra_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(api, "find_spec", lambda name: None if name == "peft" else name)
-    with pytest.raises(ModuleNotFoundError, match=r'sft needs peft: pip install "operant\[language\]"'):
-        operant.train("sft", "arithmetic", run=tmp_path / "run", **SPEAKING)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("cores", "small"), [(1, 1), (2, 2), (8, 2)])
-def test_pretrained_models_get_all_cores_and_built_in_ones_two(cores, small, tmp_path, monkeypatch):
-    quick = {**SPEAKING, "budget": 16, "batch": 16}
-    used: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", used.append)
-    monkeypatch.setenv("OMP_NUM_THREADS", str(cores))
-    tiny = operant.train("sft", "arithmetic", run=tmp_path / "run", **quick)
-    assert tiny.run.resolved() == {"device": "cpu", "threads": small, "precision": "highest", "compile": False}
-    tiny.experiment.learner.learners[0].model.save(tmp_path / "model")
-    large = operant.train("sft", "arithmetic", run=tmp_path / "large", model=str(tmp_path / "model"), **quick)
-    assert large.run.resolved()["threads"] == cores
-    assert {small, cores} <= set(used)
-
-
-def test_cores_are_counted_where_nothing_limits_threads(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert api._cores() >= 1

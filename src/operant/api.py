@@ -3,16 +3,13 @@
 A result is scored by `Trained.evaluate` and acts by `Trained.predict`.
 """
 
-import importlib
 import logging
 import operator
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from operant import catalog, streams
+from operant.assembling import assemble, chapter, reassemble, resolve
 from operant.envs import without_episodes
-from operant.nets import missing_tool, set_precision
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.experiments import require_no_compiling, require_no_game, require_no_workers
+from operant.runtime.learned import Best, Learned, teach
 from operant.runtime.predicting import Predictor
 from operant.runtime.progress import ProgressMode
 from operant.runtime.run import Run, RunError, TakenError, default_run_path
@@ -37,8 +34,6 @@ from operant.runtime.training import train as run_training
 
 logger = logging.getLogger(__name__)
 
-LANGUAGE = ("transformers", "tokenizers", "peft", "datasets")
-"""Packages of the extra `language` that every run of a language model needs."""
 EPISODES = 100
 """Of each seed, when a run is scored after training, unless another number is asked for."""
 
@@ -51,11 +46,13 @@ class Trained:
         run: its folder.
         experiment: the learner (`experiment.learner`) and its environments.
         outcome: how the training ended; None if it was only loaded.
+        consumed: budget that each seed had used when it learned what it acts by; None if that is all of it.
     """
 
     run: Run
     experiment: Any
     outcome: Outcome | None = None
+    consumed: tuple[int, ...] | None = None
 
     def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
         """Score the policies of all seeds, greedily.
@@ -125,7 +122,7 @@ def configure(algorithm: str, task: str, *, preset: str | None = None, **paramet
         ValueError: a name is unknown, or a value out of its range.
     """
     entry = catalog.find(algorithm)
-    return _chapter(entry).configuration(entry, task, preset, **parameters)
+    return chapter(entry).configuration(entry, task, preset, **parameters)
 
 
 def train(
@@ -136,6 +133,7 @@ def train(
     seed: int = 0,
     budget: int | None = None,
     run: str | Path | None = None,
+    init: str | Path | None = None,
     preset: str | None = None,
     config: Any = None,
     progress: ProgressMode = "auto",
@@ -152,6 +150,8 @@ def train(
         seed: the first one.
         budget: of each seed, in the algorithm's unit (environment steps, prompts, ...). Default: the algorithm's own.
         run: the folder, new or empty. Default: `runs/<algorithm>-<task>-<n>`, the first that is free.
+        init: a run to begin with: seeds of deep control start from its networks, and from the moments by which it
+            normalises, with new optimizers; language models from its model. Default: from nothing.
         preset: a named configuration. Default: the one for the task.
         config: a whole configuration instead of a preset and parameters.
         progress: whether and how to show progress on standard error.
@@ -173,17 +173,25 @@ def train(
     chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
     budget = entry.budget if budget is None else budget
     settings = Settings(algorithm=algorithm, task=task, seeds=_seeds(seeds, seed), budget=budget, **chosen)
+    if init is not None and entry.chapter == "language":
+        parameters["init"], init = str(init), None
     if config is None:
         config = configure(algorithm, task, preset=preset, **parameters)
     elif preset is not None or parameters:
         raise ValueError(f"config is complete: it goes without a preset and without {', '.join(parameters) or preset}")
-    resolved = _resolve(entry, settings, config)
-    experiment = _assemble(entry, settings, config, resolved)
+    resolved = resolve(entry, settings, config)
+    lesson = None if init is None else _lesson(Path(init), entry)
+    experiment = assemble(entry, settings, config, resolved)
     with saving_first(interrupted) as stopping, closing(experiment):
         _reach(experiment)
+        if lesson is not None:
+            _begin_with(lesson, experiment.learner, Path(str(init)))
         facts = resolved | {"compile": getattr(experiment, "compiled", False)}
+        facts |= {} if init is None else {"init": str(Path(init).resolve())}
         make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts)
         folder = _first_free(make, algorithm, task) if run is None else make(run)
+        if lesson is not None:
+            folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
         return _go(Trained(folder, experiment), progress, stopping)
 
 
@@ -230,7 +238,7 @@ def resume(
         if budget is not None:
             _require_budget(folder)
             folder.set_budget(budget)
-        experiment = _reassemble(folder, remote_code)
+        experiment = reassemble(folder, remote_code)
         with saving_first(interrupted) as stopping, closing(experiment):
             _reach(experiment)
             resume_from(folder, experiment.learner)
@@ -240,26 +248,67 @@ def resume(
             return _go(Trained(folder, experiment), progress, stopping)
 
 
-def load(run: str | Path, *, remote_code: bool = False) -> Trained:
+def load(run: str | Path, *, best: bool = False, remote_code: bool = False) -> Trained:
     """Return a run with its latest checkpoint loaded, to be evaluated or looked at.
 
     Gymnasium's environments that it was trained in begin new episodes; only `resume` goes on with those it was in.
 
     Args:
         run: its folder.
+        best: for each seed the policy that scored highest in the evaluations while it was trained, in place of the
+            latest one (`operant.runtime.learned.Best`).
         remote_code: as for `resume`.
 
     Raises:
-        RunError: there is no run, it has no checkpoint yet, or it wants to run code that is not allowed.
+        RunError: there is no run, it has no checkpoint yet, or kept no best policies, or it wants to run code that is
+            not allowed.
         CheckpointError: there are checkpoints, but all are damaged.
     """
     folder = Run.open(run)
     found = folder.checkpoints.latest()
     if found is None:
         raise RunError(f"{folder.path} has no checkpoint yet; train it with `operant resume {folder.path}`")
-    experiment = _reassemble(folder, remote_code)
+    experiment = reassemble(folder, remote_code)
     experiment.learner.load_state_dict(without_episodes(load_checkpoint(found[0])))
-    return Trained(folder, experiment)
+    if not best:
+        return Trained(folder, experiment)
+    kept = Best(folder).load()
+    teach(experiment.learner, kept.learned)
+    return Trained(folder, experiment, consumed=tuple(kept.consumed.tolist()))
+
+
+def _lesson(path: Path, entry: catalog.Algorithm) -> Learned:
+    """Return what the seeds of a run have learned, for another algorithm to begin with.
+
+    Raises:
+        ValueError: to that algorithm it would mean something else.
+    """
+    source = load(path)
+    with closing(source):
+        other, learner = catalog.find(source.run.settings.algorithm), source.experiment.learner
+        related = entry.module == other.module or (entry.on_policy and other.on_policy)
+        if entry.chapter != other.chapter or not related or not hasattr(learner, "learned"):
+            raise ValueError(
+                f"{entry.name} cannot begin with what {other.name} has learned in {path}; init takes runs of deep "
+                "control, on-policy methods those of each other, and the other ones those of the same file"
+            )
+        return learner.learned
+
+
+def _begin_with(lesson: Learned, learner: Any, path: Path) -> None:
+    """Give a learner what those of another run have learned.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    try:
+        teach(learner, lesson)
+    except ValueError as error:
+        raise ValueError(
+            f"what {path} has learned does not fit: {error}. Give both runs as many seeds, the same networks and the "
+            f"same normalisation: --config {path / 'config.toml'} takes those of the first"
+        ) from error
+    learner.load_state_dict(learner.state_dict())  # what is seen next is normalised as it is from now on
 
 
 def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
@@ -312,77 +361,8 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
 def _evaluate(trained: Trained, interrupted: Callable[[], bool]) -> Evaluation:
     """Score the policies in the course of training, and keep what they answered, where they do."""
     evaluation = trained.experiment.evaluate(interrupted=interrupted)
-    keep_samples(trained.run, trained.experiment.learner.consumed, getattr(trained.experiment, "samples", ()))
+    learner = trained.experiment.learner
+    keep_samples(trained.run, learner.consumed, getattr(trained.experiment, "samples", ()))
+    if hasattr(learner, "learned"):
+        Best(trained.run).offer(learner, evaluation)
     return evaluation
-
-
-def _resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:
-    """Decide what the settings leave open: the smallest networks are fastest on one thread of the CPU."""
-    if entry.chapter != "control":
-        require_no_compiling(settings)
-        require_no_game(settings)
-        require_no_workers(settings)
-    language = entry.chapter == "language"
-    large = language and not _chapter(entry).built_in(config)
-    device = settings.device
-    if device == "auto":
-        device = "cuda" if large and torch.cuda.is_available() else "cpu"
-    if not _present(device):
-        raise ValueError(f"device {device!r} is not on this machine; `operant doctor` lists those that are")
-    cores = _cores()
-    threads = settings.threads or (cores if large else min(2, cores) if language else 1)
-    return {"device": device, "threads": threads, "precision": settings.precision}
-
-
-def _cores() -> int:
-    """Return how many cores this process may use: as `OMP_NUM_THREADS` says, or all that it may run on."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdecimal() and int(asked):
-        return int(asked)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _present(device: str) -> bool:
-    kind, _, index = device.partition(":")
-    if kind == "cpu":
-        return True
-    backend = getattr(torch, kind)
-    return bool(backend.is_available()) and int(index or 0) < backend.device_count()
-
-
-def _assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:
-    torch.set_num_threads(resolved["threads"])
-    set_precision(resolved["precision"], torch.device(resolved["device"]), stacked=entry.chapter == "control")
-    torch.backends.cudnn.allow_tf32 = resolved["precision"] != "highest"  # of convolutions, which it does not reach
-    return _chapter(entry).assemble(entry, settings, config, device=resolved["device"])
-
-
-def _reassemble(folder: Run, remote_code: bool) -> Any:
-    entry = catalog.find(folder.settings.algorithm)
-    config = folder.config(getattr(importlib.import_module(entry.module), entry.config))
-    if entry.chapter == "language":
-        _chapter(entry).check_code(config, folder.path, allowed=remote_code)
-    resolved = folder.resolved()
-    if not _present(resolved["device"]):
-        logger.warning(
-            "%s was trained on %s, which is not here; it goes on on the cpu", folder.path, resolved["device"]
-        )
-        resolved["device"] = "cpu"
-    compiled = resolved.get("compile", False)
-    if compiled and (missing := missing_tool(torch.device(resolved["device"]))):
-        logger.warning("%s was compiled, which needs %s; it goes on without", folder.path, missing)
-        compiled = False
-    settings = replace(folder.settings, compile="on" if compiled else "off")
-    return _assemble(entry, settings, config, resolved)
-
-
-def _chapter(entry: catalog.Algorithm) -> Any:
-    """Return the package of an algorithm's chapter.
-
-    Raises:
-        ModuleNotFoundError: what it needs is not installed; the message says how to do so.
-    """
-    absent = [name for name in LANGUAGE if entry.chapter == "language" and find_spec(name) is None]
-    if absent:
-        raise ModuleNotFoundError(f'{entry.name} needs {", ".join(absent)}: pip install "operant[language]"')
-    return importlib.import_module(f"operant.{entry.chapter}")

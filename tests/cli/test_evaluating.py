@@ -22,6 +22,27 @@ def test_the_backend_can_be_chosen(answer, run):
     assert scored["per_seed_scores"] == list(load(run).evaluate(6, backend="tensor").scores)
 
 
+def test_the_best_policies_are_scored(cli, answer, run):
+    scored = answer("evaluate", run, "--episodes", 6, "--best")
+    best = load(run, best=True)
+    assert scored["per_seed_scores"] == list(best.evaluate(6, backend="gymnasium").scores)
+    assert (scored["best"], scored["consumed"]) == (True, list(best.consumed))
+    kept = read_records(run / "eval" / "final.jsonl")[-1]
+    assert (kept["best"], kept["consumed"]) == (True, list(best.consumed))
+    status, out, _ = cli("evaluate", run, "--episodes", 2, "--best")
+    first, second = (f"{steps:,}" for steps in best.consumed)
+    assert status == 0
+    assert out.endswith(
+        f"\nThe best policies of the evaluations in training, by seed: 0 after {first}, 1 after {second}.\n"
+    )
+
+
+def test_language_models_keep_no_best_policies(cli, spoken):
+    status, _, err = cli("evaluate", spoken, "--best")
+    assert status == 2
+    assert "has kept no best policies" in err
+
+
 def test_a_required_score(cli, run):
     status, out, err = cli("evaluate", run, "--episodes", 2, "--require", 0)
     assert (status, err) == (0, "")

@@ -84,6 +84,7 @@ def test_flags_reach_the_configuration(cli, tmp_path):
         (["train", "grpo", "arithmetix"], "there is no task 'arithmetix' (did you mean 'arithmetic'?)"),
         (["train", "sft", "--dataset", "nothing.jsonl"], "nothing.jsonl"),
         (["train", "sft", "arithmetic", "--init", "nothing"], "is not the folder of a run"),
+        (["train", "ppo", "CartPole-v1", "--init", "nothing"], "is not the folder of a run"),
         (["train", "ppo", "CartPole-v1", "--preset", "best"], "ppo has no preset 'best'"),
         (["train", "ppo", "CartPole-v1", "--seeds", "0"], "--seeds must be at least 1"),
         (["train", "ppo", "CartPole-v1", "--config", "nothing.toml"], "cannot be read"),
@@ -98,6 +99,16 @@ def test_wrong_use_is_one_line_and_leaves_nothing_behind(arguments, message, cli
     assert message in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_begins_with_another(cli, run, tmp_path):
+    status, _, _ = cli("train", "ppo", "CartPole-v1", *TINY, "--run", tmp_path / "run", "--init", run)
+    assert status == 0
+    assert Run.open(tmp_path / "run").resolved()["init"] == str(run)
+    status, _, err = cli("train", "ppo", "Acrobot-v1", *TINY, "--run", tmp_path / "other", "--init", run)
+    assert status == 2
+    assert "does not fit" in err
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_run_is_not_written_over(cli, run):

@@ -69,6 +69,10 @@ class TrainOptions(Training, Settings):
     run: Path | None = None
     """Folder of the run, new or empty. Default: runs/<algorithm>-<task>-<n>, the first that is free."""
 
+    init: Path | None = None
+    """A run to begin with: every seed starts from the networks of its seed, or of the only one, with new optimizers.
+    For deep control."""
+
     def chosen_seeds(self) -> tuple[int, ...]:
         """Return the seeds, which need not follow each other where a file names them, or those that flags ask for."""
         if (self.count, self.first) == (len(self.seeds), self.seeds[0]):
@@ -91,6 +95,7 @@ class LanguageTrainOptions(TrainOptions):
     worker_seconds: Annotated[float, *_NOT_A_FLAG] = 120.0
     clip_rewards: Annotated[bool, *_NOT_A_FLAG] = True
     episodic_life: Annotated[bool, *_NOT_A_FLAG] = False
+    init: Annotated[Path | None, *_NOT_A_FLAG] = None
     evaluate_episodes: Annotated[int, *_NOT_A_FLAG] = 20
 
     count: Annotated[int, tyro.conf.arg(name="seeds")] = 1

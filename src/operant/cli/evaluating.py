@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -35,6 +35,9 @@ class EvaluateOptions(Opening):
     env_backend: Literal["auto", "tensor", "gymnasium"] = "gymnasium"
     """Where environments come from: Gymnasium, operant's batched ones (tensor), or the faster that exists (auto)."""
 
+    best: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Score the policy of each seed that did best in the evaluations while it was trained, not the latest one."""
+
     samples: int = 0
     """For language models: also draw so many answers to each held-out prompt, and report their mean reward (avg@k) and
     the probability that one of k is right (pass@k, without bias); 0: not."""
@@ -60,7 +63,7 @@ def evaluate(arguments: list[str]) -> int:
     if options.samples and not speaks:
         raise ValueError(f"--samples is for language models, and {options.run} is a run of {entry.name}; leave it out")
     sampled: list[Sampled] = []
-    trained = api.load(options.run, remote_code=options.remote_code)
+    trained = api.load(options.run, best=options.best, remote_code=options.remote_code)
     with closing(trained.experiment):
         evaluation = trained.evaluate(options.episodes, backend=options.env_backend)
         if options.samples:
@@ -69,7 +72,7 @@ def evaluate(arguments: list[str]) -> int:
     settings = trained.run.settings
     if options.json:
         facts = {"algorithm": settings.algorithm, "task": settings.task, "seeds": settings.seeds}
-        ours = {"consumed": trained.experiment.learner.consumed}
+        ours = _stamp(trained)
         ours |= {"unit": entry.unit} if speaks else {"env_backend": options.env_backend}
         counts = {"episodes": evaluation.episodes, "lengths": evaluation.lengths}
         drawn = sampled_fields(settings.seeds, sampled) if sampled else {}
@@ -87,13 +90,16 @@ def _print(trained: "Trained", evaluation: "Evaluation", sampled: Sequence["Samp
         print(f"\n{sampled_table(seeds, sampled)}")
     if answers:
         print(f"\n{answer_table(answers)}")
+    if trained.consumed is not None:
+        when = ", ".join(f"{seed} after {steps:,}" for seed, steps in zip(seeds, trained.consumed, strict=True))
+        print(f"\nThe best policies of the evaluations in training, by seed: {when}.")
 
 
 def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None) -> None:
     """Append an evaluation to `eval/final.jsonl` of its run; a run that cannot be written is only warned of."""
     from operant.runtime.metrics import RecordWriter
 
-    stamp = {"consumed": trained.experiment.learner.consumed}
+    stamp = _stamp(trained)
     stamp |= {} if backend is None else {"env_backend": backend}
     try:
         with closing(RecordWriter(trained.run.path / "eval" / "final.jsonl")) as records:
@@ -101,6 +107,13 @@ def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None) -> N
             records.sync()
     except OSError as error:
         say(f"operant: warning: the evaluation is not kept in {trained.run.path}: {error.strerror}")
+
+
+def _stamp(trained: "Trained") -> dict[str, Any]:
+    """Return when policies learned what they act by: one number, or one a seed where they are the best ones."""
+    if trained.consumed is None:
+        return {"consumed": trained.experiment.learner.consumed}
+    return {"best": True, "consumed": trained.consumed}
 
 
 def _missed(seeds: tuple[int, ...], scores: tuple[float, ...], required: float | None) -> int:

@@ -30,6 +30,7 @@ def train(arguments: list[str]) -> int:
             lambda: api.train(
                 **options.settings(),
                 run=options.run,
+                init=options.init,
                 config=config,
                 progress=options.progress,
                 interrupted=interrupted,

@@ -57,6 +57,9 @@ class WatchOptions:
     live: tyro.conf.FlagCreatePairsOff[bool] = False
     """Show it in a window instead."""
 
+    best: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Show the policy that did best in the evaluations while the seed was trained, not the latest one."""
+
     sample: tyro.conf.FlagCreatePairsOff[bool] = False
     """Sample actions from the policy instead of taking the likeliest (greedy)."""
 
@@ -81,7 +84,7 @@ def watch(arguments: list[str]) -> int:
     require_extra("render", "watching", ["pygame"] if options.live else ["pygame", "imageio_ffmpeg"])
     from operant import api
 
-    trained = api.load(options.run)
+    trained = api.load(options.run, best=options.best)
     with closing(trained.experiment):
         index = _best(trained) if options.seed_index == "best" else options.seed_index
         if options.live:

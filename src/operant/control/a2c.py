@@ -212,6 +212,7 @@ class A2C:
             scaling=Scaling(config.normalise_observations, config.normalise_rewards, config.gamma),
         )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
+        self.learned = self.agent.learned
         self.optimizer = OPTIMIZERS[config.optimizer](
             self.agent.parameters, epsilon=config.optimizer_epsilon, max_grad_norm=config.max_grad_norm
         )

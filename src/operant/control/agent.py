@@ -13,6 +13,7 @@ from operant import ops, streams
 from operant.control.suitability import require_suitable
 from operant.envs import BatchEnv, Normalise, TensorEnv, Tree, is_picture
 from operant.nets import ActorCritic, Graph, Spec, head_for
+from operant.runtime.learned import Learned
 from operant.runtime.rollouts import Collector, Rollout, by_seed
 from operant.state import State, copy_into, generator_state, set_generator_state
 
@@ -88,6 +89,11 @@ class Agent:
         self.networks = shape.bind(self.parameters)
         self.streams = [streams.torch_generator(seed, "policy", device=env.device) for seed in seeds]
         self.graph: Graph[dict[str, Any]] | None = None
+
+    @property
+    def learned(self) -> Learned:
+        """The networks of all seeds, and the moments by which observations and rewards are normalised."""
+        return {"parameters": self.parameters, **({} if self.normaliser is None else self.normaliser.moments)}
 
     def alone(self, seed: int) -> Self:
         """Return an agent whose networks are those of the seed in one place alone, sharing their memory."""

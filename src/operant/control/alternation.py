@@ -12,6 +12,7 @@ from torch import Tensor
 from operant.control.experience import Act, Experience
 from operant.nets import Activation, Ensemble, StackedAdam, outgrows_cache
 from operant.runtime.bounds import require
+from operant.runtime.learned import Learned
 from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.replay import Transitions
 from operant.runtime.window import DROPPED, EPISODES
@@ -152,6 +153,11 @@ class Alternating(ABC, Generic[C]):
     shapes: Mapping[str, Ensemble]
     parameters: Mapping[str, Tensor]
     optimizers: Mapping[str, StackedAdam]
+
+    @property
+    def learned(self) -> Learned:
+        """The networks and all else that gradients change, and their targets."""
+        return self.parameters
 
     def bind(self, parameters: Mapping[str, Tensor]) -> None:
         """Compute with `parameters`, by name `[S, P]` each; networks become attributes of the names of theirs."""

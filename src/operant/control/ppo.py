@@ -212,6 +212,7 @@ class PPO:
             scaling=Scaling(config.normalise_observations, config.normalise_rewards, config.gamma),
         )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
+        self.learned = self.agent.learned
         self.optimizer = StackedAdam(
             self.agent.parameters, epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm
         )

@@ -213,7 +213,7 @@ class Reinforce:
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
-        self.agent = Agent(
+        agent = self.agent = Agent(
             env,
             seeds=seeds,
             rows=config.environments,
@@ -228,9 +228,9 @@ class Reinforce:
                 f"psi={config.psi!r} needs a value for each action of a Discrete, but those of {env.task} are "
                 f"{env.action_space}; take psi='baseline', 'td' or 'gae'"
             )
-        self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
+        self.act, self.noise, self.close, self.learned = agent.act, agent.noise, agent.close, agent.learned
         self.episodes = Episodes(env, seeds=len(seeds), max_steps=config.max_steps)
-        actor, critic = self.agent.parameters.view(len(self.seeds), 2, -1).unbind(1)
+        actor, critic = agent.parameters.view(len(self.seeds), 2, -1).unbind(1)
         self.optimizer = StackedAdam(actor, max_grad_norm=config.max_grad_norm)
         self.critic_optimizer = StackedAdam(critic, max_grad_norm=config.max_grad_norm)
         self.used, self.batches = torch.zeros(2, len(self.seeds), dtype=torch.int64)

@@ -181,6 +181,7 @@ class TRPO:
             scaling=Scaling(config.normalise_observations, config.normalise_rewards, config.gamma),
         )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
+        self.learned = self.agent.learned
         self.mlp = cast(StackedMLP, self.agent.networks.shape.mlp)
         self.actor, self.critic = self.agent.parameters.view(len(seeds), 2, -1).unbind(1)
         self.optimizer = StackedAdam(self.critic)

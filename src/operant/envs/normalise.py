@@ -25,6 +25,8 @@ class Moments:
         squares: sum of squared deviations from the mean, `[S, 1, *shape]`.
     """
 
+    NAMES = ("count", "mean", "squares")
+
     def __init__(self, seeds: int, shape: Sequence[int], device: torch.device) -> None:
         self.count = torch.zeros(seeds, 1, *[1] * len(shape), dtype=torch.float64, device=device)
         self.mean = torch.zeros(seeds, 1, *shape, dtype=torch.float64, device=device)
@@ -54,11 +56,11 @@ class Moments:
 
     def state_dict(self) -> State:
         """Return the three moments."""
-        return {"count": self.count.clone(), "mean": self.mean.clone(), "squares": self.squares.clone()}
+        return {name: getattr(self, name).clone() for name in self.NAMES}
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state of `state_dict`."""
-        for name in ("count", "mean", "squares"):
+        for name in self.NAMES:
             copy_into(getattr(self, name), state[name], name)
 
 
@@ -133,6 +135,12 @@ class Normalise:
     def begins_anew(self) -> bool:
         """Whether the environment begins new episodes when it loads a state."""
         return begins_anew(self._env)
+
+    @property
+    def moments(self) -> dict[str, Tensor]:
+        """The tensors `[S, ...]` that say how observations and rewards are normalised, by name."""
+        kinds = {"observations": self._obs_moments, "rewards": self._return_moments}
+        return {f"{kind}.{name}": getattr(kinds[kind], name) for kind in kinds for name in Moments.NAMES}
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
         """Start episode 0 of every row; the statistics stay and take in the first observations.

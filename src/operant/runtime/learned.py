@@ -1,0 +1,134 @@
+"""What seeds have learned, apart from how they learn it: `teach` hands it on, and `Best` keeps the best of it.
+
+A learner with networks names them in its attribute `learned`.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from operant.runtime.checkpoints import CheckpointError, Checkpoints, load
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.run import Run, RunError
+from operant.state import State, clone
+
+logger = logging.getLogger(__name__)
+
+Learned = Mapping[str, Tensor]
+"""Networks of S seeds, and the moments by which they normalise, `[S, ...]` by name."""
+
+
+class Taught(Protocol):
+    """Something that has learned.
+
+    Attributes:
+        consumed: budget used so far, per seed.
+        learned: the tensors themselves, not copies.
+    """
+
+    consumed: int
+    learned: Learned
+
+
+def teach(learner: Taught, learned: Learned) -> None:
+    """Put what others have learned in the place of what a learner has, for each seed; that of a single one for all.
+
+    Raises:
+        ValueError: names or shapes differ; the learner is as it was.
+    """
+    own = learner.learned
+    if odd := own.keys() ^ learned.keys():
+        raise ValueError(f"only one of them has {min(odd)!r}")
+    for name, there in learned.items():
+        here = own[name]
+        if there.shape[1:] != here.shape[1:] or len(there) not in (1, len(here)):
+            raise ValueError(f"{name!r} is {list(there.shape)} there and {list(here.shape)} here, a row for each seed")
+    with torch.no_grad():
+        for name, there in learned.items():
+            own[name].copy_(there)
+
+
+class Kept(NamedTuple):
+    """The best policies of a run.
+
+    Attributes:
+        learned: what each seed had learned when it scored highest.
+        scores: `[S]`, how high.
+        consumed: `[S]`, budget used until then.
+    """
+
+    learned: Learned
+    scores: Tensor
+    consumed: Tensor
+
+    def state(self) -> State:
+        """Return it as a checkpoint holds it."""
+        return {"learned": dict(self.learned), "statistics": {"scores": self.scores, "consumed": self.consumed}}
+
+
+class Best:
+    """The best policy of each seed, as evaluations in the course of training score them, in `best/` of a run.
+
+    The highest of many scores is too high an estimate: new episodes tell what the policy is worth.
+
+    Args:
+        run: the run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._path = run.path
+        self._checkpoints = Checkpoints(run.path / "best")
+
+    def offer(self, learner: Taught, evaluation: Evaluation) -> None:
+        """Keep what seeds have learned that never scored higher; a failure to do so is only warned of.
+
+        Seeds whose networks hold a number that is not finite are passed over.
+        """
+        scores = torch.tensor(evaluation.scores, dtype=torch.float64).nan_to_num(nan=-torch.inf)
+        consumed = torch.full(scores.shape, learner.consumed)
+        new = Kept(clone({name: tensor.cpu() for name, tensor in learner.learned.items()}), scores, consumed)
+        better = torch.stack([tensor.isfinite().flatten(1).all(1) for tensor in new.learned.values()]).all(0)
+        try:
+            old = self._latest()
+            if old is not None:
+                better &= scores > old.scores
+                new = _chosen(better, new, old)
+            if better.any() and (old is not None or better.all()):
+                self._checkpoints.save(new.state(), learner.consumed)
+        except (OSError, CheckpointError) as error:
+            logger.warning("the best policies could not be kept in %s (%s); training goes on", self._path, error)
+
+    def load(self) -> Kept:
+        """Return the best policies, on the CPU.
+
+        Raises:
+            RunError: none were kept.
+            CheckpointError: they are damaged.
+        """
+        found = self._latest()
+        if found is None:
+            raise RunError(
+                f"{self._path} has kept no best policies: it was never evaluated in training, or is of a learner "
+                "without stacked networks; take its latest policies"
+            )
+        return found
+
+    def _latest(self) -> Kept | None:
+        found = self._checkpoints.latest()
+        if found is None:
+            return None
+        state = load(found[0])
+        return Kept(state["learned"], state["statistics"]["scores"], state["statistics"]["consumed"])
+
+
+def _chosen(better: Tensor, new: Kept, old: Kept) -> Kept:
+    """Return what is new of the seeds that are `better [S]`, and what is old of the others."""
+
+    def choose(left: Tensor, right: Tensor) -> Tensor:
+        return torch.where(better.view(-1, *[1] * (left.dim() - 1)), left, right)
+
+    learned = {name: choose(tensor, old.learned[name]) for name, tensor in new.learned.items()}
+    return Kept(learned, choose(new.scores, old.scores), choose(new.consumed, old.consumed))

@@ -1,0 +1,22 @@
+import pytest
+
+from operant.runtime.machine import cores, present
+
+
+@pytest.mark.parametrize(("said", "expected"), [("1", 1), ("7", 7)])
+def test_cores_are_as_many_as_is_said(monkeypatch, said, expected):
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert cores() == expected
+
+
+@pytest.mark.parametrize("said", [None, "", "0", "many"])
+def test_cores_are_counted_where_nothing_limits_threads(monkeypatch, said):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert cores() >= 1
+
+
+def test_a_device_beyond_those_that_there_are_is_not_present():
+    assert present("cpu")
+    assert not present("cuda:99")
