@@ -221,7 +221,7 @@ class A2C:
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes."""
-        return self.budget // (self.config.steps * self.config.environments)
+        return -(-self.budget // (self.config.steps * self.config.environments))
 
     def iterate(self) -> Metrics:
         """Collect a rollout, judge it and improve on it once."""

@@ -208,7 +208,9 @@ class DQN:
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes."""
-        return (self.budget - self.config.warmup) // self.config.train_every * self.config.updates
+        config = self.config
+        idle = max(0, -(-config.warmup // config.train_every) - 1)  # iterations before the first training
+        return (-(-self.budget // config.train_every) - idle) * config.updates
 
     def iterate(self) -> Metrics:
         """Collect transitions, and once there are enough of them, judge and improve on minibatches."""

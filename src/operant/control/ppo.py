@@ -222,9 +222,9 @@ class PPO:
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes."""
+        """How many gradient steps the whole run takes at most, where β has one round."""
         config = self.config
-        return self.budget // (config.steps * config.environments) * config.epochs * config.minibatches
+        return -(-self.budget // (config.steps * config.environments)) * config.epochs * config.minibatches
 
     def one_by_one(self) -> list[Self]:
         """Return a learner of each seed alone for compiled updates, where the layers of all outgrow the cache."""

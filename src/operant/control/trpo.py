@@ -206,7 +206,7 @@ class TRPO:
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes, nearly all of them the critic's."""
-        return self.budget // self.rollout_steps * self.config.value_epochs * self.config.value_minibatches
+        return -(-self.budget // self.rollout_steps) * self.config.value_epochs * self.config.value_minibatches
 
     @property
     def rollout_steps(self) -> int:
