@@ -396,6 +396,59 @@ def test_tables_keep_no_best_policies(tmp_path):
         operant.load(trained.run.path, best=True)
 
 
+class Hole(gymnasium.Env):
+    """Shows no number in the middle of every episode of 20 steps."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def look(self):
+        return np.full(1, np.nan if self.steps == 10 else self.steps / 20, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.look(), {}
+
+    def step(self, action):
+        assert np.isfinite(action).all()
+        self.steps += 1
+        return self.look(), 1.0, self.steps == 20, False, {}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "iterations", "values"),
+    [
+        ("sac", 2, {"warmup": 64, "hidden": (8,), "batch": 16, "rounds": 5}),
+        ("td3", 2, {"warmup": 64, "hidden": (8,), "batch": 16, "rounds": 5}),
+        ("ppo", 15, {"environments": 1, "steps": 5, "minibatches": 1, "hidden": (8,)}),
+        ("recurrent-ppo", 15, {"environments": 1, "steps": 5, "minibatches": 1, "memory": 8}),
+    ],
+)
+def test_a_state_after_an_observation_that_is_not_finite_is_saved_and_gone_on_with(
+    tmp_path, algorithm, iterations, values
+):
+    gymnasium.register("OperantTestHole-v0", Hole)
+    try:
+        cut = operant.train(
+            algorithm,
+            "OperantTestHole-v0",
+            seeds=2,
+            budget=150,
+            run=tmp_path / "run",
+            evaluate_every=1000,
+            evaluate_episodes=1,
+            checkpoint_seconds=0,
+            progress="silent",
+            interrupted=interrupted_after(iterations),
+            **values,
+        )
+        assert cut.outcome.consumed % 20 > 11, "the hole is behind, the end of the episode ahead"
+        assert operant.resume(tmp_path / "run", progress="silent").outcome.consumed >= 150
+    finally:
+        del gymnasium.registry["OperantTestHole-v0"]
+
+
 def test_sampled_actions_come_from_a_stream_of_their_own(tmp_path):
     trained = train(tmp_path / "run")
     obs = np.zeros((64, 4), np.float32)
@@ -527,11 +580,12 @@ def bare_run(folder):
     )
 
 
-def test_a_run_without_a_checkpoint_cannot_be_loaded_but_resumed(tmp_path):
+def test_a_run_without_a_checkpoint_cannot_be_loaded_but_resumed(tmp_path, caplog):
     bare_run(tmp_path / "run")
     with pytest.raises(RunError, match="has no checkpoint yet; train it with `operant resume"):
         operant.load(tmp_path / "run")
     resumed = operant.resume(tmp_path / "run", progress="silent")
+    assert "has no checkpoint yet: training starts at the beginning" in caplog.text
     assert resumed.outcome.consumed == 320
     assert torch.equal(
         resumed.experiment.learner.agent.parameters, operant.load(tmp_path / "run").experiment.learner.agent.parameters

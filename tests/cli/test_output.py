@@ -34,6 +34,12 @@ def test_the_seed_table():
     assert lines[4] == "mean 317.5, IQM 317.5, 95 % interval of the IQM [150, 485]"
 
 
+@pytest.mark.parametrize("episodes", [[math.nan, 1.0], [1.0, math.nan]])
+def test_an_episode_without_a_number_is_not_hidden(episodes):
+    row = seed_table((0,), Evaluation.of([episodes])).splitlines()[1]
+    assert row.split() == ["0", "nan", "nan", "nan", "2"]
+
+
 def test_one_seed_is_no_result():
     assert summary(Evaluation.of([[1.0]])) == "1 by one seed, which says nothing about the next one: take 5 or more"
 

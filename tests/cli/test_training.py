@@ -85,6 +85,7 @@ def test_flags_reach_the_configuration(cli, tmp_path):
         (["train", "sft", "--dataset", "nothing.jsonl"], "nothing.jsonl"),
         (["train", "sft", "arithmetic", "--init", "nothing"], "is not the folder of a run"),
         (["train", "ppo", "CartPole-v1", "--init", "nothing"], "is not the folder of a run"),
+        (["train", "ppo", "FrozenLake-v1", "--normalise-observations"], "only observations of a Box can be normalised"),
         (["train", "ppo", "CartPole-v1", "--preset", "best"], "ppo has no preset 'best'"),
         (["train", "ppo", "CartPole-v1", "--seeds", "0"], "--seeds must be at least 1"),
         (["train", "ppo", "CartPole-v1", "--config", "nothing.toml"], "cannot be read"),

@@ -18,7 +18,7 @@ from needs import needs_compiler
 from operant import catalog
 from operant.control.a2c import A2C, A2CConfig
 from operant.control.a3c import A3C, PRESETS, STEPS, UPDATES, A3CConfig, Shared, Worker
-from operant.envs import make
+from operant.envs import WorkerError, make
 from operant.nets import OPTIMIZERS
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.checkpoints import load as load_checkpoint
@@ -170,8 +170,9 @@ def test_a_hanging_worker_is_named_after_the_deadline(started):
 
 def test_an_error_of_a_worker_is_told_in_full():
     a3c = learner(environments=8, make_env=broken)
-    with pytest.raises(RuntimeError, match=r"(?s)worker \d failed:.*ArithmeticError: the world ends here"):
+    with pytest.raises(WorkerError, match=r"worker \d failed: ArithmeticError: the world ends here.") as caught:
         a3c.iterate()
+    assert "Traceback" in caught.value.__notes__[0]
     a3c.close()
 
 
@@ -229,7 +230,7 @@ def test_workers_end_with_their_parent(tmp_path):
         textwrap.dedent("""
         import os, signal
         from operant.control.a3c import A3C, A3CConfig
-        from operant.envs import make
+        from operant.envs import WorkerError, make
 
         if __name__ == "__main__":
             config = A3CConfig(workers=2, environments=2, slice_steps=64)

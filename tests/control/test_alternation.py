@@ -5,9 +5,9 @@ import torch
 
 from control.learners import assert_a_refused_state_changes_nothing, build, poison
 from control.off_policy import QUICK
-from operant.control.alternation import EPISODES, LENGTH, RETURN, alternate, merge
+from operant.control.alternation import alternate, merge
 from operant.control.td3 import TD3, TD3Config
-from operant.runtime.window import DROPPED
+from operant.runtime.window import DROPPED, EPISODES, LENGTH, RETURN
 
 
 def report(returns, lengths, counts, dropped=0):

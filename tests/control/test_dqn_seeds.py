@@ -105,6 +105,18 @@ def test_invalid_transitions_take_no_part(variant):
     assert sum(int(metrics["rollout/episodes"].sum()) for metrics in expected) > 8
 
 
+def test_invalid_transitions_are_never_drawn_by_priority():
+    dqn = learner(wrap=next_step(1e6), priority=0.6)
+    for _ in range(8):
+        dqn.iterate()
+    replay = dqn.experience.replay
+    places = replay.newest(replay.length)
+    valid, priorities = replay.valid(places), dqn.priorities.levels[0][:, places]
+    assert (~valid).sum() > 4
+    assert (priorities[~valid] == 0).all()
+    assert (priorities[valid] > 0).all()
+
+
 def test_a_training_ends_where_its_budget_does():
     dqn = learner(Constant, budget=320)
     assert train(dqn, budget=320, seeds=2, progress="silent").consumed == 320

@@ -356,6 +356,8 @@ def test_no_seed_runs_ahead_and_none_goes_on_when_it_has_used_its_budget():
     assert it.used.max() < 1000 + longest
     it.iterate()
     assert it.consumed > 1000, "training beyond the budget is harmless"
+    it.used[:] = torch.tensor([1000, 995])
+    assert it.turn().tolist() == [False, True], "close to each other, but one has used its budget"
 
 
 # What it resumes and survives

@@ -294,6 +294,28 @@ def test_actions_of_any_shape_are_written_and_played_again(space, actions):
     assert torch.equal(step.final_obs.reshape(2, -1), (torch.tensor(actions) + first).float())
 
 
+class Scaling(Particular):
+    """Writes into the actions that it is given."""
+
+    def step(self, action):
+        action *= 0.5
+        return super().step(action)
+
+
+def test_an_environment_may_write_into_its_actions():
+    def scaling():
+        space = spaces.Box(-1.0, 1.0, (2,))
+        vector = SyncVectorEnv([lambda: Scaling(space)] * 2, autoreset_mode=AutoresetMode.DISABLED)
+        return GymnasiumEnv(vector, [1, 2])
+
+    env, again = scaling(), scaling()
+    env.reset()
+    for _ in range(4):
+        step = env.step(torch.full((2, 2), 0.8))
+        assert torch.equal(again.load_state_dict(env.state_dict()), step.obs)
+        assert torch.equal(again.load_state_dict(env.state_dict()), step.obs)
+
+
 def test_an_environment_that_is_not_deterministic_is_found_out():
     env = walks(SyncVectorEnv, forgetful=True)
     env.reset()

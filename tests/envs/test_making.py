@@ -1,11 +1,14 @@
 import importlib.util
 import sys
+from functools import partial
+from multiprocessing.reduction import ForkingPickler
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 
-from operant.envs import CartPole, GymnasiumEnv, make
+from operant.envs import CartPole, GymnasiumEnv, make, maker_like
 from operant.streams import row_seeds
 
 
@@ -107,6 +110,58 @@ def test_what_a_module_fails_to_import_is_named_instead_of_it(tmp_path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="cannot be imported: No module named 'no_such_supplier'"):
         make("half_a_shop:Lake-v0", 1, [0])
+
+
+class Peculiar(gymnasium.Env):
+    """Tells things that no vector environment could merge, and takes offence at options that nobody gave."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        assert options is None
+        self.steps = 0
+        return np.zeros(1, np.float32), {"way": np.zeros(0)}
+
+    def step(self, action):
+        self.steps += 1
+        told = {"way": np.zeros(self.steps), "kind": self.steps if action else "none"}
+        return np.ones(1, np.float32), 1.0, self.steps == 3 + action, False, told
+
+
+@pytest.fixture
+def peculiar():
+    gymnasium.register("OperantTestPeculiar-v0", Peculiar)
+    yield "OperantTestPeculiar-v0"
+    gymnasium.registry.pop("OperantTestPeculiar-v0", None)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_infos_are_not_merged_and_no_options_are_none(peculiar, vectorization):
+    env = make(peculiar, 2, [0], vectorization=vectorization)
+    env.reset()
+    ends = [env.step(torch.tensor([0, 1])).terminated.tolist() for _ in range(8)]
+    env.close()
+    assert ends[2:4] == [[True, False], [False, True]]
+
+
+def test_a_task_whose_class_lies_in_a_module_can_be_made_where_nothing_has_registered_it(peculiar):
+    env = make(peculiar, 2, [0])
+    again = maker_like(env, 3)
+    del gymnasium.registry[peculiar]
+    made = ForkingPickler.loads(ForkingPickler.dumps(again))(7)
+    assert (made.task, made.rows) == (peculiar, 3)
+    assert gymnasium.registry[peculiar].entry_point == f"{__name__}:Peculiar"
+
+
+def test_a_task_that_only_a_function_can_make_is_left_to_whoever_registers_it():
+    gymnasium.register("OperantTestLocal-v0", partial(Peculiar))
+    again = maker_like(make("OperantTestLocal-v0", 2, [0]), 3)
+    assert again(7).rows == 3
+    del gymnasium.registry["OperantTestLocal-v0"]
+    with pytest.raises(ValueError, match="not a registered environment"):
+        again(7)
 
 
 @pytest.mark.parametrize(

@@ -238,11 +238,13 @@ def test_an_observation_that_is_not_finite_leaves_the_statistics_alone(bad):
     healthy = plain._env.step(actions).obs[1:]
     plain._obs_moments.update(healthy[None], None)
     assert last[1].isfinite().all()
+    assert last[0].isfinite().tolist() == [True, False, True]
     for name, value in env.state_dict()["observations"].items():
         torch.testing.assert_close(value, plain.state_dict()["observations"][name], rtol=1e-12, atol=0)
 
 
-def test_a_reward_that_is_not_finite_passes_but_leaves_the_statistics_alone():
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_reward_that_is_not_finite_passes_but_leaves_the_statistics_alone(bad):
     env = Normalise(make("Pendulum-v1", 2, (0,)), seeds=1, gamma=0.9)
     env.reset()
     actions = torch.zeros(2, 1)
@@ -251,7 +253,7 @@ def test_a_reward_that_is_not_finite_passes_but_leaves_the_statistics_alone():
 
     def poisoned(actions):
         step = inner(actions)
-        return step._replace(reward=torch.tensor([float("nan"), 1.0]))
+        return step._replace(reward=torch.tensor([bad, 1.0]))
 
     env._env.step = poisoned
     assert env.step(actions).reward.isfinite().tolist() == [False, True]

@@ -245,6 +245,7 @@ def test_a_mistake_in_this_process_is_told_from_wrong_use(error):
     with pytest.raises(EnvError, match=rf"Failing: reset\(\).*{error.__name__}: no light") as caught:
         env.reset()
     assert type(caught.value.__cause__) is error
+    assert f"({__file__}, line {Failing.reset.__code__.co_firstlineno + 1})" in str(caught.value)
 
 
 def test_a_mistake_that_cannot_be_pickled_is_not_waited_for():

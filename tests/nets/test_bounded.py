@@ -14,6 +14,11 @@ def bounded():
     return Bounded(gymnasium.spaces.Box(LOW, HIGH), device=CPU)
 
 
+def test_what_is_not_a_number_becomes_the_middle():
+    found = bounded().to_env(torch.tensor([torch.nan, torch.inf, -torch.inf]))
+    assert found.tolist() == [1.0, 0.5, -3.0]
+
+
 def test_the_interval_is_mapped_onto_the_bounds():
     actions = torch.tensor([[-1.0, -1.0, -1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.5, -0.5, 0.0]])
     expected = torch.tensor([[-1.0, 0.0, -3.0], [1.0, 0.25, -2.0], [3.0, 0.5, -1.0], [2.0, 0.125, -2.0]])

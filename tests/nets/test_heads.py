@@ -153,6 +153,24 @@ def test_noise_comes_from_the_generator_alone(head):
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "middle", "unit"),
+    [
+        (-1, 3, 1, 2),
+        (10, np.inf, 10, 1),
+        (-np.inf, -5, -5, 1),
+        (0, np.inf, 0, 1),
+        (-2, np.inf, 0, 1),
+        (-3e38, 3e38, 0, 1),
+    ],
+)
+def test_the_middle_of_the_policy_lies_within_the_bounds(low, high, middle, unit):
+    head = gaussian(box(low, high, width=1))
+    actions = head.to_env(torch.tensor([[[0.0], [0.5], [-0.5], [torch.nan]]])).flatten()
+    expected = torch.tensor([0.0, 0.5, -0.5, 0.0]) * unit + middle
+    assert torch.equal(actions, expected.clamp(low, high))
+
+
 def test_discrete_actions_are_shifted_to_the_first_of_the_space():
     actions = torch.tensor([[0, 2], [1, 0]])
     assert torch.equal(CategoricalHead(spaces.Discrete(3)).to_env(actions), actions)

@@ -74,6 +74,18 @@ def test_averages_leave_out_what_was_not_reported():
     assert np.array_equal(result["x"], [2.0, 5.0, NAN], equal_nan=True)
 
 
+def test_returns_and_lengths_are_means_over_episodes():
+    one = {"rollout/episode_return": torch.tensor([500.0, NAN]), "rollout/episode_length": torch.tensor([9.0, NAN])}
+    two = {"rollout/episode_return": torch.tensor([10.0, 4.0]), "rollout/episode_length": torch.tensor([1.0, 2.0])}
+    counts = {"rollout/episodes": torch.tensor([1, 0])}, {"rollout/episodes": torch.tensor([100, 2])}
+    found = summarise(reports(one | counts[0], two | counts[1]))
+    assert found["rollout/episode_return"].tolist() == [(500 + 100 * 10) / 101, 4.0]
+    assert found["rollout/episode_length"].tolist() == [109 / 101, 2.0]
+    assert found["rollout/episodes"].tolist() == [101, 2]
+    none = summarise(reports({"rollout/episode_return": torch.tensor([NAN]), "rollout/episodes": torch.tensor([0])}))
+    assert np.isnan(none["rollout/episode_return"]).all()
+
+
 def test_a_loss_that_went_wrong_is_not_averaged_away():
     result = summarise(reports({"losses/x": 1.0}, {"losses/x": NAN}, {"losses/x": 2.0}))
     assert math.isnan(result["losses/x"])
@@ -98,6 +110,17 @@ def test_ten_bad_reports_in_a_row_end_training():
     guard.check(reports(*[loss(1.0, NAN)] * 9))
     with pytest.raises(NonFiniteError, match=r"losses/policy of seed 1 .*not finite in 10 iterations in a row"):
         guard.check(reports(loss(1.0, math.inf)))
+
+
+def test_what_was_bad_to_the_end_of_a_short_training_is_warned_of(caplog):
+    guard = Guard()
+    guard.check(reports(*({"losses/value": torch.tensor([1.0, NAN]), "losses/policy": 0.0} for _ in range(3))))
+    guard.close()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("losses/value of seed 1 (counted from 0) was bad in the last 3 iterations")
+    guard.check(reports({"losses/value": torch.tensor([1.0, 2.0])}))
+    guard.close()
+    assert len(caplog.records) == 1
 
 
 def test_one_good_report_forgives():

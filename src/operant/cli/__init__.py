@@ -116,13 +116,14 @@ def _status(error: Exception) -> int | None:
         return USAGE
     if isinstance(error, OSError):
         return FAILURE
-    from operant.envs import EndlessError, RestoreError
+    from operant.envs import EndlessError, EnvError, RestoreError, WorkerError
     from operant.runtime.checkpoints import CheckpointError, NonFiniteError
     from operant.runtime.run import RunError
 
     if isinstance(error, RunError):
         return USAGE
-    return FAILURE if isinstance(error, CheckpointError | EndlessError | NonFiniteError | RestoreError) else None
+    failures = CheckpointError | EndlessError | EnvError | NonFiniteError | RestoreError | WorkerError
+    return FAILURE if isinstance(error, failures) else None
 
 
 def _complain(message: str, status: int) -> int:

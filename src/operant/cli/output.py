@@ -60,7 +60,8 @@ def seed_table(
     """
     rows = [["seed", "score", "worst", "best", counted] + ([] if threshold is None else ["solved"])]
     for seed, score, episodes in zip(seeds, evaluation.scores, evaluation.episode_scores, strict=True):
-        row = [str(seed), number(score), number(min(episodes)), number(max(episodes)), str(len(episodes))]
+        worst, best = (math.nan,) * 2 if math.isnan(sum(episodes)) else (min(episodes), max(episodes))
+        row = [str(seed), number(score), number(worst), number(best), str(len(episodes))]
         rows.append(row + ([] if threshold is None else ["yes" if score >= threshold else "no"]))
     return f"{table(rows, '>' * len(rows[0]))}\n\n{summary(evaluation)}"
 

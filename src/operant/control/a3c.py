@@ -25,15 +25,13 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
-import gymnasium
 import torch
 import torch.multiprocessing
-from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
 from operant import streams
 from operant.control.a2c import A2C, DIAGNOSTICS, A2CConfig
-from operant.envs import Atari, BatchEnv, EnvPool, TensorEnv, make
+from operant.envs import BatchEnv, WorkerError, maker_like
 from operant.nets import OPTIMIZERS
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics, all_or_nothing
@@ -203,7 +201,7 @@ class Crew:
         """Let all workers run to a target; return their reports of all updates, `[len(REPORT)][updates]`.
 
         Raises:
-            RuntimeError: a worker failed, died, or made no update before the deadline. The message names it.
+            WorkerError: a worker failed, died, or made no update before the deadline. The message names it.
         """
         for index, connection in enumerate(self.connections):
             try:
@@ -236,7 +234,7 @@ class Crew:
         except (EOFError, ConnectionError):
             self._lost(index)
         if isinstance(answer, str):
-            self._fail(f"worker {index} failed:\n{answer}")
+            self._fail(f"worker {index} failed: {answer.strip().splitlines()[-1]}", answer)
         return answer
 
     def _lost(self, index: int) -> NoReturn:
@@ -247,9 +245,11 @@ class Crew:
             "the signal that killed it; -9 often means that the machine ran out of memory"
         )
 
-    def _fail(self, what: str) -> NoReturn:
+    def _fail(self, what: str, details: str = "") -> NoReturn:
         self.close()
-        raise RuntimeError(f"a3c: {what}. `operant resume` goes on from the last checkpoint")
+        error = WorkerError(f"a3c: {what}. `operant resume` goes on from the last checkpoint")
+        error.add_note(details)
+        raise error
 
     def close(self) -> None:
         """End all workers: those that wait by themselves, the others by force."""
@@ -312,15 +312,7 @@ class A3C:
         self.shared = Shared(
             parameters, {name: tensor.share_memory_() for name, tensor in moments.items()}, counts.share_memory_()
         )
-        game = {"clip_rewards": env.clip_rewards, "episodic_life": env.episodic_life} if isinstance(env, Atari) else {}
-        self.make_env = make_env or partial(
-            _make_env,
-            env.task,
-            _registration(env.task),
-            config.environments,
-            "tensor" if isinstance(env, TensorEnv) else "envpool" if isinstance(env, EnvPool) else "gymnasium",
-            **game,
-        )
+        self.make_env = make_env or maker_like(env, config.environments)
         self.crew: Crew | None = None
 
     @property
@@ -385,15 +377,3 @@ class A3C:
             copy_into(tensor, state["moments"][name], f"moments.{name}")
         self.shared.counts.zero_()
         copy_into(self.shared.counts[0], state["counts"], "counts")
-
-
-def _registration(task: str) -> EnvSpec | None:
-    """Return what a process needs that has not imported what registers a task: its entry point, if that is a name."""
-    spec = gymnasium.registry.get(task)
-    return spec if spec is not None and isinstance(spec.entry_point, str) else None
-
-
-def _make_env(task: str, spec: EnvSpec | None, rows: int, backend: Any, seed: int, **game: Any) -> BatchEnv:
-    if spec is not None:
-        gymnasium.registry.setdefault(task, spec)
-    return make(task, rows, [seed], backend=backend, **game)

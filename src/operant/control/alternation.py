@@ -15,12 +15,12 @@ from operant.runtime.bounds import require
 from operant.runtime.learned import Learned
 from operant.runtime.learner import Metrics, all_or_nothing
 from operant.runtime.replay import Transitions
-from operant.runtime.window import DROPPED, EPISODES
+from operant.runtime.rollouts import all_episodes
+from operant.runtime.window import DROPPED
 from operant.state import State, clone, copy_into, generator_state, set_generator_state
 
 Descent = tuple[Mapping[str, Tensor], dict[str, Tensor]]
 """Gradients `[S, P]` of the parameters of some names, and what there is to report."""
-RETURN, LENGTH = "rollout/episode_return", "rollout/episode_length"
 
 
 def alternate(
@@ -55,21 +55,9 @@ def alternate(
 
 
 def merge(reports: Sequence[Metrics]) -> dict[str, Tensor]:
-    """Sum up several rollouts: mean return and length `[S]` of all episodes, and how many episodes ended.
-
-    The transitions that were left out are counted too.
-    """
-
-    def every(name: str) -> Tensor:
-        return torch.stack([torch.as_tensor(report[name]) for report in reports])
-
-    counts = every(EPISODES)
-    total = counts.sum(0)
-
-    def mean(name: str) -> Tensor:
-        return (every(name) * counts).masked_fill(counts == 0, 0.0).sum(0) / total
-
-    return {RETURN: mean(RETURN), LENGTH: mean(LENGTH), EPISODES: total, DROPPED: every(DROPPED).sum(0)}
+    """Return the metrics of all episodes of several rollouts, and how many transitions were left out."""
+    dropped = torch.stack([torch.as_tensor(report[DROPPED]) for report in reports])
+    return {**all_episodes(reports), DROPPED: dropped.sum(0)}
 
 
 @dataclass(frozen=True)
@@ -212,7 +200,9 @@ class Alternating(ABC, Generic[C]):
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes."""
         config = self.config
-        return (self.budget - config.warmup) // (config.steps * config.environments) * config.updates
+        drawn = -(-config.warmup // config.environments) * config.environments
+        rounds = -(-(self.budget - drawn) // (config.rounds * config.steps * config.environments)) * config.rounds
+        return max(rounds, config.rounds) * config.updates
 
     def descend(self, gradients: Mapping[str, Tensor], report: dict[str, Tensor]) -> dict[str, Tensor]:
         """Step parameters by their gradients, and return the report."""

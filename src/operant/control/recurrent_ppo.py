@@ -127,10 +127,13 @@ class RecurrentAgent(Agent):
         return torch.cat((seen, starts.unsqueeze(-1).to(obs.dtype), memory, mask), dim=-1)
 
     def step(self, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the head's outputs `[S, N, outputs]` and the memory `[S, N, H]` after a step."""
+        """Return the head's outputs `[S, N, outputs]` and the memory `[S, N, H]` after a step.
+
+        What is not a number is not remembered, or it would spoil the rest of the episode.
+        """
         shape = self.networks.shape
         outputs, memory = self.network.step(self.networks.actor, shape.seen(seen))
-        return shape.allowed(outputs[..., : self.head.outputs], seen), memory
+        return shape.allowed(outputs[..., : self.head.outputs], seen), memory.nan_to_num()
 
     def forget(self) -> None:
         """Empty the memory of the rows whose episode has ended with the last step."""

@@ -9,7 +9,6 @@ What differs from the paper: the short rollouts end in the value of their last s
 them off; values are subtracted from each action's, which changes neither of the paper's estimators to first order.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -19,8 +18,8 @@ from torch import Tensor
 
 from operant import ops
 from operant.control.agent import Agent, Samples
-from operant.envs import BatchEnv, GymnasiumEnv, Step, Tree
-from operant.runtime.rollouts import by_seed
+from operant.envs import BatchEnv, GymnasiumEnv, Step
+from operant.runtime.rollouts import all_episodes, by_seed
 from operant.state import State
 
 
@@ -105,7 +104,7 @@ def collect_vine(agent: Agent, vine: Vine) -> tuple[Samples, dict[str, Tensor]]:
         old_values=old_values,
         weights=weights,
     )
-    return batch, _episodes(walks)
+    return batch, all_episodes(walks)
 
 
 def _branch_out(agent: Agent, vine: Vine) -> list[Tensor]:
@@ -151,14 +150,14 @@ def follow(agent: Agent, vine: Vine, saved: State, action: Tensor, luck: Tensor)
     results: list[Step] = []
     for t in range(vine.steps):
         if t:
-            obs = _shaped(results[-1].obs, agent)
+            obs = agent.collector.seen(results[-1].obs)
             action = agent.head.sample(networks.policy(obs), networks.free, luck[t - 1])
         results.append(env.step(agent.head.to_env(action).flatten(0, 1)))
     rewards, terminated, truncated = (
         torch.stack(column).view(vine.steps, len(agent.seeds), agent.rows)
         for column in zip(*((step.reward, step.terminated, step.truncated) for step in results), strict=True)
     )
-    final_obs = torch.stack([_shaped(step.final_obs, agent) for step in results])
+    final_obs = torch.stack([agent.collector.seen(step.final_obs) for step in results])
     values = networks.value(by_seed(final_obs)).view(len(agent.seeds), vine.steps, agent.rows).movedim(1, 0)
     returns = ops.lambda_returns(
         rewards, values, terminated=terminated, truncated=truncated, gamma=vine.gamma, lam=vine.lam
@@ -170,23 +169,3 @@ def draw_luck(agent: Agent, steps: int) -> Tensor:
     """Return noise for `steps` actions of every environment, `[steps, S, N, ...]`, each seed from its own stream."""
     drawn = [agent.head.noise((steps, agent.rows), stream) for stream in agent.streams]
     return torch.stack(drawn, dim=1)
-
-
-def _shaped(obs: Tree, agent: Agent) -> Tensor:
-    """Return observations of all rows as what the networks look at, `[S, N, D]`."""
-    features = agent.collector.features
-    return features.encode(obs).view(len(agent.seeds), agent.rows, *features.shape)
-
-
-def _episodes(walks: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the means over the episodes of several rollouts, not a number for a seed without one."""
-    counts = torch.stack([walk["rollout/episodes"] for walk in walks])
-    total = counts.sum(0)
-
-    def mean(name: str) -> Tensor:
-        sums = torch.stack([walk[name] for walk in walks]) * counts
-        return sums.masked_fill(counts == 0, 0.0).sum(0) / total
-
-    return {name: mean(name) for name in ("rollout/episode_return", "rollout/episode_length")} | {
-        "rollout/episodes": total
-    }

@@ -9,7 +9,7 @@ from operant.envs.envpool import EnvPool
 from operant.envs.features import Features, is_picture
 from operant.envs.finite import FiniteEnv, Transitions
 from operant.envs.grid import GridWorld, grid_transitions
-from operant.envs.making import make, resolve_backend
+from operant.envs.making import make, maker_like, resolve_backend
 from operant.envs.normalise import Normalise
 from operant.envs.tensor import (
     TENSOR_ENVS,
@@ -20,7 +20,7 @@ from operant.envs.tensor import (
     Pendulum,
     TensorEnv,
 )
-from operant.envs.workers import EnvError
+from operant.envs.workers import EnvError, WorkerError
 from operant.envs.worlds import WORLDS, register_worlds
 
 __all__ = [
@@ -49,10 +49,12 @@ __all__ = [
     "TensorEnv",
     "Transitions",
     "Tree",
+    "WorkerError",
     "begins_anew",
     "grid_transitions",
     "is_picture",
     "make",
+    "maker_like",
     "parse_grid",
     "register_worlds",
     "resolve_backend",

@@ -3,9 +3,10 @@
 import difflib
 import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import gymnasium
 import torch
@@ -17,7 +18,7 @@ from operant.envs.adapter import GymnasiumEnv
 from operant.envs.atari import Atari, is_atari
 from operant.envs.base import BatchEnv
 from operant.envs.envpool import EnvPool
-from operant.envs.tensor import TENSOR_ENVS
+from operant.envs.tensor import TENSOR_ENVS, TensorEnv
 from operant.envs.workers import DEADLINE, IsolatedVectorEnv
 
 Backend = Literal["auto", "tensor", "gymnasium", "envpool"]
@@ -109,7 +110,7 @@ def resolve_backend(task: str, backend: Backend) -> Literal["tensor", "gymnasium
 def _gymnasium_env(
     spec: EnvSpec, row_seeds: Sequence[int], device: str | torch.device, vectorization: Vectorization, deadline: float
 ) -> GymnasiumEnv:
-    one, rows = partial(gymnasium.make, spec, disable_env_checker=True), len(row_seeds)
+    one, rows = partial(_make_one, spec), len(row_seeds)
     try:
         if vectorization == "async":
             env = IsolatedVectorEnv(one, rows, task=spec.id, deadline=deadline)
@@ -118,6 +119,53 @@ def _gymnasium_env(
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ModuleNotFoundError(f"{spec.id} needs a package that is not installed: {error}{_hint(spec)}") from error
     return GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline)
+
+
+def maker_like(env: BatchEnv, rows: int) -> Callable[[int], BatchEnv]:
+    """Return what makes `rows` rows of the task of an environment of `make` from a seed, also in another process.
+
+    What registers the task need not be imported there, if its entry point is a name, or a class or function of a
+    module.
+    """
+    game = {"clip_rewards": env.clip_rewards, "episodic_life": env.episodic_life} if isinstance(env, Atari) else {}
+    backend = "tensor" if isinstance(env, TensorEnv) else "envpool" if isinstance(env, EnvPool) else "gymnasium"
+    return partial(_make_registered, env.task, _registration(env.task), rows, backend, **game)
+
+
+def _registration(task: str) -> EnvSpec | None:
+    """Return what a process needs that has not imported what registers a task; None if nothing would help."""
+    if task not in gymnasium.registry:
+        return None
+    spec = copy(gymnasium.registry[task])
+    point: Any = spec.entry_point
+    if callable(point) and getattr(point, "__qualname__", "<").isidentifier() and point.__module__ != "__main__":
+        point = spec.entry_point = f"{point.__module__}:{point.__qualname__}"
+    return spec if isinstance(point, str) else None
+
+
+def _make_registered(task: str, spec: EnvSpec | None, rows: int, backend: Backend, seed: int, **game: Any) -> BatchEnv:
+    if spec is not None:
+        gymnasium.registry.setdefault(task, spec)
+    return make(task, rows, [seed], backend=backend, **game)
+
+
+class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """What a vector environment is to see of an environment: no infos, which nobody reads and which it would merge.
+
+    A vector environment that resets some rows hands no options over as an empty dictionary, and here as None.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, _ = self.env.reset(seed=seed, options=options or None)
+        return obs, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, _ = self.env.step(action)
+        return obs, reward, terminated, truncated, {}
+
+
+def _make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
+    return _Plain(gymnasium.make(spec, disable_env_checker=True))
 
 
 def _hint(spec: EnvSpec) -> str:

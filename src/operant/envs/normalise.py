@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from operant.envs.base import BatchEnv, Step, Tree, begins_anew
+from operant.envs.spaces import SpaceError
 from operant.state import State, copy_into
 
 
@@ -107,7 +108,7 @@ class Normalise:
 
         Raises:
             ValueError: a number is out of its range, or the rows are not a multiple of the seeds.
-            TypeError: observations are to be scaled and are not a Box.
+            SpaceError: observations are to be scaled and are not a Box.
         """
         if seeds < 1 or env.rows % seeds:
             raise ValueError(f"seeds must divide the {env.rows} rows of the environment, got {seeds}")
@@ -116,7 +117,10 @@ class Normalise:
         if not clip > 0 or not epsilon > 0:
             raise ValueError(f"clip and epsilon must be positive, got {clip} and {epsilon}")
         if observations and not isinstance(env.observation_space, spaces.Box):
-            raise TypeError(f"only observations of a Box can be normalised, but {env.task} has {env.observation_space}")
+            raise SpaceError(
+                f"only observations of a Box can be normalised, but {env.task} has {env.observation_space}: leave them "
+                "as they are, or give the environment a wrapper whose observation space is a Box"
+            )
         self._env, self._seeds, self._gamma = env, seeds, gamma
         self._observations, self._rewards = observations, rewards
         self._clip, self._epsilon = clip, epsilon
@@ -175,7 +179,7 @@ class Normalise:
         self._return_moments.update(self._returns, counted)
         self._returns.masked_fill_((step.terminated | step.truncated).view_as(self._returns), 0.0)
         scaled = reward / (self._return_moments.variance() + self._epsilon).sqrt_()
-        return scaled.clamp_(-self._clip, self._clip).to(step.reward.dtype).view(-1)
+        return self._clipped(scaled).to(step.reward.dtype).view(-1)
 
     def normalise(self, obs: Tree) -> Tree:
         """Scale observations by the statistics as they are, which does not change them.
@@ -195,9 +199,13 @@ class Normalise:
         obs = cast(Tensor, obs)
         rows = self._by_seed(obs)
         scale = (self._obs_moments.variance() + self._epsilon).rsqrt_()
-        scaled = (rows - self._obs_moments.mean).mul_(scale).clamp_(-self._clip, self._clip)
+        scaled = self._clipped((rows - self._obs_moments.mean).mul_(scale))
         dtype = obs.dtype if obs.is_floating_point() else torch.float32
         return scaled.to(dtype).view(obs.shape)
+
+    def _clipped(self, scaled: Tensor) -> Tensor:
+        """Clip what is finite; what is not becomes no number, so that whoever learns leaves it out."""
+        return scaled.clamp(-self._clip, self._clip).masked_fill_(~scaled.isfinite(), torch.nan)
 
     def _by_seed(self, obs: Tensor) -> Tensor:
         """Return `obs` as `[S, M, *shape]`."""

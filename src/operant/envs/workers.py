@@ -29,6 +29,10 @@ class EnvError(RuntimeError):
     """An environment raised an error when it was reset or stepped."""
 
 
+class WorkerError(RuntimeError):
+    """A worker process died, hangs, or failed and could not say how."""
+
+
 class Workers:
     """Asks a vector environment, and names the workers that died or hang if it does not answer.
 
@@ -57,7 +61,7 @@ class Workers:
 
         Raises:
             EnvError: the environment raised an error, which is the cause of this one.
-            RuntimeError: a worker died, did not answer before the deadline, or failed and could not say how.
+            WorkerError: a worker died, did not answer before the deadline, or failed and could not say how.
         """
         try:
             return function(*args, **kwargs)
@@ -68,13 +72,13 @@ class Workers:
         """Return what an error in `reset` or `step` means."""
         pipes = self._workers.parent_pipes if self._workers is not None else []
         if self._workers is not None and isinstance(error, multiprocessing.TimeoutError):
-            return RuntimeError(
+            return WorkerError(
                 f"{self._task}: the worker processes of rows {_silent(pipes)} have not answered for "
                 f"{self._deadline:g} seconds. If the environment is that slow, raise the deadline; otherwise it hangs. "
                 "`operant resume` goes on from the last checkpoint"
             )
         if self._workers is not None and isinstance(error, queue.Empty):
-            return RuntimeError(
+            return WorkerError(
                 f"{self._task}: the environment of a worker process raised an error that cannot be pickled, and so "
                 "not be shown here: what it printed above says why. Let it raise one that can"
             )
@@ -83,8 +87,8 @@ class Workers:
             return _lost(self._task, _dead(self._workers.processes), error)
         where = f" in rows {failed}" if failed else ""
         return EnvError(
-            f"{self._task}: {call}() of the environment raised {type(error).__name__}{where}: {error}. "
-            "Mend the environment; `operant resume` then goes on from the last checkpoint"
+            f"{self._task}: {call}() of the environment raised {type(error).__name__}{where}: {error}{_place(error)}. "
+            "Mend the environment; `operant resume` then goes on from the last checkpoint, if there is one yet"
         )
 
     def close(self) -> None:
@@ -121,7 +125,8 @@ class IsolatedVectorEnv(AsyncVectorEnv):
 
     Raises:
         ValueError: the deadline is not positive.
-        RuntimeError: a process died or was not ready before the deadline, or a row has other spaces than the others.
+        WorkerError: a process died or was not ready before the deadline.
+        RuntimeError: a row has other spaces than the others.
         Exception: what making an environment raises.
     """
 
@@ -269,19 +274,26 @@ def _await_code(process: Any) -> None:
         time.sleep(0.01)
 
 
+def _place(error: Exception) -> str:
+    """Say in which line of the environment an error was raised, where that is known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+
+
 def _listed(rows: Iterable[object]) -> str:
     return ", ".join(map(str, rows))
 
 
-def _late(task: str, rows: str, deadline: float) -> RuntimeError:
-    return RuntimeError(
+def _late(task: str, rows: str, deadline: float) -> WorkerError:
+    return WorkerError(
         f"{task}: the worker processes of rows {rows} have not made their environments within {deadline:g} seconds. "
         "If that takes so long, raise the deadline (--worker-seconds); otherwise the constructor hangs"
     )
 
 
-def _lost(task: str, rows: str, error: Exception) -> RuntimeError:
-    return RuntimeError(
+def _lost(task: str, rows: str, error: Exception) -> WorkerError:
+    return WorkerError(
         f"{task} lost the worker processes of rows {rows}: {error!r}. A negative exit code is the signal that killed "
         "the worker; -9 often means that the machine ran out of memory"
     )

@@ -64,8 +64,9 @@ class ActionValues:
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
         """Return the initial parameters `[S, P]`, one row for each seed's generator.
 
-        Weights and biases are uniform within `1 / √inputs` of their layer, as in the paper's code. Biases that differ
-        put the kinks of the rectifiers in different places, also where observations are small.
+        Weights and biases are uniform within `1 / √inputs` of their layer, as in the paper's code; the last layer of
+        the two streams of a dueling network counts as one, with the inputs of both. Biases that differ put the kinks
+        of the rectifiers in different places, also where observations are small.
         """
         rows = torch.empty(len(generators), self.size)
         for row, generator in zip(rows, generators, strict=True):

@@ -32,8 +32,8 @@ class Bounded:
         self.dimensions = int(space.shape[0])
 
     def to_env(self, actions: Tensor) -> Tensor:
-        """Map actions in [-1, 1] onto the bounds; the clipping keeps rounding from leaving them."""
-        return torch.addcmul(self.middle, actions, self.half).clamp(self.low, self.high)
+        """Map actions in [-1, 1] onto the bounds, what is not a number to the middle; rounding cannot leave them."""
+        return torch.addcmul(self.middle, actions.nan_to_num(), self.half).clamp(self.low, self.high)
 
     def uniform(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw actions `[*shape, A]` with equal density everywhere in [-1, 1]."""

@@ -177,7 +177,8 @@ class GaussianHead:
 
     The unit of the policy's actions is half the range of a bounded space: the interval [-1, 1] is mapped onto the
     bounds and what lies outside is clipped. Where a bound is infinite, or as good as that (the range is wider than
-    float32 can say), actions are taken as they are.
+    float32 can say), the unit is 1, and actions count from the number within the bounds that is closest to 0. An action
+    that is not a number becomes 0 in these units, the middle.
 
     Args:
         space: a one-dimensional box of floats.
@@ -192,7 +193,8 @@ class GaussianHead:
         self.low, self.high = bounds_within(space, device)
         half = (self.high - self.low) / 2
         bounded = half.isfinite()  # so a range wider than float32 reaches is none
-        self.middle = torch.where(bounded, (self.low + self.high) / 2, 0.0)
+        nearest = torch.zeros_like(self.low).clamp(self.low, self.high)
+        self.middle = torch.where(bounded, (self.low + self.high) / 2, nearest)
         self.half = torch.where(bounded, half, 1.0)
 
     def initial(self) -> Tensor:
@@ -232,7 +234,7 @@ class GaussianHead:
 
     def to_env(self, actions: Tensor) -> Tensor:
         """Map [-1, 1] onto the bounds and clip."""
-        return torch.addcmul(self.middle, actions, self.half).clamp(self.low, self.high)
+        return torch.addcmul(self.middle, actions.nan_to_num(), self.half).clamp(self.low, self.high)
 
     @staticmethod
     def _log_std(free: Tensor) -> Tensor:

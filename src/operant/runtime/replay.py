@@ -209,10 +209,7 @@ class Replay:
     def cut(self) -> None:
         """Let windows end at the newest step, where its episodes do not go on with what is added next."""
         if self.added:
-            newest = (self.added - 1) % self.length
-            self.fields["ended"][newest] = True
-            if newest // SEGMENT < len(self._marks):
-                self._marks[newest // SEGMENT] = object()
+            self.fields["ended"][(self.added - 1) % self.length] = True
 
     def newest(self, steps: int) -> Tensor:
         """Return the places `[steps * N]`, the same in each seed, of the newest `steps` steps that are still held."""

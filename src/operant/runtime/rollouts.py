@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from operant.envs import BatchEnv, Features, Step, Tree, begins_anew
+from operant.runtime.learner import Metrics
+from operant.runtime.window import EPISODES, LENGTH, RETURN
 from operant.state import State, copy_into
 
 Act = Callable[[Tensor, int], tuple[tuple[Tensor, ...], Tensor]]
@@ -73,6 +75,21 @@ def by_seed(tensor: Tensor) -> Tensor:
     return tensor.movedim(1, 0).reshape(seeds, steps * rows, *rest)
 
 
+def all_episodes(reports: Sequence[Metrics]) -> dict[str, Tensor]:
+    """Return the metrics of the episodes of several rollouts together; means are over episodes."""
+
+    def every(name: str) -> Tensor:
+        return torch.stack([torch.as_tensor(report[name]) for report in reports])
+
+    counts = every(EPISODES)
+    total = counts.sum(0)
+
+    def mean(name: str) -> Tensor:
+        return (every(name) * counts).masked_fill(counts == 0, 0.0).sum(0) / total
+
+    return {RETURN: mean(RETURN), LENGTH: mean(LENGTH), EPISODES: total}
+
+
 def _stack(tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
     """Stack along a new first axis and view as `shape`; a single tensor is not copied."""
     return (tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))).reshape(shape)
@@ -96,7 +113,7 @@ class Collector:
             raise ValueError(f"{env.rows} environments cannot be shared equally by {seeds} seeds")
         self.env, self.seeds, self.rows = env, seeds, env.rows // seeds
         self.features = Features.of(env.observation_space, env.action_space)
-        self.obs = self._shape(env.reset())
+        self.obs = self.seen(env.reset())
         self.result: Step | None = None
         # Return and length so far of the episode that each row is in; float64 so that long sums stay exact.
         self.carried = torch.zeros(2, seeds, self.rows, dtype=torch.float64, device=env.device)
@@ -119,8 +136,8 @@ class Collector:
             seen.append(obs)
             kept.append(keep)
             results.append(result)
-            obs = self._shape(result.obs)
-            final.append(obs if result.final_obs is result.obs else self._shape(result.final_obs))
+            obs = self.seen(result.obs)
+            final.append(obs if result.final_obs is result.obs else self.seen(result.final_obs))
         shape = (steps, self.seeds, self.rows)
         return {
             "obs": _stack(seen, (steps, *obs.shape)),
@@ -140,7 +157,8 @@ class Collector:
         ended = parts["terminated"] | parts["truncated"]
         return Rollout(**parts, metrics=self._episodes(scores, ended, parts["valid"]))
 
-    def _shape(self, obs: Tree) -> Tensor:
+    def seen(self, obs: Tree) -> Tensor:
+        """Return observations of all rows as what networks look at, `[S, N, ...]`."""
         return self.features.encode(obs).view(self.seeds, self.rows, *self.features.shape)
 
     def _episodes(self, scores: Tensor, ended: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
@@ -164,7 +182,7 @@ class Collector:
 
     @staticmethod
     def _metrics(returns: Tensor, lengths: Tensor, count: Tensor) -> dict[str, Tensor]:
-        return {"rollout/episode_return": returns, "rollout/episode_length": lengths, "rollout/episodes": count}
+        return {RETURN: returns, LENGTH: lengths, EPISODES: count}
 
     def state_dict(self) -> State:
         """Return the environment's state and the unfinished episodes, whose returns need not be finite."""
@@ -173,6 +191,6 @@ class Collector:
     def load_state_dict(self, state: State) -> None:
         """Continue in the middle of the episodes of a saved state, or with new ones (`operant.envs.begins_anew`)."""
         copy_into(self.carried.flatten(1), state["statistics"], "collector.statistics")
-        self.obs = self._shape(self.env.load_state_dict(state["env"]))
+        self.obs = self.seen(self.env.load_state_dict(state["env"]))
         if begins_anew(self.env):
             self.carried.zero_()

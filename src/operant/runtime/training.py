@@ -145,6 +145,8 @@ def resume_from(run: Run, learner: Learner) -> bool:
             learner.load_state_dict(load(path))
             if learner.consumed != consumed:
                 raise CheckpointError(f"{path} holds a state of {learner.consumed} consumed units, not {consumed}")
+        else:
+            logger.warning("%s has no checkpoint yet: training starts at the beginning", run.path)
         for records in (run.metrics_path, run.evaluations_path):
             rewind(records, learner.consumed)
         # Samples are written before their evaluation, so those later than the last evaluation will be written again.
@@ -261,6 +263,7 @@ class _Session(Generic[L]):
             if learner.consumed < self.budget:
                 self._evaluate_if_due()
         self._record()
+        self._guard.close()
         self.files.save(learner, last=True)
         interrupted = not self._finish()
         self.shown.show(self._report(), last=True)

@@ -18,6 +18,7 @@ LOSSES = "losses/"
 HEALTH = "health/"
 SKIPPED = "health/skipped_updates"
 EPISODES = "rollout/episodes"
+RETURN, LENGTH = "rollout/episode_return", "rollout/episode_length"
 DROPPED = "health/dropped_transitions"
 """Name of the metric that counts transitions with a number that is not finite."""
 
@@ -75,6 +76,18 @@ class Guard:
                 self._count(name, ~np.isfinite(values), np.ones_like(values, dtype=np.bool_))
             elif name == SKIPPED:
                 self._count(name, values > 0, ~np.isnan(values))
+
+    def close(self) -> None:
+        """Warn of what was bad at the end of a training too short to be stopped."""
+        for name, streak in self._streaks.items():
+            if streak.max() > 0:
+                logger.warning(
+                    "%s%s was bad in the last %d iterations, from which nothing was learned: look for rewards or "
+                    "observations that are not finite",
+                    name,
+                    f" of seed {int(streak.argmax())} (counted from 0)" if streak.ndim else "",
+                    int(streak.max()),
+                )
 
     def _count(self, name: str, bad: NDArray[np.bool_], told: NDArray[np.bool_]) -> None:
         streak = self._streaks.get(name, np.zeros(bad.shape[1:], dtype=np.int64))
@@ -145,19 +158,24 @@ class DropWatch:
 def summarise(reports: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
     """Return one number, or one a seed, for each metric.
 
-    Losses are averaged, counts (`health/...`, and that of episodes) added up, others averaged. Counts and others are
-    over the iterations that had something to report; a loss that is not a number in one of them is not one here.
+    Losses are averaged, counts (`health/...`, and that of episodes) added up, others averaged; returns and lengths of
+    episodes over episodes, not over iterations. Counts and others are over the iterations that had something to report;
+    a loss that is not a number in one of them is not one here.
     """
-    return {name: _reduce(name, values) for name, values in reports.items()}
+    episodes = reports.get(EPISODES)
+    return {name: _reduce(name, values, episodes) for name, values in reports.items()}
 
 
-def _reduce(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _reduce(name: str, values: NDArray[np.float64], episodes: NDArray[np.float64] | None) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore", divide="ignore"):
         if name.startswith(HEALTH) or name == EPISODES:
             return np.nansum(values, axis=0)
         if name.startswith(LOSSES):
             return np.mean(values, axis=0)
-        return np.nansum(values, axis=0) / np.sum(~np.isnan(values), axis=0)
+        weights = ~np.isnan(values)
+        if name in (RETURN, LENGTH) and episodes is not None:
+            weights = weights * np.nan_to_num(episodes)
+        return np.nansum(values * weights, axis=0) / np.sum(weights, axis=0)
 
 
 def _stack(name: str, values: list[Tensor | float]) -> NDArray[np.float64]:
