@@ -389,6 +389,26 @@ def test_the_best_policies_are_the_same_after_an_interruption(tmp_path):
     assert torch.equal(kept[0].consumed, kept[1].consumed)
 
 
+def test_every_record_and_evaluation_is_reported_as_it_is_written(tmp_path):
+    told = []
+    trained = train(tmp_path / "run", report=told.append, checkpoint_seconds=0, interrupted=interrupted_after(3))
+    operant.resume(tmp_path / "run", progress="silent", report=told.append)
+    for path, kind in ((trained.run.metrics_path, "losses/value"), (trained.run.evaluations_path, "scores")):
+        written = read_records(path)
+        assert [record["consumed"] for record in told if kind in record] == [record["consumed"] for record in written]
+        assert written
+    (last,) = [record for record in told if record["consumed"] == 320 and "losses/value" in record]
+    assert last["losses/value"].shape == (2,)
+
+
+def test_an_error_of_the_report_ends_training(tmp_path):
+    def full(record):
+        raise ArithmeticError("the other end is gone")
+
+    with pytest.raises(ArithmeticError, match="the other end is gone"):
+        train(tmp_path / "run", report=full)
+
+
 def test_tables_keep_no_best_policies(tmp_path):
     quick = {"seeds": 2, "budget": 1000, "progress": "silent", "evaluate_episodes": 2}
     trained = operant.train("q-learning", "FrozenLake-v1", run=tmp_path / "run", **quick)

@@ -29,7 +29,7 @@ from operant.runtime.run import Run, RunError, TakenError, default_run_path
 from operant.runtime.samples import keep_samples
 from operant.runtime.settings import Settings
 from operant.runtime.signals import saving_first
-from operant.runtime.training import Outcome, resume_from
+from operant.runtime.training import Outcome, Report, resume_from
 from operant.runtime.training import train as run_training
 
 logger = logging.getLogger(__name__)
@@ -138,6 +138,7 @@ def train(
     config: Any = None,
     progress: ProgressMode = "auto",
     interrupted: Callable[[], bool] | None = None,
+    report: Report | None = None,
     command: Sequence[str] = tuple(sys.argv),
     **parameters: Any,
 ) -> Trained:
@@ -158,6 +159,8 @@ def train(
         interrupted: asked after every iteration and at every step of an evaluation that plays episodes; true saves the
             state and stops. Default: whether Ctrl-C, SIGTERM or SIGUSR1 came; once the state is saved they take their
             course (`operant.runtime.signals.saving_first`).
+        report: told every record of metrics and every evaluation as it is written
+            (`operant.runtime.training.Report`), to show them elsewhere; an error that it raises ends training.
         command: the command line to write down.
         **parameters: fields of `operant.runtime.settings.Settings` (`env_backend="gymnasium"`) and of the
             algorithm's configuration (`gamma=0.98`).
@@ -192,7 +195,7 @@ def train(
         folder = _first_free(make, algorithm, task) if run is None else make(run)
         if lesson is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
-        return _go(Trained(folder, experiment), progress, stopping)
+        return _go(Trained(folder, experiment), progress, stopping, report)
 
 
 def _first_free(make: Callable[[Path], Run], algorithm: str, task: str) -> Run:
@@ -210,6 +213,7 @@ def resume(
     budget: int | None = None,
     progress: ProgressMode = "auto",
     interrupted: Callable[[], bool] | None = None,
+    report: Report | None = None,
     command: Sequence[str] = tuple(sys.argv),
     remote_code: bool = False,
 ) -> Trained:
@@ -221,6 +225,7 @@ def resume(
             models. Default: that of the run.
         progress: as for `train`.
         interrupted: as for `train`.
+        report: as for `train`.
         command: the command line to write down.
         remote_code: whether Python code that came with a language model may run, if the run wants it.
 
@@ -245,7 +250,7 @@ def resume(
             if budget is not None:
                 folder.keep_settings()
             folder.add_session(command)
-            return _go(Trained(folder, experiment), progress, stopping)
+            return _go(Trained(folder, experiment), progress, stopping, report)
 
 
 def load(run: str | Path, *, best: bool = False, remote_code: bool = False) -> Trained:
@@ -343,7 +348,7 @@ def _reach(experiment: Any) -> None:
         experiment.reach()
 
 
-def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool]) -> Trained:
+def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool], report: Report | None) -> Trained:
     settings = trained.run.settings
     outcome = run_training(
         trained.experiment.learner,
@@ -353,6 +358,7 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
         evaluate_every=settings.evaluation_interval,
         checkpoint_seconds=settings.checkpoint_seconds,
         interrupted=interrupted,
+        report=report or (lambda _: None),
         progress=progress,
     )
     return replace(trained, outcome=outcome)

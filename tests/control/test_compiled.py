@@ -113,7 +113,7 @@ def test_seeds_of_ppo_are_improved_one_by_one_where_their_layers_are_large(value
 def test_long_runs_are_compiled_if_there_is_a_compiler(monkeypatch):
     config = configure("dqn", "CartPole-v1", preset="paper", **DQN)
     short, long = (
-        config.warmup + steps * config.train_every // config.updates
+        config.warmup + (steps // config.updates - 1) * config.train_every  # the first training ends the warmup
         for steps in (GRADIENT_STEPS_TO_REPAY - config.updates, GRADIENT_STEPS_TO_REPAY)
     )
     monkeypatch.setattr("operant.control.assembly.missing_tool", lambda _: None)

@@ -164,6 +164,15 @@ def test_a_task_that_only_a_function_can_make_is_left_to_whoever_registers_it():
         again(7)
 
 
+@pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="mujoco is not installed")
+def test_warnings_of_mujoco_are_told_once_and_leave_no_file(tmp_path, monkeypatch, caplog, capfd):
+    monkeypatch.chdir(tmp_path)
+    make("HalfCheetah-v5", 3, [0]).close()
+    assert [record.getMessage()[:8] for record in caplog.records] in ([], ["MuJoCo: "])
+    assert capfd.readouterr().err == ""
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -4,7 +4,7 @@ import math
 import pytest
 from rich.console import Console
 
-from operant.runtime.progress import Progress, Report, clock, si
+from operant.runtime.progress import Line, Progress, clock, si
 
 
 class Broken(io.StringIO):
@@ -21,13 +21,14 @@ def shown(mode, *, terminal=False, reports=(), stream=None, now=lambda: 0.0):
     return stream.getvalue()
 
 
-FULL = Report(100, rate=1234567.0, seconds_left=75.0, episode_return=(312.4, 20.0), evaluation=345.0)
+FULL = Line(100, rate=1234567.0, seconds_left=75.0, episode_return=(312.4, 20.0), evaluation=345.0)
 
 
 def test_a_report_in_words():
     assert FULL.text() == "1.23 M/s  return 312.4 ± 20  eval 345  1:15 left"
-    assert Report(0).text() == ""
-    assert Report(0, episode_return=(5.0, 0.0)).text() == "return 5"
+    assert Line(0).text() == ""
+    assert Line(0, evaluation=3.0, evaluating=True).text() == "eval 3  evaluating"
+    assert Line(0, episode_return=(5.0, 0.0)).text() == "return 5"
 
 
 @pytest.mark.parametrize("mode", ["auto", "plain"])
@@ -37,7 +38,7 @@ def test_without_a_terminal_there_are_plain_lines(mode):
 
 def test_plain_lines_keep_their_distance():
     clock = iter(range(100))
-    text = shown("plain", reports=[Report(n) for n in range(0, 80, 2)], now=lambda: float(next(clock)))
+    text = shown("plain", reports=[Line(n) for n in range(0, 80, 2)], now=lambda: float(next(clock)))
     assert 5 <= len(text.splitlines()) <= 8
 
 
@@ -59,7 +60,7 @@ def test_a_broken_pipe_ends_the_showing_alone(terminal):
     console = _Console(file=Broken(), force_terminal=terminal)
     with Progress("auto", title="x", budget=1, console=console) as progress:
         for _ in range(3):
-            progress.show(Report(0), last=True)
+            progress.show(Line(0), last=True)
 
 
 def test_an_unknown_mode():
@@ -70,4 +71,4 @@ def test_an_unknown_mode():
 def test_numbers():
     assert [si(x) for x in (0.5, 999, 1000, 2.5e6, 3e9)] == ["0.5", "999", "1 k", "2.5 M", "3 G"]
     assert [clock(x) for x in (0, 59.6, 3600, 90061)] == ["0:00", "1:00", "1:00:00", "25:01:01"]
-    assert math.isnan(Report(0).rate)
+    assert math.isnan(Line(0).rate)

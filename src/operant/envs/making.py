@@ -2,10 +2,12 @@
 
 import difflib
 import importlib
+import importlib.util
+import logging
 import re
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, get_args
 
 import gymnasium
@@ -20,6 +22,8 @@ from operant.envs.base import BatchEnv
 from operant.envs.envpool import EnvPool
 from operant.envs.tensor import TENSOR_ENVS, TensorEnv
 from operant.envs.workers import DEADLINE, IsolatedVectorEnv
+
+logger = logging.getLogger(__name__)
 
 Backend = Literal["auto", "tensor", "gymnasium", "envpool"]
 Vectorization = Literal["sync", "async"]
@@ -164,7 +168,17 @@ class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, {}
 
 
+@lru_cache(maxsize=64)
+def _warn(text: str) -> None:
+    """Say what MuJoCo warns of, unless it has just been said for another row."""
+    logger.warning("MuJoCo: %s", text)
+
+
 def _make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
+    if "mujoco" in str(spec.entry_point) and importlib.util.find_spec("mujoco"):
+        mujoco: Any = importlib.import_module("mujoco")
+        if mujoco.get_mju_user_warning() is None:  # which prints, and writes a file where the program was started
+            mujoco.set_mju_user_warning(_warn)
     return _Plain(gymnasium.make(spec, disable_env_checker=True))
 
 

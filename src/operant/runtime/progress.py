@@ -23,7 +23,7 @@ class _Console(Console):
 
 
 @dataclass(frozen=True)
-class Report:
+class Line:
     """What the line shows.
 
     Attributes:
@@ -32,6 +32,7 @@ class Report:
         seconds_left: of training, estimated; NaN if unknown.
         episode_return: mean over the seeds, and its standard deviation; None before the first episode.
         evaluation: the latest score.
+        evaluating: whether policies are being scored right now.
     """
 
     consumed: int
@@ -39,6 +40,7 @@ class Report:
     seconds_left: float = math.nan
     episode_return: tuple[float, float] | None = None
     evaluation: float | None = None
+    evaluating: bool = False
 
     def text(self) -> str:
         """Return it in words."""
@@ -50,11 +52,13 @@ class Report:
             parts.append(f"eval {self.evaluation:.4g}")
         if math.isfinite(self.seconds_left):
             parts.append(f"{clock(self.seconds_left)} left")
+        if self.evaluating:
+            parts.append("evaluating")
         return "  ".join(parts)
 
 
 class Progress:
-    """Shows reports on standard error while its `with` block runs. If that fails, it goes silent."""
+    """Shows lines on standard error while its `with` block runs. If that fails, it goes silent."""
 
     def __init__(
         self,
@@ -108,18 +112,18 @@ class Progress:
         if self._bar is not None:
             self._attempt(self._bar.stop)
 
-    def show(self, report: Report, *, last: bool = False) -> None:
-        """Show a report; a plain line only if enough time has passed or it is the `last`."""
+    def show(self, line: Line, *, last: bool = False) -> None:
+        """Show a line; a plain one only if enough time has passed or it is the `last`."""
         if self._silent:
             return
-        bar, text = self._bar, report.text()
+        bar, text = self._bar, line.text()
         if bar is not None:
-            completed = min(report.consumed, self._budget)
+            completed = min(line.consumed, self._budget)
             self._attempt(lambda: bar.update(self._task, completed=completed, text=text, refresh=True))
         elif last or self._now() >= self._next_line:
             self._next_line = self._now() + self._every
-            line = f"{self._title}  {100 * report.consumed / self._budget:.0f} %  {text}"
-            self._attempt(lambda: self._console.print(line, markup=False, highlight=False, soft_wrap=True))
+            whole = f"{self._title}  {100 * line.consumed / self._budget:.0f} %  {text}"
+            self._attempt(lambda: self._console.print(whole, markup=False, highlight=False, soft_wrap=True))
 
     def _attempt(self, write: Callable[[], object]) -> None:
         if not self._silent:

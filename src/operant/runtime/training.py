@@ -4,8 +4,8 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ from operant.runtime.encoding import flatten
 from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.learner import Learner
 from operant.runtime.metrics import RecordWriter, read_records, rewind
-from operant.runtime.progress import Progress, ProgressMode, Report
+from operant.runtime.progress import Line, Progress, ProgressMode
 from operant.runtime.run import Run, RunError
 from operant.runtime.signals import EXIT_REQUEUE
 from operant.runtime.window import DropWatch, Guard, Window, summarise
@@ -24,6 +24,10 @@ from operant.runtime.window import DropWatch, Guard, Window, summarise
 logger = logging.getLogger(__name__)
 
 L = TypeVar("L", bound=Learner)
+
+Report = Callable[[Mapping[str, Any]], object]
+"""Is called with every record as it is written: those of metrics, whose values are numbers or arrays `[S]`, and those
+of evaluations, which have `scores`."""
 
 RECORD_SECONDS = 0.5
 """Least time between two records of metrics."""
@@ -74,6 +78,7 @@ def train(
     checkpoint_seconds: float = 60.0,
     seeds: int | None = None,
     interrupted: Callable[[], bool] = lambda: False,
+    report: Report = lambda _: None,
     progress: ProgressMode = "auto",
 ) -> Outcome:
     """Iterate `learner` until its budget is used.
@@ -95,6 +100,7 @@ def train(
         seeds: S, for the aggregate speed. Default: as many as the settings of `run` name, without a run 1.
         interrupted: asked once an iteration; after true, the state is saved and training ends. An
             `operant.runtime.signals.Interruption` is made for this.
+        report: told every record of metrics and every evaluation; an error that it raises ends training.
         progress: what is shown on standard error.
 
     Raises:
@@ -122,7 +128,7 @@ def train(
             flatten(learner.state_dict())  # what cannot be saved shall fail now, not after hours
         files = stack.enter_context(contextlib.closing(_Files(run, learner.consumed)))
         shown = stack.enter_context(Progress(progress, title=title, budget=budget))
-        session = _Session(learner, files, shown, budget, seeds, evaluate, every, interrupted)
+        session = _Session(learner, files, shown, budget, seeds, evaluate, every, interrupted, report)
         return session.run(checkpoint_seconds)
 
 
@@ -236,6 +242,7 @@ class _Session(Generic[L]):
     evaluate: Callable[[L], Evaluation] | None
     every: int
     interrupted: Callable[[], bool]
+    report: Report
 
     def __post_init__(self) -> None:
         self._window, self._guard, self._drops = Window(), Guard(), DropWatch()
@@ -266,7 +273,7 @@ class _Session(Generic[L]):
         self._guard.close()
         self.files.save(learner, last=True)
         interrupted = not self._finish()
-        self.shown.show(self._report(), last=True)
+        self.shown.show(self._line(), last=True)
         return Outcome(
             consumed=learner.consumed,
             interrupted=interrupted,
@@ -296,12 +303,14 @@ class _Session(Generic[L]):
             "time/steps_per_second": self._rate(*self._recorded),
         }
         steps, self._recorded = consumed - self._recorded[0], (consumed, seconds)
-        self.files.record(own | {name: value for name, value in metrics.items() if name not in own})
+        record = own | {name: value for name, value in metrics.items() if name not in own}
+        self.files.record(record)
+        self.report(record)
         returns = np.atleast_1d(next((metrics[name] for name in EPISODE_RETURNS if name in metrics), math.nan))
         returns = returns[np.isfinite(returns)]
         if returns.size:
             self._return = float(returns.mean()), float(returns.std())
-        self.shown.show(self._report())
+        self.shown.show(self._line())
         self._guard.check(reports)
         self._drops.check(reports, steps)
 
@@ -310,10 +319,10 @@ class _Session(Generic[L]):
         passed = self._seconds - seconds
         return self.seeds * (self.learner.consumed - consumed) / passed if passed > 0 else math.nan
 
-    def _report(self) -> Report:
+    def _line(self) -> Line:
         rate = self._rate(self._start, 0.0)
         left = self.seeds * max(0, self.budget - self.learner.consumed)
-        return Report(
+        return Line(
             consumed=self.learner.consumed,
             rate=rate,
             seconds_left=left / rate if rate > 0 else math.nan,
@@ -341,11 +350,14 @@ class _Session(Generic[L]):
         """Evaluate, if there is something to do it with; return false if that was given up."""
         if self.evaluate is None:
             return True
+        self.shown.show(replace(self._line(), evaluating=True))
         try:
             self._evaluation = self.evaluate(self.learner)
         except StoppedError:
             return False
         seconds = self.files.seconds_before + self._seconds
         stamp = {"consumed": self.learner.consumed, "time/seconds": seconds}
-        self.files.evaluation(stamp | self._evaluation.record())
+        record = stamp | self._evaluation.record()
+        self.files.evaluation(record)
+        self.report(record)
         return True
