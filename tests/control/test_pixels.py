@@ -128,15 +128,30 @@ class Masked(Dictionary):
         return torch.tensor([1.0, 0.0, 1.0])[actions]
 
 
+class Mixed(Dictionary):
+    """The better action is shown by a picture in some episodes, by a number in the others."""
+
+    observation_space = spaces.Dict(
+        aim=spaces.Box(-1, 1, (1,)), screen=spaces.Box(0, 255, (1, 6, 6), np.uint8), noise=spaces.Box(-1, 1, (1,))
+    )
+
+    def _seen(self, obs):
+        told = self.episode // 2 % 2
+        screen = torch.zeros(self.rows, 1, 6, 6, dtype=torch.uint8)
+        screen[:, 0, :, :3] = (255 * (1 - told) * (self.sign > 0)).to(torch.uint8).view(-1, 1, 1)
+        screen[:, 0, :, 3:] = (255 * (1 - told) * (self.sign < 0)).to(torch.uint8).view(-1, 1, 1)
+        return {"aim": (told * self.sign).unsqueeze(1), "screen": screen, "noise": torch.zeros(self.rows, 1)}
+
+
 SMALL = {"environments": 8, "steps": 8, "epochs": 4, "minibatches": 2, "hidden": (16,), "gamma": 0.5}
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("probe", [Dictionary, Masked])
+@pytest.mark.parametrize("probe", [Dictionary, Masked, Mixed])
 def test_dictionaries_and_masks_are_learned_from(probe, shared):
     config = PPOConfig(**SMALL, learning_rate=1e-2, entropy_coefficient=0.01, max_grad_norm=None, shared=shared)
     ppo = build(PPO, config, probe)
-    for _ in range(25):
+    for _ in range(40 if probe is Mixed else 25):
         metrics = ppo.iterate()
         assert all(torch.as_tensor(metrics[name]).isfinite().all() for name in metrics if name.startswith("losses/"))
     assert (metrics["rollout/episode_return"] > 0.9).all()

@@ -126,6 +126,12 @@ def test_what_is_advised_can_be_constructed_and_what_refuses_is_not_advised(task
             "needs actions of Discrete or MultiDiscrete or a Box of float, .*; turn them .*TransformAction$",
         ),
         ("dqn", "vector", "bits", r"needs actions of Discrete, but those of .* MultiDiscrete\(\[2 2\]\); .* ppo,"),
+        (
+            "dqn",
+            "dictionary with picture",
+            "discrete",
+            "does not look at a picture among other parts, .*FilterObservation; .* ppo,",
+        ),
         ("a2c", "masked", "bits", "cannot look at the observations of .*: .* each of 4 alternatives of 2 choices"),
         (
             "ddpg",

@@ -129,9 +129,42 @@ def test_a_mask_alone_is_refused():
         Features.of(spaces.Dict(action_mask=spaces.MultiBinary(3)), ACTIONS)
 
 
-def test_a_picture_in_a_dictionary_is_refused():
-    with pytest.raises(ValueError, match=r"part 'camera' .* is a picture, which has no place in a vector"):
-        Features.of(spaces.Dict(camera=box(3, 8, 8), speed=box(1)), ACTIONS)
+def test_a_vector_begins_with_the_picture_of_a_dictionary():
+    space = spaces.Dict(
+        camera=spaces.Box(0, 255, (8, 9, 3), np.uint8),
+        action_mask=spaces.MultiBinary(3),
+        before=spaces.Discrete(2),
+        speed=spaces.Box(-1.0, 1.0, (2,)),
+    )
+    features = Features.of(space, ACTIONS)
+    assert (features.shape, features.masked, features.picture) == ((3 * 8 * 9 + 4 + 3,), 3, (3, 8, 9))
+    obs = {
+        "camera": numbers(2, 8, 9, 3),
+        "action_mask": torch.tensor([[1, 0, 1]] * 2),
+        "before": torch.tensor([0, 1]),
+        "speed": torch.tensor([[0.5, -0.5]] * 2),
+    }
+    encoded = features.encode(obs)
+    picture = encoded[:, : 3 * 8 * 9].view(2, 3, 8, 9)
+    assert torch.equal(picture, obs["camera"].movedim(3, 1).float())
+    assert encoded[1, 3 * 8 * 9 :].tolist() == [0, 1, 0.5, -0.5, 1, 0, 1]
+
+
+def test_a_picture_may_be_all_that_a_dictionary_holds():
+    features = Features.of(spaces.Dict(camera=spaces.Box(0, 255, (8, 9), np.uint8)), ACTIONS)
+    pictures = numbers(2, 8, 9)
+    assert (features.shape, features.picture) == ((72,), (1, 8, 9))
+    assert torch.equal(features.encode({"camera": pictures}), pictures.flatten(1).float())
+    masked = spaces.Dict(camera=spaces.Box(0, 255, (8, 9), np.uint8), action_mask=spaces.MultiBinary(3))
+    assert Features.of(masked, ACTIONS).shape == (75,)
+
+
+def test_pictures_of_a_dictionary_that_have_no_place_are_refused():
+    picture = spaces.Box(0, 255, (8, 9), np.uint8)
+    with pytest.raises(ValueError, match=r"parts left, right of the observation are pictures; .* one picture of them"):
+        Features.of(spaces.Dict(left=picture, right=picture), ACTIONS)
+    with pytest.raises(ValueError, match=r"part 'camera' of a dictionary within the observation is a picture"):
+        Features.of(spaces.Dict(head=spaces.Dict(camera=picture), speed=box(1)), ACTIONS)
 
 
 def test_spaces_without_arrays_are_refused():

@@ -121,6 +121,30 @@ def test_autograd_goes_through_as_well(torso):
     torch.testing.assert_close(torch.cat(pieces, dim=1), gradient)
 
 
+@EVERY_TORSO
+@SEEDS
+@pytest.mark.parametrize("beside", [0, 3])
+def test_numbers_beside_a_picture_join_what_the_torso_makes_of_it(torso, seeds, beside):
+    shape = SHAPES[torso]
+    cnn = StackedCNN(shape, SIZES, activation="tanh", torso=torso, beside=beside)
+    parameters, seen = parameters_of(cnn, seeds), pictures(shape, seeds, 4)
+    numbers = torch.randn(seeds, 4, beside, generator=rng(3), dtype=torch.float64)
+    inputs = torch.cat((seen.flatten(2).double(), numbers), dim=-1)
+    layers = cnn.layers(parameters)
+    cotangent = torch.randn(seeds, 4, 3, generator=rng(2), dtype=torch.float64)
+    trace = cnn.trace(layers, inputs)
+    torch.testing.assert_close(trace[-1], cnn(layers, inputs))
+    gradient = torch.cat(cnn.pullback(layers, trace, cotangent), dim=1)
+    for seed in range(seeds):
+        network = separate(cnn, torso, parameters[seed])
+        maps = network[:2](seen[seed].double() / 255)
+        outputs = network[2:](torch.cat((maps, numbers[seed]), dim=1))
+        torch.testing.assert_close(trace[-1][seed], outputs)
+        (outputs * cotangent[seed]).sum().backward()
+        expected = [p.grad.T.flatten() if p.dim() == 2 else p.grad.flatten() for p in network.parameters()]
+        torch.testing.assert_close(gradient[seed], torch.cat(expected))
+
+
 def test_more_pictures_than_a_chunk_give_the_same(monkeypatch):
     cnn = make()
     layers, inputs = cnn.layers(parameters_of(cnn, 2)), pictures(SHAPES["small"], 2, 7)

@@ -10,6 +10,9 @@ def test_the_network_is_that_of_the_observation():
     convolutions = network_for((1, 9, 9), (4, 2), activation="relu", torso="impala")
     assert isinstance(convolutions, StackedCNN)
     assert convolutions.filters[0] == (16, 1, 3, 3)
+    both = network_for((81 + 5,), (4, 2), activation="relu", picture=(1, 9, 9))
+    assert isinstance(both, StackedCNN)
+    assert both.dense.shapes == [(16 * 7 * 7 + 5, 4), (4, 2)]
     recurrent = network_for((9,), (4, 2), activation="tanh", memory=Memory(units=5, steps=3))
     assert isinstance(recurrent, StackedGRU)
     assert (recurrent.encoder.shapes, recurrent.head.shapes) == ([(9, 4), (4, 15)], [(5, 2)])
@@ -20,3 +23,5 @@ def test_other_shapes_are_refused():
         network_for((9, 9), (2,), activation="tanh")
     with pytest.raises(ValueError, match=r"a memory look at vectors \(D,\), got observations \(1, 9, 9\)"):
         network_for((1, 9, 9), (2,), activation="tanh", memory=Memory(units=5, steps=3))
+    with pytest.raises(ValueError, match=r"a memory look at vectors \(D,\), got observations \(1, 9, 9\)"):
+        network_for((85,), (2,), activation="tanh", memory=Memory(units=5, steps=3), picture=(1, 9, 9))

@@ -7,8 +7,9 @@ ActionKind = Literal["discrete", "multi-discrete", "continuous"]
 """The kinds of action: one choice, several choices at once, a vector of real numbers."""
 ObservationKind = Literal["none", "finite", "continuous", "text"]
 """The kinds of observation."""
-Sight = Literal["pictures", "masks"]
-"""What a network may look at beside vectors: pictures, and masks of the actions that are allowed, which it obeys."""
+Sight = Literal["pictures", "mixtures", "masks"]
+"""What a network may look at beside vectors: pictures, dictionaries of a picture and other parts, and masks of the
+actions that are allowed, which it obeys."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,7 +83,7 @@ class Agent:
         self.collector = Collector(env, seeds=len(seeds))
         self.head = head_for(env.action_space, log_std=log_std, device=env.device)
         features = self.collector.features
-        shape = ActorCritic(features.shape, self.head, spec, masked=features.masked)
+        shape = ActorCritic(features.shape, self.head, spec, masked=features.masked, picture=features.picture)
         initial = shape.initial([streams.torch_generator(seed, "networks") for seed in seeds])
         self.parameters = initial.to(env.device)
         self.networks = shape.bind(self.parameters)

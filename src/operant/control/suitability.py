@@ -106,10 +106,15 @@ def _looking(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
             "flatten them with gymnasium.wrappers.FlattenObservation",
         )
     try:
-        masked = Features.of(space, env.action_space).masked
+        features = Features.of(space, env.action_space)
     except (TypeError, ValueError) as error:
         return Obstacle(f"cannot look at the observations of {env.task}: {error}", "")
-    if masked and "masks" not in algorithm.sees:
+    if features.picture is not None and "mixtures" not in algorithm.sees:
+        return Obstacle(
+            f"does not look at a picture among other parts, but the observations of {env.task} are {space}",
+            "leave it out, or the others, with gymnasium.wrappers.FilterObservation",
+        )
+    if features.masked and "masks" not in algorithm.sees:
         return Obstacle(
             f"does not look at action masks, but the observations of {env.task} hold one",
             "leave it out with gymnasium.wrappers.FilterObservation",

@@ -1,4 +1,4 @@
-"""What a network sees of an observation: one vector, or one picture."""
+"""What a network sees of an observation: one vector, one picture, or a vector that begins with a picture."""
 
 import math
 from collections.abc import Callable
@@ -25,25 +25,29 @@ class Features:
     - Pictures, that is boxes of bytes from 0 to 255 with two or three axes, stay bytes: `[C, H, W]`. The axis of the
       channels is the first or the last, whichever is shorter; one is added to a picture without.
     - Dictionaries become one vector of float32: their parts in alphabetical order of the keys, boxes flattened and
-      members of discrete spaces as one-hot vectors. An entry `action_mask` goes to the end.
+      members of discrete spaces as one-hot vectors. A picture among the parts comes first, its bytes as numbers from 0
+      to 255. An entry `action_mask` goes to the end.
     - Everything else becomes a vector in the same way.
 
     Attributes:
         shape: of one row: `(D,)` or `(C, H, W)`.
         masked: how many entries at the end of the vector say which actions are allowed; 0 if there is no mask.
         encode: turns a batch `[M, ...]` of observations into `[M, *shape]`.
+        picture: `(C, H, W)` of the picture that the vector begins with; None if it does not.
     """
 
     shape: tuple[int, ...]
     masked: int
     encode: Callable[[Tree], Tensor]
+    picture: tuple[int, int, int] | None = None
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> "Features":
         """Return the features of the observations of `space`.
 
         Raises:
-            ValueError: a dictionary holds a picture or nothing but a mask, or the mask does not fit the actions.
+            ValueError: a dictionary holds several pictures, one within another dictionary, or nothing but a mask, or
+                the mask does not fit the actions.
             TypeError: the space holds one whose members are no arrays of fixed shape.
         """
         if is_picture(space):
@@ -51,7 +55,10 @@ class Features:
         masked = 0
         if isinstance(space, spaces.Dict) and MASK in space.spaces:
             masked = _mask_size(space.spaces[MASK], action_space)
-        width, encode = _vector(space, "")
+        picture, rest = _taken_out(space)
+        width, encode = _vector(rest, "")
+        if picture is not None:
+            return _with_picture(*picture, width, masked, encode)
         if width == masked:
             raise ValueError(f"observations of {space} hold nothing but a mask: add what the policy is to look at")
         return cls((width,), masked, encode)
@@ -103,6 +110,34 @@ def _picture(shape: tuple[int, ...]) -> Features:
     return Features((shape[2], *shape[:2]), 0, lambda obs: _tensor(obs).movedim(3, 1).contiguous())
 
 
+def _taken_out(space: gymnasium.Space[Any]) -> tuple[tuple[str, Features] | None, gymnasium.Space[Any]]:
+    """Return the picture of a dictionary with its key, if there is one, and what else there is to see."""
+    parts = space.spaces if isinstance(space, spaces.Dict) else {}
+    found = [key for key, part in parts.items() if is_picture(part)]
+    if len(found) > 1:
+        raise ValueError(
+            f"parts {', '.join(found)} of the observation are pictures; give the environment a wrapper that makes one "
+            "picture of them, with more channels"
+        )
+    if not found:
+        return None, space
+    rest = spaces.Dict({key: part for key, part in parts.items() if key != found[0]})
+    return (found[0], _picture(parts[found[0]].shape or ())), rest
+
+
+def _with_picture(key: str, seen: Features, width: int, masked: int, encode: Callable[[Tree], Tensor]) -> Features:
+    """Return the features of a dictionary with a picture, which are `seen`, and a vector of what else it holds."""
+
+    def both(obs: Tree) -> Tensor:
+        if isinstance(obs, Tensor):
+            raise TypeError("observations are a dictionary, got one tensor")
+        first = seen.encode(obs[key]).flatten(1).float()
+        return torch.cat((first, encode(obs)), dim=1) if width else first
+
+    channels, height, side = seen.shape
+    return Features((math.prod(seen.shape) + width,), masked, both, (channels, height, side))
+
+
 def _mask_size(mask: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> int:
     if isinstance(actions, spaces.Discrete):
         count, counted = int(actions.n), "actions"
@@ -128,8 +163,8 @@ def _vector(space: gymnasium.Space[Any], key: str) -> tuple[int, Callable[[Tree]
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         if key and is_picture(space):
             raise ValueError(
-                f"part {key!r} of the observation is a picture, which has no place in a vector; give the environment "
-                "a wrapper that keeps the picture alone (FilterObservation), or turns it into numbers"
+                f"part {key!r} of a dictionary within the observation is a picture; give the environment a wrapper "
+                "that moves it to the top, or leaves it out"
             )
         width = math.prod(space.shape)
         return width, lambda obs: _tensor(obs).reshape(-1, width).float()

@@ -62,9 +62,18 @@ class ActorCritic:
         masked: how many entries at the end of an observation say which actions are allowed: the networks do not see
             them, and logits of actions that are not become -inf. A choice of which no alternative is allowed is free.
             0 is no mask.
+        picture: `(C, H, W)` of the picture that an observation `[D]` begins with, if it does.
     """
 
-    def __init__(self, inputs: int | Sequence[int], head: Head, spec: Spec, *, masked: int = 0) -> None:
+    def __init__(
+        self,
+        inputs: int | Sequence[int],
+        head: Head,
+        spec: Spec,
+        *,
+        masked: int = 0,
+        picture: Sequence[int] | None = None,
+    ) -> None:
         self.head, self.masked = head, masked
         shape = (inputs,) if isinstance(inputs, int) else tuple(inputs)
         if masked:
@@ -72,7 +81,12 @@ class ActorCritic:
         self.networks = 1 if spec.shared else 1 + spec.critics
         outputs = head.outputs + 1 if spec.shared else head.outputs
         self.mlp = network_for(
-            shape, [*spec.hidden, outputs], activation=spec.activation, torso=spec.torso, memory=spec.memory
+            shape,
+            [*spec.hidden, outputs],
+            activation=spec.activation,
+            torso=spec.torso,
+            memory=spec.memory,
+            picture=picture,
         )
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:

@@ -72,6 +72,9 @@ class StackedCNN:
         sizes: widths of the dense hidden layers, and of the output.
         activation: of the dense hidden layers.
         torso: the convolutions.
+        beside: how many numbers stand beside a picture, which the first dense layer sees beside what the torso makes of
+            it; then an observation is one vector `[C * H * W + beside]` that begins with the picture. None: pictures
+            alone, `[C, H, W]`.
 
     Attributes:
         size: P, the number of parameters of one network.
@@ -81,7 +84,13 @@ class StackedCNN:
     """
 
     def __init__(
-        self, shape: Sequence[int], sizes: Sequence[int], *, activation: Activation, torso: TorsoName = "auto"
+        self,
+        shape: Sequence[int],
+        sizes: Sequence[int],
+        *,
+        activation: Activation,
+        torso: TorsoName = "auto",
+        beside: int | None = None,
     ) -> None:
         if torso != "auto" and torso not in TORSOS:
             raise ValueError(f"torso must be one of auto, {', '.join(TORSOS)}, got {torso!r}")
@@ -103,8 +112,9 @@ class StackedCNN:
             if min(height, width) < 1:
                 raise ValueError(f"pictures of {shape[1]} x {shape[2]} pixels are too small for the torso {name!r}")
             self.pieces.append(layer)
+        self.picture, self.beside = tuple(shape), beside
         self.maps = (channels, height, width)
-        self.dense = StackedMLP([prod(self.maps), *sizes], activation=activation)
+        self.dense = StackedMLP([prod(self.maps) + (beside or 0), *sizes], activation=activation)
         self.size = sum(prod(filters) + filters[0] for filters in self.filters) + self.dense.size
 
     def initial(self, generator: torch.Generator, outputs: Sequence[tuple[int, float]]) -> Tensor:
@@ -124,22 +134,31 @@ class StackedCNN:
         return [(next(parts).view(-1, *shape), next(parts)) for shape in self.filters]
 
     def __call__(self, layers: Layers, inputs: Tensor) -> Tensor:
-        """Return the outputs `[S, M, out]` for pictures `[S, M, C, H, W]`."""
+        """Return the outputs `[S, M, out]` for observations `[S, M, ...]`."""
+        seen, beside = self._taken_apart(inputs)
         rows = [
             torch.cat([self._forward(layers, row, part)[-1].flatten(1) for part in pictures.split(CHUNK)])
-            for row, pictures in enumerate(inputs)
+            for row, pictures in enumerate(seen)
         ]
-        return self.dense(layers[len(self.filters) :], torch.stack(rows))
+        return self.dense(layers[len(self.filters) :], torch.cat((torch.stack(rows), *beside), dim=-1))
+
+    def _taken_apart(self, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the pictures `[S, M, C, H, W]` of observations, and what stands beside them, if anything does."""
+        if self.beside is None:
+            return inputs, []
+        pictures, beside = inputs.split([prod(self.picture), self.beside], dim=-1)
+        return pictures.unflatten(-1, self.picture), [beside]
 
     def trace(self, layers: Layers, inputs: Tensor) -> list[Tensor]:
         """Return what `pullback` needs of the way there; the outputs are the last of it."""
         tape: list[Tensor] = []
         rows: list[Tensor] = []
-        for row, pictures in enumerate(inputs):
+        seen, beside = self._taken_apart(inputs)
+        for row, pictures in enumerate(seen):
             *kept, maps = self._forward(layers, row, pictures)
             tape += kept
             rows.append(maps.flatten(1))
-        return tape + self.dense.trace(layers[len(self.filters) :], torch.stack(rows))
+        return tape + self.dense.trace(layers[len(self.filters) :], torch.cat((torch.stack(rows), *beside), dim=-1))
 
     def _forward(self, layers: Layers, row: int, pictures: Tensor) -> list[Tensor]:
         """Return the inputs of convolutions and pools and the outputs of rectifiers of one network, and its maps."""
@@ -180,7 +199,7 @@ class StackedCNN:
         filters, dense = layers[: len(self.filters)], layers[len(self.filters) :]
         tape, end = list(trace), len(trace) - len(dense) - 1
         pieces = self.dense.pullback(dense, tape[end:], gradient)
-        gradient = self.dense.input_gradient(dense, tape[end:], gradient)
+        gradient = self.dense.input_gradient(dense, tape[end:], gradient)[..., : prod(self.maps)]
         del tape[end:]
         rows = [self._backward(filters, row, tape, gradient[row]) for row in reversed(range(len(gradient)))]
         return [torch.stack(column) for column in zip(*reversed(rows), strict=True)] + pieces

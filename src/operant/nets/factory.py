@@ -1,6 +1,7 @@
 """The network for a kind of observation."""
 
 from collections.abc import Sequence
+from math import prod
 
 from operant.nets.cnn import StackedCNN, TorsoName
 from operant.nets.gru import Memory, StackedGRU
@@ -14,6 +15,7 @@ def network_for(
     activation: Activation,
     torso: TorsoName = "auto",
     memory: Memory | None = None,
+    picture: Sequence[int] | None = None,
 ) -> StackedMLP | StackedCNN | StackedGRU:
     """Return the network for observations of a shape: a perceptron for vectors, convolutions for pictures.
 
@@ -23,14 +25,17 @@ def network_for(
         activation: of the dense hidden layers.
         torso: the convolutions, where there are any.
         memory: makes a recurrent network of the one for vectors.
+        picture: `(C, H, W)` of the picture that a vector begins with, if it does: it gets convolutions.
 
     Raises:
         ValueError: there is no network for such a shape.
     """
     if memory is not None:
-        if len(shape) != 1:
-            raise ValueError(f"networks with a memory look at vectors (D,), got observations {tuple(shape)}")
+        if len(shape) != 1 or picture is not None:
+            raise ValueError(f"networks with a memory look at vectors (D,), got observations {tuple(picture or shape)}")
         return StackedGRU(shape[0], sizes[:-1], sizes[-1], activation=activation, memory=memory)
+    if picture is not None:
+        return StackedCNN(picture, sizes, activation=activation, torso=torso, beside=shape[0] - prod(picture))
     if len(shape) == 1:
         return StackedMLP([*shape, *sizes], activation=activation)
     if len(shape) == 3:
