@@ -76,6 +76,7 @@ class GymnasiumActions(NamedTuple):
         """Return what stands for `space`."""
         shape, dtype, seen = space.shape or (), space.dtype, space
         first = np.asarray(getattr(space, "start", 0), dtype)
+        shifted = bool(first.any())
         if isinstance(space, spaces.Discrete):
             seen = spaces.Discrete(int(space.n))
         elif isinstance(space, spaces.MultiDiscrete):
@@ -87,7 +88,7 @@ class GymnasiumActions(NamedTuple):
 
         def write(actions: np.ndarray) -> np.ndarray:
             chosen = actions.reshape(-1, *shape).astype(dtype)
-            return chosen + first if first.any() else chosen
+            return chosen + first if shifted else chosen
 
         return cls(seen, write)
 
