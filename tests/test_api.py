@@ -311,15 +311,53 @@ def test_a_run_begins_with_what_another_has_learned(tmp_path, algorithm, task, v
     assert not all(torch.equal(after[name], before[name]) for name in after)
 
 
-def test_a_run_that_begins_with_another_goes_on_after_a_crash_as_if_there_was_none(tmp_path):
+def test_a_run_that_begins_with_another_goes_on_after_a_crash_as_if_there_was_none(tmp_path, monkeypatch):
     train(tmp_path / "first")
-    options = {"init": tmp_path / "first", "normalise_observations": False}
-    whole, cut = train(tmp_path / "whole", **options), train(tmp_path / "cut", interrupted=lambda: True, **options)
-    shutil.rmtree(cut.run.path / "eval")
-    (cut.run.path / "eval").mkdir()
-    resumed = operant.resume(cut.run.path, progress="silent")
+    whole = train(tmp_path / "whole", init=tmp_path / "first")
+    with monkeypatch.context() as patch:
+        patch.setattr(PPO, "iterate", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(tmp_path / "cut", init=tmp_path / "first")
+    resumed = operant.resume(tmp_path / "cut", progress="silent")
     states = [trained.experiment.learner.state_dict() for trained in (whole, resumed)]
     assert all(torch.equal(*pair) for pair in zip(*(flatten(state)[1].values() for state in states), strict=True))
+
+
+def test_a_run_that_has_lost_what_it_was_to_begin_with_is_not_resumed(tmp_path):
+    train(tmp_path / "first")
+    cut = train(tmp_path / "cut", init=tmp_path / "first", interrupted=lambda: True)
+    for path in cut.run.checkpoints.paths():
+        shutil.rmtree(path)
+    with pytest.raises(RunError, match=r"has no checkpoint, not even of what it was to begin with: .* --init"):
+        operant.resume(tmp_path / "cut", progress="silent")
+
+
+@pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
+def test_what_is_seen_first_is_normalised_as_in_the_run_that_it_begins_with(tmp_path, backend):
+    options = {"normalise_observations": True, "env_backend": backend}
+    first = train(tmp_path / "first", **options).experiment.learner.agent
+    begun = train(tmp_path / "begun", init=tmp_path / "first", interrupted=lambda: True, **options)
+    agent = begun.experiment.learner.agent
+    raw = agent.normaliser._env.reset()
+    assert torch.equal(agent.collector.obs, first.normaliser.normalise(raw).view_as(agent.collector.obs))
+
+
+def test_a_run_in_a_random_environment_begins_with_another(tmp_path, monkeypatch):
+    spec = gymnasium.envs.registration.EnvSpec("OperantTestDice-v0", Dice)
+    monkeypatch.setitem(gymnasium.registry, "OperantTestDice-v0", spec)
+    options = {"budget": 64, "evaluate_episodes": 2, "progress": "silent", **SMALL}
+    operant.train("ppo", "OperantTestDice-v0", run=tmp_path / "first", **options)
+    begun = operant.train("ppo", "OperantTestDice-v0", run=tmp_path / "begun", init=tmp_path / "first", **options)
+    assert begun.outcome.consumed == 64
+
+
+def test_seeds_begin_with_their_own_networks_where_both_runs_have_the_same(tmp_path):
+    first = train(tmp_path / "first", seeds=[4, 7])
+    begun = train(tmp_path / "begun", seeds=[7, 4], init=tmp_path / "first", interrupted=lambda: True)
+    other = train(tmp_path / "other", seeds=[1, 2], init=tmp_path / "first", interrupted=lambda: True)
+    parameters = first.experiment.learner.learned["parameters"]
+    assert torch.equal(begun.experiment.learner.learned["parameters"], parameters.flip(0))
+    assert torch.equal(other.experiment.learner.learned["parameters"], parameters)
 
 
 def test_on_policy_methods_begin_with_each_other_and_one_seed_teaches_all(tmp_path):
@@ -347,11 +385,13 @@ def test_on_policy_methods_begin_with_each_other_and_one_seed_teaches_all(tmp_pa
             "ppo",
             "CartPole-v1",
             {"hidden": (9,)},
-            r"'parameters' is \[2, .* there .*--config .*config.toml",
+            r"'parameters' of a seed is .* there .* Give both runs the same networks",
         ),
-        ("ppo", "CartPole-v1", {"seeds": 3}, "does not fit: .* as many seeds"),
+        ("ppo", "CartPole-v1", {"seeds": 3}, "does not fit: there are 2 seeds there and 3 here; all may begin with a"),
+        ("ppo", "CartPole-v1", {"activation": "relu"}, "activation are tanh there and relu here"),
         ("ppo", "CartPole-v1", {"normalise_observations": True}, "only one of them has 'observations.count'"),
-        ("ppo", "Acrobot-v1", {}, "does not fit: 'parameters'"),
+        ("ppo", "CartPole-v1", {"normalise_rewards": True}, "only one of them has 'rewards.count'"),
+        ("ppo", "Acrobot-v1", {}, r"choices are \[2\] there and \[3\] here"),
         ("dqn", "CartPole-v1", {}, "dqn cannot begin with what ppo has learned"),
         ("q-learning", "FrozenLake-v1", {}, "q-learning cannot begin with what ppo has learned"),
     ],

@@ -183,17 +183,17 @@ def train(
     elif preset is not None or parameters:
         raise ValueError(f"config is complete: it goes without a preset and without {', '.join(parameters) or preset}")
     resolved = resolve(entry, settings, config)
-    lesson = None if init is None else _lesson(Path(init), entry)
+    teacher = None if init is None else _teacher(Path(init), entry)
     experiment = assemble(entry, settings, config, resolved)
     with saving_first(interrupted) as stopping, closing(experiment):
         _reach(experiment)
-        if lesson is not None:
-            _begin_with(lesson, experiment.learner, Path(str(init)))
+        if teacher is not None:
+            _begin_with(teacher, experiment.learner, Path(str(init)))
         facts = resolved | {"compile": getattr(experiment, "compiled", False)}
         facts |= {} if init is None else {"init": str(Path(init).resolve())}
         make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts)
         folder = _first_free(make, algorithm, task) if run is None else make(run)
-        if lesson is not None:
+        if teacher is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
         return _go(Trained(folder, experiment), progress, stopping, report)
 
@@ -246,7 +246,11 @@ def resume(
         experiment = reassemble(folder, remote_code)
         with saving_first(interrupted) as stopping, closing(experiment):
             _reach(experiment)
-            resume_from(folder, experiment.learner)
+            if not resume_from(folder, experiment.learner) and (init := folder.resolved().get("init")):
+                raise RunError(
+                    f"{folder.path} has no checkpoint, not even of what it was to begin with: train it anew, "
+                    f"with --init {init}"
+                )
             if budget is not None:
                 folder.keep_settings()
             folder.add_session(command)
@@ -282,11 +286,11 @@ def load(run: str | Path, *, best: bool = False, remote_code: bool = False) -> T
     return Trained(folder, experiment, consumed=tuple(kept.consumed.tolist()))
 
 
-def _lesson(path: Path, entry: catalog.Algorithm) -> Learned:
-    """Return what the seeds of a run have learned, for another algorithm to begin with.
+def _teacher(path: Path, entry: catalog.Algorithm) -> Any:
+    """Return the learner of a run for another algorithm to begin with; its environments are closed.
 
     Raises:
-        ValueError: to that algorithm it would mean something else.
+        ValueError: what it has learned would mean something else to that algorithm.
     """
     source = load(path)
     with closing(source):
@@ -297,23 +301,38 @@ def _lesson(path: Path, entry: catalog.Algorithm) -> Learned:
                 f"{entry.name} cannot begin with what {other.name} has learned in {path}; init takes runs of deep "
                 "control, on-policy methods those of each other, and the other ones those of the same file"
             )
-        return learner.learned
+        return learner
 
 
-def _begin_with(lesson: Learned, learner: Any, path: Path) -> None:
-    """Give a learner what those of another run have learned.
+def _begin_with(teacher: Any, learner: Any, path: Path) -> None:
+    """Give a learner what that of another run has learned: seed by seed where both have the same, else by their place.
 
     Raises:
         ValueError: it does not fit.
     """
+    learned: Learned = teacher.learned
+    if set(teacher.seeds) == set(learner.seeds):
+        places = [teacher.seeds.index(seed) for seed in learner.seeds]
+        learned = {name: tensor[places] for name, tensor in learned.items()}
     try:
-        teach(learner, lesson)
+        for what in ("activation", "choices"):
+            there, here = (_trait(one, what) for one in (teacher, learner))
+            if there != here:
+                raise ValueError(f"{what} are {there} there and {here} here")
+        teach(learner, learned)
     except ValueError as error:
         raise ValueError(
-            f"what {path} has learned does not fit: {error}. Give both runs as many seeds, the same networks and the "
-            f"same normalisation: --config {path / 'config.toml'} takes those of the first"
+            f"what {path} has learned does not fit: {error}. Give both runs the same networks, the same normalisation "
+            "and as many seeds"
         ) from error
-    learner.load_state_dict(learner.state_dict())  # what is seen next is normalised as it is from now on
+    # What is seen next is normalised as it is from now on.
+    learner.load_state_dict(without_episodes(learner.state_dict()))
+
+
+def _trait(learner: Any, what: str) -> Any:
+    """Return what shapes do not tell of networks: their nonlinearity, and which logits make a choice."""
+    head = getattr(getattr(learner, "agent", None), "head", None)
+    return learner.config.activation if what == "activation" else list(getattr(head, "choices", ()))
 
 
 def _seeds(seeds: Any, first: int) -> tuple[int, ...]:

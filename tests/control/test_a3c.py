@@ -170,7 +170,7 @@ def test_a_hanging_worker_is_named_after_the_deadline(started):
 
 def test_an_error_of_a_worker_is_told_in_full():
     a3c = learner(environments=8, make_env=broken)
-    with pytest.raises(WorkerError, match=r"worker \d failed: ArithmeticError: the world ends here.") as caught:
+    with pytest.raises(WorkerError, match=r"worker \d failed: ArithmeticError: the world ends here\n") as caught:
         a3c.iterate()
     assert "Traceback" in caught.value.__notes__[0]
     a3c.close()

@@ -40,7 +40,7 @@ CHOICES = spaces.MultiDiscrete([2, 4, 3])
 
 
 def test_several_choices_are_independent_categorical_ones():
-    head = MultiCategoricalHead(CHOICES)
+    head = MultiCategoricalHead(CHOICES, device=CPU)
     assert (head.outputs, head.free, head.choices) == (9, 0, [2, 4, 3])
     logits, old = (3 * torch.randn(2, 5, 9, generator=rng(seed)) for seed in range(2))
     actions = torch.stack([torch.randint(0, int(n), (2, 5), generator=rng(2)) for n in CHOICES.nvec], dim=-1)
@@ -56,14 +56,14 @@ def test_several_choices_are_independent_categorical_ones():
 
 
 def test_probabilities_of_all_joint_choices_sum_to_1():
-    head = MultiCategoricalHead(CHOICES)
+    head = MultiCategoricalHead(CHOICES, device=CPU)
     actions = torch.cartesian_prod(*(torch.arange(int(n)) for n in CHOICES.nvec)).unsqueeze(0)
     logits = 3 * torch.randn(1, 1, 9, generator=rng()).expand(1, len(actions[0]), 9)
     torch.testing.assert_close(head.log_prob(logits, NO_PARAMETERS, actions).exp().sum(), torch.tensor(1.0))
 
 
 def test_samples_of_several_choices_have_the_joint_probabilities():
-    head = MultiCategoricalHead(spaces.MultiDiscrete([2, 3]))
+    head = MultiCategoricalHead(spaces.MultiDiscrete([2, 3]), device=CPU)
     logits = torch.tensor([[[0.0, 1.0, 2.0, 0.0, -1.0]]])
     noise = head.noise((1, 20_000), rng())
     assert noise.shape == (1, 20_000, 5)
@@ -103,7 +103,7 @@ def test_kl_matches_torch_in_its_direction():
 
 @pytest.mark.parametrize(
     "head",
-    [CategoricalHead(spaces.Discrete(4)), MultiCategoricalHead(CHOICES), gaussian()],
+    [CategoricalHead(spaces.Discrete(4)), MultiCategoricalHead(CHOICES, device=CPU), gaussian()],
     ids=lambda head: type(head).__name__,
 )
 def test_fisher_products_are_the_second_derivatives_of_the_divergence(head):

@@ -117,10 +117,18 @@ def test_what_was_bad_to_the_end_of_a_short_training_is_warned_of(caplog):
     guard.check(reports(*({"losses/value": torch.tensor([1.0, NAN]), "losses/policy": 0.0} for _ in range(3))))
     guard.close()
     (record,) = caplog.records
-    assert record.getMessage().startswith("losses/value of seed 1 (counted from 0) was bad in the last 3 iterations")
-    guard.check(reports({"losses/value": torch.tensor([1.0, 2.0])}))
+    assert record.getMessage().startswith(
+        "losses/value of seed 1 (counted from 0): was not finite in each of the last 3 iterations"
+    )
+    guard.check(reports({"losses/value": torch.tensor([1.0, NAN]), "health/skipped_updates": torch.tensor([0, 2])}))
+    guard.check(reports({"losses/value": torch.tensor([1.0, NAN]), "health/skipped_updates": torch.tensor([0, 2])}))
     guard.close()
-    assert len(caplog.records) == 1
+    assert "skipped_updates of seed 1 (counted from 0): updates were skipped" in caplog.records[1].getMessage()
+    for skipped in (0, 0, 2):  # one bad iteration is survived
+        good = {"losses/value": torch.tensor([1.0, 2.0]), "health/skipped_updates": torch.tensor([0, skipped])}
+        guard.check(reports(good))
+    guard.close()
+    assert len(caplog.records) == 2
 
 
 def test_one_good_report_forgives():

@@ -182,7 +182,10 @@ def _stage(trained: "Trained", index: int, sample: bool, *, live: bool = False) 
 
 
 def _best(trained: "Trained") -> int:
-    """Return the place of the seed with the highest score in the latest evaluation of training."""
+    """Return the place of the seed with the highest score in training: the latest, or that of its best policy."""
     from operant.runtime.comparison import learning_curve
+    from operant.runtime.learned import Best
 
+    if trained.consumed is not None:
+        return int(Best(trained.run).load().scores.argmax())
     return int(learning_curve(trained.run).scores[-1].argmax())

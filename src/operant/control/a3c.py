@@ -20,6 +20,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -169,7 +170,8 @@ def work(make_worker: Callable[[], Worker], connection: Connection) -> None:
     except (EOFError, ConnectionError):
         return  # the parent has gone, or has closed the connection
     except Exception:
-        connection.send(traceback.format_exc())
+        with suppress(OSError):  # of a parent that has heard enough from another worker
+            connection.send(traceback.format_exc())
 
 
 class Crew:
@@ -224,7 +226,8 @@ class Crew:
                 elif now - since[index] > self.config.deadline:
                     self._fail(
                         f"worker {index} (process {self.processes[index].pid}) has made no update for "
-                        f"{self.config.deadline:g} seconds. If its start or its steps are that slow, raise `deadline`"
+                        f"{self.config.deadline:g} seconds. If its start or its steps are that slow, raise `deadline`; "
+                        "`operant resume` goes on from the last checkpoint"
                     )
         return reports
 
@@ -242,12 +245,13 @@ class Crew:
         process.join(1.0)
         self._fail(
             f"worker {index} (process {process.pid}) died with exit code {process.exitcode}. A negative exit code is "
-            "the signal that killed it; -9 often means that the machine ran out of memory"
+            "the signal that killed it; -9 often means that the machine ran out of memory. `operant resume` goes on "
+            "from the last checkpoint"
         )
 
     def _fail(self, what: str, details: str = "") -> NoReturn:
         self.close()
-        error = WorkerError(f"a3c: {what}. `operant resume` goes on from the last checkpoint")
+        error = WorkerError(f"a3c: {what}")
         error.add_note(details)
         raise error
 

@@ -150,11 +150,10 @@ class GymnasiumEnv:
             raise RuntimeError("reset() must be called once before step()")
         self._actions.check(actions)
         chosen = self._gymnasium_actions.write(actions.cpu().numpy())
-        played = chosen.copy()  # an environment may write into what it is given
-        observed, rewards, terminations, truncations, info = self._workers.ask(self._env.step, chosen)
         if self._mode is AutoresetMode.DISABLED:
-            self._log.append(played)
+            self._log.append(chosen.copy())  # an environment may write into what it is given
             self._age += 1
+        observed, rewards, terminations, truncations, info = self._workers.ask(self._env.step, chosen)
         ended = terminations | truncations
         reward, terminated, truncated = self._reward(rewards), self._flags(terminations), self._flags(truncations)
         self._obs, final_obs, valid = self._ends(self._observations.read(observed), ended, info)

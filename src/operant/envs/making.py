@@ -149,6 +149,7 @@ def _registration(task: str) -> EnvSpec | None:
 
 def _make_registered(task: str, spec: EnvSpec | None, rows: int, backend: Backend, seed: int, **game: Any) -> BatchEnv:
     if spec is not None:
+        importlib.import_module(str(spec.entry_point).partition(":")[0])  # which may register it
         gymnasium.registry.setdefault(task, spec)
     return make(task, rows, [seed], backend=backend, **game)
 

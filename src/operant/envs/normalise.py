@@ -143,8 +143,16 @@ class Normalise:
     @property
     def moments(self) -> dict[str, Tensor]:
         """The tensors `[S, ...]` that say how observations and rewards are normalised, by name."""
-        kinds = {"observations": self._obs_moments, "rewards": self._return_moments}
-        return {f"{kind}.{name}": getattr(kinds[kind], name) for kind in kinds for name in Moments.NAMES}
+        kinds = {
+            "observations": (self._observations, self._obs_moments),
+            "rewards": (self._rewards, self._return_moments),
+        }
+        return {
+            f"{kind}.{name}": getattr(moments, name)
+            for kind, (used, moments) in kinds.items()
+            if used
+            for name in Moments.NAMES
+        }
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
         """Start episode 0 of every row; the statistics stay and take in the first observations.

@@ -3,6 +3,7 @@
 import multiprocessing
 import multiprocessing.connection
 import queue
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -277,7 +278,8 @@ def _await_code(process: Any) -> None:
 def _place(error: Exception) -> str:
     """Say in which line of the environment an error was raised, where that is known."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]
+    foreign = ("site-packages", sysconfig.get_path("stdlib"), __file__)
+    own = [frame for frame in frames if not any(part in frame.filename for part in foreign)]
     return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 

@@ -1,6 +1,6 @@
 """Policy heads: what the last layer of an actor means, for each kind of action space."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import gymnasium
@@ -130,42 +130,49 @@ class MultiCategoricalHead(_Logits):
 
     Args:
         space: of the choices, one axis, counted from 0.
+        device: where the networks live.
     """
 
-    def __init__(self, space: gymnasium.spaces.MultiDiscrete) -> None:
+    def __init__(self, space: gymnasium.spaces.MultiDiscrete, *, device: torch.device) -> None:
         super().__init__(space.nvec.tolist())
+        sizes = torch.tensor(self.choices, device=device).unsqueeze(1)
+        places = torch.arange(int(sizes.max()), device=device).expand(len(sizes), -1)
+        self.present = places < sizes
+        self.places = (sizes.cumsum(0) - sizes + places).clamp(max=self.outputs - 1)
+        self.alike = bool(self.present.all())
 
-    def _each(self, function: Callable[..., Tensor], *tensors: Tensor) -> list[Tensor]:
-        """Return what a function makes of the share of each choice in tensors `[..., outputs]`."""
-        shares = (tensor.split(self.choices, dim=-1) for tensor in tensors)
-        return [function(*share) for share in zip(*shares, strict=True)]
+    def _by_choice(self, tensor: Tensor, absent: float = -torch.inf) -> Tensor:
+        """Turn `[..., outputs]` into `[..., K, n]` for the n alternatives of the largest choice."""
+        if self.alike:
+            return tensor.unflatten(-1, self.present.shape)
+        return tensor[..., self.places].masked_fill(~self.present, absent)
 
     def sample(self, outputs: Tensor, free: Tensor, noise: Tensor) -> Tensor:
         """Return actions `[S, M, K]` by the Gumbel-max trick."""
-        return torch.stack(self._each(d.categorical_sample, outputs, noise), dim=-1)
+        return d.categorical_sample(self._by_choice(outputs), self._by_choice(noise, 0.0))
 
     def mode(self, outputs: Tensor, free: Tensor) -> Tensor:
         """Return the alternative with the largest logit of each choice."""
-        return torch.stack(self._each(d.categorical_mode, outputs), dim=-1)
+        return d.categorical_mode(self._by_choice(outputs))
 
     def log_prob(self, outputs: Tensor, free: Tensor, actions: Tensor) -> Tensor:
         """Return the log-probabilities `[S, M]` of `actions`, the sums over their choices."""
-        choices = zip(outputs.split(self.choices, dim=-1), actions.unbind(-1), strict=True)
-        return torch.stack([d.categorical_log_prob(logits, chosen) for logits, chosen in choices]).sum(0)
+        return d.categorical_log_prob(self._by_choice(outputs), actions).sum(-1)
 
     def entropy(self, outputs: Tensor, free: Tensor) -> Tensor:
         """Return the entropies `[S, M]`, the sums over the choices."""
-        return torch.stack(self._each(d.categorical_entropy, outputs)).sum(0)
+        return d.categorical_entropy(self._by_choice(outputs)).sum(-1)
 
     def kl(self, old_outputs: Tensor, old_free: Tensor, outputs: Tensor, free: Tensor) -> Tensor:
         """Return the exact KL(old‖new) `[S, M]`, the sum over the choices."""
-        return torch.stack(self._each(categorical_kl, old_outputs, outputs)).sum(0)
+        return categorical_kl(self._by_choice(old_outputs), self._by_choice(outputs)).sum(-1)
 
     def fisher(
         self, outputs: Tensor, free: Tensor, outputs_change: Tensor, free_change: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the Fisher matrix in every state times a change of the logits: a block for each choice."""
-        return torch.cat(self._each(categorical_fisher, outputs, outputs_change), dim=-1), free_change
+        products = categorical_fisher(self._by_choice(outputs), self._by_choice(outputs_change, 0.0))
+        return products[..., self.present], free_change
 
     def to_env(self, actions: Tensor) -> Tensor:
         """Return the actions as they are."""
@@ -256,7 +263,7 @@ def head_for(space: gymnasium.Space[Any], *, log_std: float, device: torch.devic
         case gymnasium.spaces.Discrete():
             return CategoricalHead(space)
         case gymnasium.spaces.MultiDiscrete() if len(space.shape) == 1 and not space.start.any():
-            return MultiCategoricalHead(space)
+            return MultiCategoricalHead(space, device=device)
         case gymnasium.spaces.Box() if is_continuous(space):
             return GaussianHead(space, log_std=log_std, device=device)
         case _:

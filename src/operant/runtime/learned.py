@@ -44,8 +44,12 @@ def teach(learner: Taught, learned: Learned) -> None:
         raise ValueError(f"only one of them has {min(odd)!r}")
     for name, there in learned.items():
         here = own[name]
-        if there.shape[1:] != here.shape[1:] or len(there) not in (1, len(here)):
-            raise ValueError(f"{name!r} is {list(there.shape)} there and {list(here.shape)} here, a row for each seed")
+        if len(there) not in (1, len(here)):
+            raise ValueError(
+                f"there are {len(there)} seeds there and {len(here)} here; all may begin with a single one"
+            )
+        if there.shape[1:] != here.shape[1:]:
+            raise ValueError(f"{name!r} of a seed is {list(there.shape[1:])} there and {list(here.shape[1:])} here")
     with torch.no_grad():
         for name, there in learned.items():
             own[name].copy_(there)

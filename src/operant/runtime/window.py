@@ -78,16 +78,17 @@ class Guard:
                 self._count(name, values > 0, ~np.isnan(values))
 
     def close(self) -> None:
-        """Warn of what was bad at the end of a training too short to be stopped."""
-        for name, streak in self._streaks.items():
-            if streak.max() > 0:
-                logger.warning(
-                    "%s%s was bad in the last %d iterations, from which nothing was learned: look for rewards or "
-                    "observations that are not finite",
-                    name,
-                    f" of seed {int(streak.argmax())} (counted from 0)" if streak.ndim else "",
-                    int(streak.max()),
-                )
+        """Warn, once, of what was bad in more than one iteration at the end of a training too short to be stopped."""
+        names = sorted(self._streaks, key=lambda name: name != SKIPPED)
+        for name in [name for name in names if self._streaks[name].max() > 1][:1]:
+            streak = self._streaks[name]
+            logger.warning(
+                "%s%s: %s in each of the last %d iterations: look for rewards or observations that are not finite",
+                name,
+                f" of seed {int(streak.argmax())} (counted from 0)" if streak.ndim else "",
+                "updates were skipped" if name == SKIPPED else "was not finite",
+                int(streak.max()),
+            )
 
     def _count(self, name: str, bad: NDArray[np.bool_], told: NDArray[np.bool_]) -> None:
         streak = self._streaks.get(name, np.zeros(bad.shape[1:], dtype=np.int64))
