@@ -212,8 +212,9 @@ class Normalise:
         return scaled.to(dtype).view(obs.shape)
 
     def _clipped(self, scaled: Tensor) -> Tensor:
-        """Clip what is finite; what is not becomes no number, so that whoever learns leaves it out."""
-        return scaled.clamp(-self._clip, self._clip).masked_fill_(~scaled.isfinite(), torch.nan)
+        """Clip in place what is finite; what is not becomes no number, so that whoever learns leaves it out."""
+        gone = ~scaled.isfinite()
+        return scaled.clamp_(-self._clip, self._clip).masked_fill_(gone, torch.nan)
 
     def _by_seed(self, obs: Tensor) -> Tensor:
         """Return `obs` as `[S, M, *shape]`."""
