@@ -246,11 +246,13 @@ def resume(
         experiment = reassemble(folder, remote_code)
         with saving_first(interrupted) as stopping, closing(experiment):
             _reach(experiment)
-            if not resume_from(folder, experiment.learner) and (init := folder.resolved().get("init")):
-                raise RunError(
-                    f"{folder.path} has no checkpoint, not even of what it was to begin with: train it anew, "
-                    f"with --init {init}"
-                )
+            if not resume_from(folder, experiment.learner):
+                if init := folder.resolved().get("init"):
+                    raise RunError(
+                        f"{folder.path} has no checkpoint, not even of what it was to begin with: train it anew, "
+                        f"with --init {init}"
+                    )
+                logger.warning("%s has no checkpoint yet: training starts at the beginning", folder.path)
             if budget is not None:
                 folder.keep_settings()
             folder.add_session(command)

@@ -151,8 +151,6 @@ def resume_from(run: Run, learner: Learner) -> bool:
             learner.load_state_dict(load(path))
             if learner.consumed != consumed:
                 raise CheckpointError(f"{path} holds a state of {learner.consumed} consumed units, not {consumed}")
-        else:
-            logger.warning("%s has no checkpoint yet: training starts at the beginning", run.path)
         for records in (run.metrics_path, run.evaluations_path):
             rewind(records, learner.consumed)
         # Samples are written before their evaluation, so those later than the last evaluation will be written again.
