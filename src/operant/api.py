@@ -183,17 +183,18 @@ def train(
     elif preset is not None or parameters:
         raise ValueError(f"config is complete: it goes without a preset and without {', '.join(parameters) or preset}")
     resolved = resolve(entry, settings, config)
-    teacher = None if init is None else _teacher(Path(init), entry)
+    source = None if init is None else Path(init).resolve()
+    teacher = None if source is None else _teacher(source, entry)
     experiment = assemble(entry, settings, config, resolved)
     with saving_first(interrupted) as stopping, closing(experiment):
         _reach(experiment)
-        if teacher is not None:
-            _begin_with(teacher, experiment.learner, Path(str(init)))
+        if source is not None:
+            _begin_with(teacher, experiment.learner, source)
         facts = resolved | {"compile": getattr(experiment, "compiled", False)}
-        facts |= {} if init is None else {"init": str(Path(init).resolve())}
+        facts |= {} if source is None else {"init": str(source)}
         make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts)
         folder = _first_free(make, algorithm, task) if run is None else make(run)
-        if teacher is not None:
+        if source is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
         return _go(Trained(folder, experiment), progress, stopping, report)
 
@@ -317,10 +318,10 @@ def _begin_with(teacher: Any, learner: Any, path: Path) -> None:
         places = [teacher.seeds.index(seed) for seed in learner.seeds]
         learned = {name: tensor[places] for name, tensor in learned.items()}
     try:
-        for what in ("activation", "choices"):
-            there, here = (_trait(one, what) for one in (teacher, learner))
-            if there != here:
-                raise ValueError(f"{what} are {there} there and {here} here")
+        there, here = _traits(teacher), _traits(learner)
+        for what in there:
+            if there[what] != here[what]:
+                raise ValueError(f"{what} are {there[what]} there and {here[what]} here")
         teach(learner, learned)
     except ValueError as error:
         raise ValueError(
@@ -331,10 +332,10 @@ def _begin_with(teacher: Any, learner: Any, path: Path) -> None:
     learner.load_state_dict(without_episodes(learner.state_dict()))
 
 
-def _trait(learner: Any, what: str) -> Any:
+def _traits(learner: Any) -> dict[str, Any]:
     """Return what shapes do not tell of networks: their nonlinearity, and which logits make a choice."""
     head = getattr(getattr(learner, "agent", None), "head", None)
-    return learner.config.activation if what == "activation" else list(getattr(head, "choices", ()))
+    return {"activation": learner.config.activation, "choices": list(getattr(head, "choices", ()))}
 
 
 def _seeds(seeds: Any, first: int) -> tuple[int, ...]:

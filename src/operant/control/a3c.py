@@ -252,7 +252,8 @@ class Crew:
     def _fail(self, what: str, details: str = "") -> NoReturn:
         self.close()
         error = WorkerError(f"a3c: {what}")
-        error.add_note(details)
+        if details:
+            error.add_note(details)
         raise error
 
     def close(self) -> None:

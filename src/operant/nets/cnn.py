@@ -140,14 +140,14 @@ class StackedCNN:
             torch.cat([self._forward(layers, row, part)[-1].flatten(1) for part in pictures.split(CHUNK)])
             for row, pictures in enumerate(seen)
         ]
-        return self.dense(layers[len(self.filters) :], torch.cat((torch.stack(rows), *beside), dim=-1))
+        return self.dense(layers[len(self.filters) :], _joined(rows, beside))
 
-    def _taken_apart(self, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _taken_apart(self, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the pictures `[S, M, C, H, W]` of observations, and what stands beside them, if anything does."""
         if self.beside is None:
-            return inputs, []
+            return inputs, None
         pictures, beside = inputs.split([prod(self.picture), self.beside], dim=-1)
-        return pictures.unflatten(-1, self.picture), [beside]
+        return pictures.unflatten(-1, self.picture), beside
 
     def trace(self, layers: Layers, inputs: Tensor) -> list[Tensor]:
         """Return what `pullback` needs of the way there; the outputs are the last of it."""
@@ -158,7 +158,7 @@ class StackedCNN:
             *kept, maps = self._forward(layers, row, pictures)
             tape += kept
             rows.append(maps.flatten(1))
-        return tape + self.dense.trace(layers[len(self.filters) :], torch.cat((torch.stack(rows), *beside), dim=-1))
+        return tape + self.dense.trace(layers[len(self.filters) :], _joined(rows, beside))
 
     def _forward(self, layers: Layers, row: int, pictures: Tensor) -> list[Tensor]:
         """Return the inputs of convolutions and pools and the outputs of rectifiers of one network, and its maps."""
@@ -241,3 +241,9 @@ class StackedCNN:
             else:
                 gradient = gradient + skips.pop()
         return pieces[::-1]
+
+
+def _joined(rows: Sequence[Tensor], beside: Tensor | None) -> Tensor:
+    """Return what the dense layers see: the flat maps `[M, n]` of each network, and what stands beside the pictures."""
+    maps = torch.stack(list(rows))
+    return maps if beside is None else torch.cat((maps, beside), dim=-1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from operant.runtime.checkpoints import CheckpointError, Checkpoints, load
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.run import Run, RunError
-from operant.state import State, clone
+from operant.state import State
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,8 @@ class Best:
         """
         scores = torch.tensor(evaluation.scores, dtype=torch.float64).nan_to_num(nan=-torch.inf)
         consumed = torch.full(scores.shape, learner.consumed)
-        new = Kept(clone({name: tensor.cpu() for name, tensor in learner.learned.items()}), scores, consumed)
+        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in learner.learned.items()}
+        new = Kept(copies, scores, consumed)
         better = torch.stack([tensor.isfinite().flatten(1).all(1) for tensor in new.learned.values()]).all(0)
         try:
             old = self._latest()
