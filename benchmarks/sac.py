@@ -32,7 +32,7 @@ from operant.control.sac import SAC, SACConfig
 from operant.control.td3 import TD3, TD3Config
 from operant.envs import make
 from operant.nets import programs, set_precision
-from operant.nets.products import rounds
+from operant.nets.products import product, rounds
 
 TASK, HIDDEN, BATCH, WARMUP = "Pendulum-v1", (256, 256), 256, 100
 OBSERVATION, ACTION = 3, 1
@@ -126,12 +126,13 @@ def choose(variant: str) -> None:
 def matrix_seconds(variant: str) -> float:
     """Return the processor seconds of one matrix product of the kind that hidden layers take."""
     choose(variant)
-    square = torch.ones(1, SIDE, SIDE)
-    kind = torch.bfloat16 if rounds(square, square) else torch.float32
-    left, right, out = (torch.ones(SIDE, SIDE, dtype=kind) for _ in range(3))
+    left, right, out = (torch.ones(1, SIDE, SIDE) for _ in range(3))
+    if rounds(left, right):
+        left, right, out = (tensor.bfloat16() for tensor in (left, right, out))
+    multiply = torch.bmm if left.dtype == torch.bfloat16 else product
     start = time.process_time()
     for _ in range(PRODUCTS):
-        torch.mm(left, right, out=out)
+        multiply(left, right, out=out)
     return (time.process_time() - start) / PRODUCTS
 
 

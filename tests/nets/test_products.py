@@ -22,6 +22,23 @@ def able(medium, monkeypatch):
 
 
 @pytest.fixture
+def half(monkeypatch):
+    """A processor of which MKL takes half, so that oneDNN gets large products, whether that is true or not."""
+    monkeypatch.setattr(products, "halves_vectors", lambda: True)
+    monkeypatch.setattr(products._OneDNN, "__enter__", counted(products._OneDNN.__enter__))
+    return products._OneDNN.__enter__
+
+
+def counted(function):
+    def wrapper(*args):
+        wrapper.calls += 1
+        return function(*args)
+
+    wrapper.calls = 0
+    return wrapper
+
+
+@pytest.fixture
 def unable(medium, monkeypatch):
     monkeypatch.setattr(products, "multiplies_bfloat16", lambda: False)
 
@@ -40,7 +57,7 @@ def rounded(tensor):
 def test_a_product_is_exact_to_rounding_unless_it_may_be_less():
     bias, left, right = operands()
     assert not products.rounds(left, right)
-    assert torch.equal(products.product(left, right), torch.bmm(left, right))
+    torch.testing.assert_close(products.product(left, right), torch.bmm(left, right), rtol=1e-4, atol=1e-4)
     expected = 2 * (bias.double() + left.double() @ right.double())
     torch.testing.assert_close(products.affine(bias, left, right, scale=2).double(), expected, rtol=1e-4, atol=1e-4)
 
@@ -163,4 +180,115 @@ def test_a_program_follows_the_precision(able):
     program.compiled = True
     assert torch.equal(program(left, right), products.product(left, right))
     torch.set_float32_matmul_precision("highest")
-    torch.testing.assert_close(program(left, right), torch.bmm(left, right))
+    torch.testing.assert_close(program(left, right), torch.bmm(left, right), rtol=1e-4, atol=1e-4)
+
+
+EXACT = 2e-6
+"""Largest error of a product of 32-bit numbers beside its largest element; to round to bfloat16 costs a thousand times
+that."""
+
+LARGE = (128, 256, 64)
+"""Rows, inner size and columns of a product that oneDNN gets."""
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_large_products_of_32_bits_go_to_onednn_and_are_exact_to_rounding(half, given, turned):
+    bias, left, right = operands(2, *LARGE)
+    if turned:
+        left, right = left.mT.contiguous().mT, right.mT.contiguous().mT
+    exact = left.double() @ right.double()
+    out = torch.full((2, 128, 64), torch.nan) if given else None
+    product = products.product(left, right, out)
+    assert given == (product is out)
+    assert (product.double() - exact).abs().max() < EXACT * exact.abs().max()
+    both = products.affine(bias, left, right, scale=2, out=out).double()
+    assert (both - 2 * (bias.double() + exact)).abs().max() < EXACT * exact.abs().max()
+    assert half.calls == 2
+    assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
+
+
+def test_small_products_stay_with_mkl(half):
+    bias, left, right = operands(1, *LARGE)
+    assert left.numel() * right.shape[2] == products.LEAST_FOR_ONEDNN
+    less = left[:, :-1]
+    assert torch.equal(products.product(less, right), torch.bmm(less, right))
+    assert torch.equal(products.affine(bias, less, right), torch.baddbmm(bias, less, right))
+    assert half.calls == 0
+    products.product(left, right)
+    products.product(left.expand(2, -1, -1)[:, :64], right.expand(2, -1, -1))  # of all seeds together
+    assert half.calls == 2
+
+
+def test_where_mkl_takes_the_whole_processor_it_gets_all_products(monkeypatch):
+    monkeypatch.setattr(products, "halves_vectors", lambda: False)
+    _, left, right = operands(1, *LARGE)
+    assert torch.equal(products.product(left, right), torch.bmm(left, right))
+
+
+def test_other_devices_never_ask_onednn(half):
+    left, right = (tensor.to("meta") for tensor in operands(1, *LARGE)[1:])
+    assert products.product(left, right).device.type == "meta"
+    assert half.calls == 0
+
+
+def test_the_permission_to_round_ends_with_an_error_too(half):
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    _, left, right = operands(1, *LARGE)
+    with pytest.raises(RuntimeError):
+        products.product(left, right[:, 1:])
+    assert half.calls == 1
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
+
+
+def test_a_program_gives_large_products_to_onednn(half):
+    bias, left, right = operands(2, *LARGE)
+    for function, args in ((products.product, (left, right)), (products.affine, (bias, left, right))):
+        program = Program(function)
+        program.compiled = True
+        got = program(*args)
+        assert (got - function(*args)).abs().max() < EXACT * got.abs().max()
+        half.calls = 0
+        assert torch.equal(program(*args), got)
+        assert half.calls == 1
+
+
+def test_what_autograd_differentiates_keeps_its_derivatives(half):
+    _, left, right = operands(1, *LARGE)
+    left.requires_grad_()
+
+    def derivative(left, right):
+        return torch.autograd.grad(products.product(left, right).square().sum(), left)[0]
+
+    expected = 2 * (left @ right) @ right.mT
+    program = Program(derivative)
+    program.compiled = True
+    for got in (derivative(left, right), program(left, right)):
+        assert (got - expected).abs().max() < EXACT * expected.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("flags", "half"),
+    [
+        ({"avx512_f": True, "cpu_name": "AMD EPYC"}, True),
+        ({"avx512_f": True, "cpu_name": "Intel Xeon Platinum 8480"}, False),
+        ({"avx512_f": False, "cpu_name": "AMD EPYC"}, False),
+        ({"avx512_f": True}, False),
+        ({"architecture": "aarch64", "cpu_name": "ARM Neoverse V2"}, False),
+    ],
+    ids=str,
+)
+def test_mkl_takes_half_of_other_makers_processors_with_long_vectors(monkeypatch, flags, half):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags)
+    monkeypatch.setattr(products, "_has_matrix_units", lambda: False)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert products.halves_vectors.__wrapped__() == half
+
+
+def test_onednn_is_not_asked_where_it_would_round(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, "cpu_name": "AMD EPYC"})
+    monkeypatch.setattr(products, "_has_matrix_units", lambda: False)
+    monkeypatch.setattr(products, "_product", lambda left, right: (left.bfloat16() @ right.bfloat16()).float())
+    assert not products.halves_vectors.__wrapped__()
+    monkeypatch.setattr(products, "_has_matrix_units", lambda: True)
+    assert not products.halves_vectors.__wrapped__()

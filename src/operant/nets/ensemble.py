@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from operant.nets.mlp import Activation, Layers, StackedMLP
-from operant.nets.program import tracing
+from operant.nets.tracing import tracing
 
 
 class Ensemble:

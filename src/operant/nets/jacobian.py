@@ -38,7 +38,7 @@ class Jacobian:
             weight_change, bias_change = changes[index]
             tangent = self._mlp._through_activation(tangent, self._trace[index])
             direct = affine(bias_change, self._trace[index], weight_change)
-            tangent = affine(direct, tangent, self._layers[index][0], out=direct)
+            tangent = affine(direct, tangent, self._layers[index][0])
         return tangent
 
     @torch.no_grad()

@@ -174,7 +174,7 @@ def _affine(bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
     """Return `bias + inputs @ weight`."""
     if weight.shape[2] < NARROW and inputs.shape[1] >= MANY:
         return torch.baddbmm(bias.mT, weight.mT, inputs.mT).mT
-    return torch.baddbmm(bias, inputs, weight)
+    return affine(bias, inputs, weight)
 
 
 def _transposed_product(inputs: Tensor, gradient: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import is_dataclass, replace
 from functools import partial, update_wrapper
@@ -24,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from operant.nets.graph import Graph
 from operant.nets.products import precision
+from operant.nets.tracing import traced
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,13 +37,6 @@ CACHED = 2**15
 
 _HALF_WRITTEN = re.compile(r"(/[^\s:]+\.so): (?:file too short|invalid ELF|cannot read file data|ELF load command)")
 """What a loader says of a library that a compiler was killed at, after the library's path."""
-
-_tracing: ContextVar[bool] = ContextVar("tracing", default=False)
-
-
-def tracing() -> bool:
-    """Whether a program is being traced; it cannot write to memory from outside."""
-    return _tracing.get()
 
 
 def compiler() -> str | None:
@@ -225,7 +218,7 @@ def _build(
     on_cuda = [tensor.device for tensor in inputs if tensor.device.type == "cuda"]
     if on_cuda:  # a graph of kernels reads numbers there too, and lays its inputs out by itself
         inputs = [tensor.to(on_cuda[0]).contiguous() for tensor in inputs]
-    with _traced():
+    with traced():
         graph = make_fx(flat)(*inputs)
     used = _used(graph)
     inputs = [inputs[place] for place in used]
@@ -307,15 +300,6 @@ def _uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
         for number in heard:
             signal.raise_signal(number)
-
-
-@contextmanager
-def _traced() -> Iterator[None]:
-    token = _tracing.set(True)
-    try:
-        yield
-    finally:
-        _tracing.reset(token)
 
 
 def _used(graph: GraphModule) -> list[int]:

@@ -1,0 +1,22 @@
+"""Whether a function is being traced, to become a program."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_tracing: ContextVar[bool] = ContextVar("tracing", default=False)
+
+
+def tracing() -> bool:
+    """Whether a program is being traced; it cannot write to memory from outside."""
+    return _tracing.get()
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Say so of what is done within."""
+    token = _tracing.set(True)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
