@@ -191,12 +191,25 @@ LARGE = (128, 256, 64)
 """Rows, inner size and columns of a product that oneDNN gets."""
 
 
+def apart(matrices):
+    """Return the same numbers with others between the matrices, as weights lie between other parameters."""
+    if matrices.mT.is_contiguous():
+        return apart(matrices.mT).mT
+    between = torch.ones(len(matrices), 3)
+    return torch.cat((matrices.flatten(1), between), dim=1)[:, :-3].unflatten(1, matrices.shape[1:])
+
+
 @pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize("turned", [False, True])
-def test_large_products_of_32_bits_go_to_onednn_and_are_exact_to_rounding(half, given, turned):
+@pytest.mark.parametrize("layout", ["dense", "turned", "apart", "turned and apart"])
+def test_large_products_of_32_bits_go_to_onednn_and_are_exact_to_rounding(half, given, layout):
     bias, left, right = operands(2, *LARGE)
-    if turned:
+    if "turned" in layout:
         left, right = left.mT.contiguous().mT, right.mT.contiguous().mT
+    if "apart" in layout:
+        assert right[0].numel() == products.LEAST_ALONE
+        right = apart(right)
+        assert not right.is_contiguous()
+        assert not right.mT.is_contiguous()
     exact = left.double() @ right.double()
     out = torch.full((2, 128, 64), torch.nan) if given else None
     product = products.product(left, right, out)
@@ -253,6 +266,15 @@ def test_a_program_gives_large_products_to_onednn(half):
         assert half.calls == 1
 
 
+def test_a_program_can_be_the_first_to_ask_for_the_processor():
+    products.halves_vectors.cache_clear()
+    _, left, right = operands(2, *LARGE)
+    program = Program(products.product)
+    program.compiled = True
+    got = program(left, right)
+    assert (got - products.product(left, right)).abs().max() < EXACT * got.abs().max()
+
+
 def test_what_autograd_differentiates_keeps_its_derivatives(half):
     _, left, right = operands(1, *LARGE)
     left.requires_grad_()
@@ -288,7 +310,7 @@ def test_mkl_takes_half_of_other_makers_processors_with_long_vectors(monkeypatch
 def test_onednn_is_not_asked_where_it_would_round(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, "cpu_name": "AMD EPYC"})
     monkeypatch.setattr(products, "_has_matrix_units", lambda: False)
-    monkeypatch.setattr(products, "_product", lambda left, right: (left.bfloat16() @ right.bfloat16()).float())
+    monkeypatch.setattr(products, "_by_onednn", lambda left, right: (left.bfloat16() @ right.bfloat16()).float())
     assert not products.halves_vectors.__wrapped__()
     monkeypatch.setattr(products, "_has_matrix_units", lambda: True)
     assert not products.halves_vectors.__wrapped__()

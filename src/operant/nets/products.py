@@ -5,7 +5,6 @@ it, large products go to oneDNN, with which PyTorch computes convolutions: it is
 adds in another order.
 """
 
-from contextlib import nullcontext
 from functools import cache
 from typing import Any, Literal
 
@@ -20,7 +19,8 @@ LEAST_SIDE, LEAST_WORK = 64, 2**22
 LEAST_FOR_ONEDNN = 2**21
 """Products of fewer multiplications, those of all seeds together, stay with MKL: a call of oneDNN takes longer."""
 
-_AS_IT_IS = nullcontext()
+LEAST_ALONE = 2**14
+"""Numbers in a matrix from which on oneDNN takes less time to be called for it alone than to copy it."""
 
 
 class _Own:
@@ -67,10 +67,11 @@ def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     if way == "rounded":
         rounded = torch.bmm(left.bfloat16(), right.bfloat16())
         return rounded.float() if out is None else out.copy_(rounded)
-    if way == "onednn" and out is None and _becomes_a_node(left, right):
-        return torch.ops.operant.product(left, right)
-    with _OneDNN() if way == "onednn" else _AS_IT_IS:
+    if way == "plain":
         return torch.bmm(left, right, out=out)
+    if out is None and tracing():  # a program would take a product of PyTorch's for one of MKL
+        return torch.ops.operant.product(left, right)
+    return _by_onednn(left, right, out)
 
 
 def affine(bias: Tensor, left: Tensor, right: Tensor, *, scale: float = 1, out: Tensor | None = None) -> Tensor:
@@ -86,10 +87,11 @@ def affine(bias: Tensor, left: Tensor, right: Tensor, *, scale: float = 1, out: 
     way = _way(left, right)
     if way == "rounded":
         return _sum(bias, torch.bmm(left.bfloat16(), right.bfloat16()), scale, out)
-    if way == "onednn" and out is None and _becomes_a_node(left, right):
-        return _sum(bias, torch.ops.operant.product(left, right), scale, None)
-    with _OneDNN() if way == "onednn" else _AS_IT_IS:
+    if way == "plain":
         return torch.baddbmm(bias, left, right, beta=scale, alpha=scale, out=out)
+    if out is None and tracing():
+        return _sum(bias, torch.ops.operant.product(left, right), scale, None)
+    return _by_onednn(left, right, out, bias=bias, scale=scale)
 
 
 def _sum(bias: Tensor, product: Tensor, scale: float, out: Tensor | None) -> Tensor:
@@ -97,11 +99,13 @@ def _sum(bias: Tensor, product: Tensor, scale: float, out: Tensor | None) -> Ten
 
 
 def _way(left: Tensor, right: Tensor) -> Literal["plain", "rounded", "onednn"]:
+    """Return how to multiply these; what autograd is to differentiate, as PyTorch does by itself."""
     if left.numel() * right.shape[2] < LEAST_FOR_ONEDNN or left.device.type != "cpu":
         return "plain"
     if rounds(left, right):
         return "rounded"
-    return "onednn" if halves_vectors() else "plain"
+    graph = torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
+    return "onednn" if not graph and halves_vectors() else "plain"
 
 
 def rounds(left: Tensor, right: Tensor) -> bool:
@@ -127,22 +131,32 @@ class _OneDNN:
         self.matmul.fp32_precision = self.before
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    with _OneDNN():
-        return torch.bmm(left, right)
+def _by_onednn(
+    left: Tensor, right: Tensor, out: Tensor | None = None, *, bias: Tensor | None = None, scale: float = 1
+) -> Tensor:
+    """Return `left @ right`, or `scale * (bias + left @ right)`.
 
-
-def _becomes_a_node(left: Tensor, right: Tensor) -> bool:
-    """Say whether to compute with the operation `operant::product`: a program would take others for those of MKL.
-
-    It has no derivatives; what is differentiated by autograd stays with MKL.
+    oneDNN wants matrices that follow one upon the other, and copies those that lie apart, as weights do between other
+    parameters. Large ones are multiplied one by one.
     """
-    return tracing() and not (torch.is_grad_enabled() and (left.requires_grad or right.requires_grad))
+    operands, factors = (left, right), {}
+    together, alone = torch.bmm, torch.mm
+    if bias is not None:
+        operands, factors = (bias, left, right), {"beta": scale, "alpha": scale}
+        together, alone = torch.baddbmm, torch.addmm
+    apart = len(right) > 1 and not (right.is_contiguous() or right.mT.is_contiguous())
+    with _OneDNN():
+        if not apart or right[0].numel() < LEAST_ALONE:
+            return together(*operands, **factors, out=out)
+        total = left.new_empty(*left.shape[:2], right.shape[2]) if out is None else out
+        for row, matrix in enumerate(total):
+            alone(*(operand[row] for operand in operands), **factors, out=matrix)
+        return total
 
 
 _library = torch.library.Library("operant", "FRAGMENT")
 _library.define("product(Tensor left, Tensor right) -> Tensor")
-_library.impl("product", _product, "CPU")
+_library.impl("product", _by_onednn, "CPU")
 _library.impl("product", torch.bmm, "Meta")
 
 
@@ -160,7 +174,7 @@ def halves_vectors() -> bool:
 
 def _onednn_is_exact() -> bool:
     thirds = torch.full((1, 128, 128), 1 / 3)
-    return bool((_product(thirds, thirds) - 128 / 9).abs().max() < 1e-4)
+    return bool((_by_onednn(thirds, thirds) - 128 / 9).abs().max() < 1e-4)
 
 
 @cache

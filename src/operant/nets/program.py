@@ -22,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from operant.nets.graph import Graph
-from operant.nets.products import precision
+from operant.nets.products import halves_vectors, precision
 from operant.nets.tracing import traced
 
 P = ParamSpec("P")
@@ -218,6 +218,7 @@ def _build(
     on_cuda = [tensor.device for tensor in inputs if tensor.device.type == "cuda"]
     if on_cuda:  # a graph of kernels reads numbers there too, and lays its inputs out by itself
         inputs = [tensor.to(on_cuda[0]).contiguous() for tensor in inputs]
+    halves_vectors()  # finds out by computing, which would be traced
     with traced():
         graph = make_fx(flat)(*inputs)
     used = _used(graph)
