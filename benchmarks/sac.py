@@ -3,7 +3,8 @@
 Three questions, each answered by medians over rounds in which every competitor has its turn:
 
 - What share of the bound does an update reach? The bound is the floating-point operations of the update's matrix
-  products, counted exactly, over the rate of 256 x 256 x 256 products that is measured in the same rounds. Both are
+  products, counted exactly, over the rate of 256 x 256 x 256 products, of the kind that it takes, that is measured in
+  the same rounds; the rate of PyTorch's own products, which peers take, is printed beside it. Both are
   timed on the processor's clock of this process, so that other programs on the machine take no part.
 - How many environment steps a second, an update after each, beside Stable-Baselines3 and SBX, hyperparameters equal?
   All have one core: JAX has more threads than it is told to have.
@@ -40,6 +41,8 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {"sac": (SAC, SACConfig), "td3":
 SIDE, PRODUCTS = 256, 10
 VARIANTS = ("highest", "medium", "compiled", "compiled, medium")
 """Precision of matrix products, the highest where none is named; and whether updates are compiled."""
+PEERS = "PyTorch's own"
+"""What products of 32-bit numbers are called that are left to PyTorch."""
 
 PEER = """
 import os, sys, time
@@ -127,9 +130,10 @@ def matrix_seconds(variant: str) -> float:
     """Return the processor seconds of one matrix product of the kind that hidden layers take."""
     choose(variant)
     left, right, out = (torch.ones(1, SIDE, SIDE) for _ in range(3))
+    multiply = torch.bmm if variant == PEERS else product
     if rounds(left, right):
+        multiply = torch.bmm
         left, right, out = (tensor.bfloat16() for tensor in (left, right, out))
-    multiply = torch.bmm if left.dtype == torch.bfloat16 else product
     start = time.process_time()
     for _ in range(PRODUCTS):
         multiply(left, right, out=out)
@@ -176,6 +180,7 @@ def shares(rounds: int, seeds: tuple[int, ...]) -> dict[str, dict[str, float]]:
     costs: dict[tuple[str, str, int], list[float]] = {}
     rates: dict[str, list[float]] = {}
     for _ in range(rounds):
+        rates.setdefault(PEERS, []).append(2 * SIDE**3 / matrix_seconds(PEERS))
         for (variant, name, count), one in made.items():
             before = matrix_seconds(variant)
             cost = update_seconds(one, variant, max(2, 20 // count))

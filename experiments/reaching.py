@@ -77,9 +77,12 @@ def reach(runs: Mapping[str, Reach], file: str, words: str | None) -> None:
         words: what it says when it is asked for help.
     """
     parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", default=list(runs), choices=list(runs))
+    parser.add_argument("runs", nargs="*", metavar="run", help=f"of {', '.join(runs)}; default: all")
+    named = parser.parse_args().runs or list(runs)
+    if unknown := set(named) - set(runs):
+        parser.error(f"there is no run {', '.join(sorted(unknown))}; there are: {', '.join(runs)}")
     stored, failed = Path(file).with_suffix(".json"), False
-    for name in parser.parse_args().runs:
+    for name in named:
         algorithm, task, budget, bar = runs[name]
         block = learn(task, SEEDS, budget, algorithm=algorithm)
         blocks = {**(json.loads(stored.read_text()) if stored.exists() else {}), name: block}

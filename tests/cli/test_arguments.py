@@ -4,7 +4,7 @@ from dataclasses import fields
 import pytest
 
 from operant import catalog, configure
-from operant.cli.arguments import TrainOptions, parse_training
+from operant.cli.arguments import TrainOptions, parse_training, whole
 from operant.control.ppo import PPOConfig
 from operant.runtime.settings import Settings
 
@@ -116,6 +116,25 @@ def test_a_wrong_file(text, message, file):
 def test_a_missing_file(tmp_path):
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         parse_training(["ppo", TASK, "--config", str(tmp_path / "nothing.toml")])
+
+
+@pytest.mark.parametrize(
+    ("word", "number"), [("100000", 100_000), ("1e5", 100_000), ("1.5e6", 1_500_000), ("1_000", 1000)]
+)
+def test_whole_numbers_are_read_as_people_write_them(word, number):
+    assert whole(word) == number
+    options, config = parse_training(["ppo", TASK, "--budget", word, "--epochs", word])
+    assert (options.budget, config.epochs) == (number, number)
+    assert isinstance(options.budget, int)
+
+
+@pytest.mark.parametrize("word", ["1.5", "1e-3", "inf", "nan", "1e999999999", "many"])
+def test_what_is_no_whole_number_is_refused(word, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        parse_training(["ppo", TASK, "--budget", word])
+    said = words(capsys.readouterr().err)
+    assert "--budget INT" in said
+    assert f"expected a whole number such as 100000 or 1e5, got {word}" in said
 
 
 @pytest.mark.parametrize("arguments", [[], ["ppo"], ["--gamma", "1", "ppo", TASK]])

@@ -4,6 +4,7 @@ import argparse
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
+from decimal import Decimal
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -102,6 +103,38 @@ class LanguageTrainOptions(TrainOptions):
     """How many seeds are trained, in turns. One seed is no result: report 3 or more."""
 
 
+_registry = tyro.constructors.ConstructorRegistry()
+
+
+@_registry.primitive_rule
+def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+    """Read whole numbers as people write large ones, too: 1e6 and 1_000_000."""
+    if info.type is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: whole(words[0]),
+        is_instance=lambda value: isinstance(value, int),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def whole(word: str) -> int:
+    """Return the whole number that a word says, in digits or with an exponent.
+
+    Raises:
+        ValueError: it says none.
+    """
+    try:
+        number = Decimal(word)
+        if abs(number) < 2**63 and number == number.to_integral_value():
+            return int(number)
+    except (ArithmeticError, ValueError):
+        pass
+    raise ValueError(f"expected a whole number such as 100000 or 1e5, got {word}")
+
+
 def parse(kind: type[T], arguments: Sequence[str], command: str, **options: Any) -> T:
     """Parse the arguments of a command.
 
@@ -115,7 +148,12 @@ def parse(kind: type[T], arguments: Sequence[str], command: str, **options: Any)
         SystemExit: the help text was asked for (0), or the arguments are wrong (2); tyro has printed what is to say.
     """
     return tyro.cli(
-        kind, args=list(arguments), prog=f"operant {command}", config=(tyro.conf.OmitArgPrefixes,), **options
+        kind,
+        args=list(arguments),
+        prog=f"operant {command}",
+        config=(tyro.conf.OmitArgPrefixes,),
+        registry=_registry,
+        **options,
     )
 
 

@@ -5,6 +5,7 @@ it, large products go to oneDNN, with which PyTorch computes convolutions: it is
 adds in another order.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -166,7 +167,7 @@ def halves_vectors() -> bool:
 
     Products of oneDNN are tried, once, and must be exact to rounding.
     """
-    capabilities = torch.cpu.get_capabilities()
+    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # newer than 2.11
     libraries = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
     idle = capabilities.get("avx512_f", False) and "Intel" not in capabilities.get("cpu_name", "Intel")
     return libraries and idle and not _has_matrix_units() and _onednn_is_exact()
