@@ -101,7 +101,8 @@ class Program(Generic[P, R]):
         for leaf in _leaves((*args, *kwargs.values())):
             if isinstance(leaf, Tensor):
                 tensors.append(leaf)
-                key += leaf.shape, leaf.device.type == "cuda" or leaf.stride(), leaf.dtype, leaf.device
+                # The number of a device, -1 for the CPU, is compared in a tenth of the time of the device.
+                key += leaf.shape, leaf.is_cuda or leaf.stride(), leaf.dtype, leaf.get_device()
             else:
                 key.append(leaf)
         program = self._programs.get(tuple(key))
