@@ -6,11 +6,14 @@ a third of a sweep. Kernels allocate nothing, so that numba need not count refer
 call is merged into them (`forceinline`), for a named tuple travels as one argument for each of its arrays.
 """
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+from operant.mdp.caching import keyed_by_sources
 
 __all__ = [
     "Leads",
@@ -31,7 +34,8 @@ __all__ = [
     "sweep_chain",
 ]
 
-compiled: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"}, _nrt=False, forceinline=True)  # pyright: ignore[reportCallIssue]
+_compile: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"}, _nrt=False, forceinline=True)  # pyright: ignore[reportCallIssue]
+compiled: Any = keyed_by_sources(_compile, Path(__file__).parent)
 """Decorator of every kernel of this chapter and of every function that one calls."""
 
 TINY = 1e-280

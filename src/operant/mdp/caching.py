@@ -1,0 +1,66 @@
+"""Machine code on disk that knows every source that it was made from: `keyed_by_sources`.
+
+numba caches the machine code of a kernel beside its source, and looks for a change in that one file only. But what a
+kernel calls is merged into it, and stands in other files. So the key of the cache is here a digest of all sources of
+the packages that kernels take their functions from: after an edit, or a new version of operant, everything is compiled
+again, and what was cached before is removed.
+"""
+
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from operant.runtime.files import replace_durably
+
+_MARKER = "kernels.sha256"
+"""File beside cached machine code that names the sources of it."""
+
+
+def keyed_by_sources(compile_: Callable[[Any], Any], *folders: Path) -> Callable[[Any], Any]:
+    """Return a decorator that compiles kernels, and compiles them again after any source of them has changed.
+
+    Args:
+        compile_: numba's decorator, with `cache=True`.
+        *folders: packages whose functions are merged into the kernels.
+    """
+
+    def decorate(function: Any) -> Any:
+        dispatcher = compile_(function)
+        digest = digest_of(*folders)
+        kept = dispatcher._cache
+        # numba has no public way to add to its key; without this attribute it fails here, not in silence.
+        file = kept._cache_file
+        file._source_stamp = (file._source_stamp, digest)
+        if Path(function.__code__.co_filename).parent in folders:  # machine code beside others is not ours to remove
+            _remove_stale(Path(kept.cache_path), digest)
+        return dispatcher
+
+    return decorate
+
+
+@cache
+def digest_of(*folders: Path) -> str:
+    """Return the SHA-256 of the names and bytes of all Python files right in `folders`, as they are at the first call.
+
+    Functions come from the modules as they were imported, so a process keeps the digest of its beginning.
+    """
+    hashed = hashlib.sha256()
+    for path in sorted(path for folder in folders for path in folder.glob("*.py")):
+        content = path.read_bytes()
+        hashed.update(f"{path.name} {len(content)}\n".encode())
+        hashed.update(content)
+    return hashed.hexdigest()
+
+
+@cache
+def _remove_stale(cached: Path, digest: str) -> None:
+    """Remove the machine code of other sources from a folder, once a process; what cannot be removed is overwritten."""
+    marker = cached / _MARKER
+    with suppress(OSError):
+        if not marker.exists() or marker.read_text(encoding="utf-8") != digest:
+            for path in cached.glob("*.nb[ic]"):
+                path.unlink(missing_ok=True)
+            replace_durably(marker, digest.encode())

@@ -1,0 +1,78 @@
+import importlib.util
+import sys
+
+import numba
+import pytest
+
+from operant.mdp.caching import digest_of, keyed_by_sources
+
+HELPER = """
+from numba import njit
+@njit
+def formula(x):
+    return x + {}
+"""
+KERNEL = """
+from helper import formula
+@compiled
+def kernel(x):
+    return formula(x)
+"""
+
+
+def load(name, folder, **names):
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    vars(module).update(names)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def answer(tmp_path, monkeypatch):
+    """Answer what a kernel does in a process that begins now, and how much of it came from the cache."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def ask():
+        digest_of.cache_clear()
+        load("helper", tmp_path)
+        kernel = load("kernel", tmp_path, compiled=keyed_by_sources(numba.njit(cache=True), tmp_path)).kernel
+        return kernel(1), sum(kernel.stats.cache_hits.values())
+
+    yield ask
+    for name in ("helper", "kernel"):
+        sys.modules.pop(name, None)
+
+
+def test_a_kernel_is_compiled_again_after_an_edit_of_what_it_calls(tmp_path, answer):
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    (tmp_path / "helper.py").write_text(HELPER.format(1))
+    assert answer() == (2, 0)
+    assert answer() == (2, 1)
+    (tmp_path / "helper.py").write_text(HELPER.format(5))
+    assert answer() == (6, 0)
+    assert answer() == (6, 1)
+
+
+def test_machine_code_of_other_sources_is_removed(tmp_path, answer):
+    (tmp_path / "helper.py").write_text(HELPER.format(1))
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    answer()
+    before = set((tmp_path / "__pycache__").glob("*.nb?"))
+    (tmp_path / "kernel.py").write_text(f"# a line more\n{KERNEL}")
+    answer()
+    after = set((tmp_path / "__pycache__").glob("*.nb?"))
+    assert before
+    assert len(after) == len(before)
+    assert not before & after
+
+
+def test_functions_elsewhere_are_cached_where_they_stand(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kernel.py").write_text("@compiled\ndef kernel(x):\n    return x\n")
+    kernel = load("kernel", elsewhere, compiled=keyed_by_sources(numba.njit(cache=True), tmp_path)).kernel
+    assert kernel(2) == 2
+    assert not (elsewhere / "__pycache__" / "kernels.sha256").exists()
+    sys.modules.pop("kernel")
