@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from operant.runtime.files import beside, replace_durably, sha256
+from operant.runtime.files import beside, read_regular, replace_durably, sha256
 
 
 def test_replace_leaves_nothing_else(tmp_path):
@@ -39,3 +39,11 @@ def test_a_failed_replacement_keeps_the_old_bytes(tmp_path, monkeypatch):
 def test_sha256_by_the_standard_test_vector(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_pipes_devices_and_folders_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        for read in (sha256, read_regular):
+            with pytest.raises(OSError, match="not a regular file"):
+                read(path)

@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tomllib
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -214,6 +215,57 @@ def test_two_objects_cannot_hold_one_run(run):
             pass
     with other.lock():
         pass
+
+
+def test_the_lock_names_its_holder_in_a_file_that_goes_with_it(run):
+    holder = run.path / "lock.holder"
+    with run.lock():
+        assert holder.read_text().startswith(f"process {os.getpid()} on ")
+    assert not holder.exists()
+
+
+def test_nothing_needs_a_module_that_windows_lacks():
+    code = "import sys; sys.modules['fcntl'] = None; import operant.api, operant.language.preferences.journal"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_pipe_is_not_waited_for(run):
+    for name in ("config.toml", "run.json"):
+        (run.path / name).unlink()
+        os.mkfifo(run.path / name)
+    with pytest.raises(RunError, match=r"config\.toml: it is not a regular file"):
+        Run.open(run.path)
+    with pytest.raises(RunError, match=r"run\.json cannot be read: it is not a regular file"):
+        run.facts()
+
+
+def test_leftovers_of_killed_processes_go(run):
+    leftovers = [
+        run.path / f".run.json-{'0' * 16}",
+        run.path / "eval" / f".samples.jsonl-{'a' * 16}",
+        run.path / "best" / ".step_000000000100.partial" / "state.json",
+        run.path / "checkpoints" / ".step_000000000100.removed" / "state.json",
+    ]
+    for path in leftovers:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{")
+    (run.path / ".mine").write_text("stays")
+    with run.lock():
+        run.clean()
+    assert not any(path.exists() for path in leftovers)
+    assert (run.path / ".mine").exists()
+
+
+def test_leftovers_of_a_killed_creation_go_at_the_next_one(tmp_path):
+    dead, young, other = (tmp_path / f".a-{digit * 16}" for digit in "012")
+    for folder in (dead, young, other):
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "config.toml").write_text("half")
+    (other / "mine").write_text("stays")
+    for folder in (dead, other):
+        os.utime(folder, (0, 0))
+    Run.create(tmp_path / "b", SETTINGS, Config())
+    assert [folder.exists() for folder in (dead, young, other)] == [False, True, True]
 
 
 def test_default_paths_are_free_and_allowed(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from operant.runtime.signals import Interruption, saving_first
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_sets_the_flag_and_no_more(number):
     with Interruption() as interrupted:
         assert not interrupted()
@@ -31,6 +31,16 @@ def test_handlers_come_back():
     with pytest.raises(KeyError), Interruption():
         {}["missing"]
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == before
+
+
+def test_what_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interruption() as interrupted:
+            signal.raise_signal(signal.SIGHUP)
+            assert not interrupted()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_blocks_nest():

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,12 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """Print for people, on standard error."""
-    print(text, file=sys.stderr)
+    """Print for people, on standard error; after the terminal has gone, nobody is told and nothing fails."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        # What could not be written would fail again at exit, and change the exit status.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def print_json(value: Mapping[str, Any]) -> None:

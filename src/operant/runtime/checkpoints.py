@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnkn
 from torch import Tensor
 
 from operant.runtime.encoding import flatten, unflatten
-from operant.runtime.files import sha256, sync_file, sync_folder, write_durably
+from operant.runtime.files import read_regular, sha256, sync_file, sync_folder, write_durably
 from operant.runtime.segments import KEY as SEGMENTS
 from operant.runtime.segments import Record, SegmentStore, marks, split
 from operant.state import State
@@ -256,7 +256,7 @@ def load(path: Path) -> State:
         DamagedError: a file cannot be read.
     """
     try:
-        structure = json.loads((path / "state.json").read_bytes())
+        structure = json.loads(read_regular(path / "state.json"))
         records = _read_manifest(path / "manifest.json").get(SEGMENTS, {})
         return unflatten(structure, load_file(path / "state.safetensors") | SegmentStore.of(path).load(records))
     except (OSError, ValueError, KeyError, RecursionError, SafetensorError) as error:
@@ -326,7 +326,7 @@ def _digest(manifest: dict[str, Any]) -> str:
 
 def _read_manifest(file: Path) -> dict[str, Any]:
     try:
-        manifest: dict[str, Any] = json.loads(file.read_bytes())
+        manifest: dict[str, Any] = json.loads(read_regular(file))
         digest = manifest.pop("digest")
         if digest == _digest(manifest):
             return manifest

@@ -1,10 +1,19 @@
 """Writing files so that they are there after a crash, whole or not at all."""
 
 import contextlib
+import errno
 import hashlib
 import os
+import re
 import secrets
+import shutil
+import time
+from collections.abc import Container
 from pathlib import Path
+
+_BESIDE = re.compile(r"\..+-[0-9a-f]{16}")
+_OLD = 60.0
+"""Seconds after which nobody is still making a folder of some small files."""
 
 
 def beside(path: Path) -> Path:
@@ -15,8 +24,34 @@ def beside(path: Path) -> Path:
     return path.with_name(f".{path.name}-{secrets.token_hex(8)}")
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove the files right in `folder` that a killed process had not renamed yet. Only for who may write there."""
+    for path in folder.glob(".*"):
+        if _BESIDE.fullmatch(path.name) and path.is_file():
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def remove_old_leftovers(path: Path, contents: Container[str]) -> None:
+    """Remove folders beside `path` that a killed process had not renamed yet: those that are a minute old.
+
+    Args:
+        path: where a folder is to be made.
+        contents: what such folders hold; one with anything else is left alone.
+    """
+    for folder in path.parent.glob(".*"):
+        with contextlib.suppress(OSError):
+            if not _BESIDE.fullmatch(folder.name) or not folder.is_dir() or folder.is_symlink():
+                continue
+            young = time.time() - folder.stat().st_mtime < _OLD
+            if not young and all(part.name in contents for part in folder.iterdir()):
+                shutil.rmtree(folder)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in `folder` durable; file systems that cannot do that are left as they are."""
+    if os.name == "nt":  # which opens no folders
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
@@ -27,11 +62,28 @@ def sync_folder(folder: Path) -> None:
 
 def sync_file(path: Path) -> None:
     """Make the bytes of the file durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with path.open("rb+") as file:  # Windows makes nothing durable that was opened for reading
+        os.fsync(file.fileno())
+
+
+def require_regular(path: Path) -> None:
+    """Raise for what would be waited for when it is opened, or has no end: pipes, devices, folders.
+
+    Raises:
+        OSError: `path` exists and is not a regular file.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file: move it away", str(path))
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the bytes of a file.
+
+    Raises:
+        OSError: it cannot be read, or is not a regular file.
+    """
+    require_regular(path)
+    return path.read_bytes()
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -55,6 +107,11 @@ def replace_durably(path: Path, data: bytes) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of the file's bytes in hexadecimal."""
+    """Return the SHA-256 of the file's bytes in hexadecimal.
+
+    Raises:
+        OSError: it cannot be read, or is not a regular file.
+    """
+    require_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
-from operant.runtime.files import replace_durably
+from operant.runtime.files import read_regular, replace_durably, require_regular
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +37,17 @@ class RecordWriter:
         """Open `path` for appending; create it if need be.
 
         Raises:
-            OSError: the file cannot be opened.
+            OSError: the file cannot be opened, or is not a regular one.
         """
+        require_regular(path)
         self.path = path
         self.lost = 0
-        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        size = os.fstat(self._descriptor).st_size
-        self._torn = size > 0 and os.pread(self._descriptor, 1, size - 1) != b"\n"
+        self._file = path.open("a+b", buffering=0)
+        size = self._file.seek(0, os.SEEK_END)
+        self._torn = False
+        if size:
+            self._file.seek(size - 1)
+            self._torn = self._file.read(1) != b"\n"
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record; tensors and arrays become lists."""
@@ -51,7 +55,7 @@ class RecordWriter:
         if self._torn:
             line = b"\n" + line
         try:
-            written = os.write(self._descriptor, line)
+            written = os.write(self._file.fileno(), line)
         except OSError as error:
             self._lose(str(error))
             return
@@ -62,15 +66,13 @@ class RecordWriter:
     def sync(self) -> None:
         """Make the records written so far durable."""
         try:
-            os.fsync(self._descriptor)
+            os.fsync(self._file.fileno())
         except OSError as error:
             logger.warning("%s could not be made durable: %s", self.path, error.strerror)
 
     def close(self) -> None:
         """Close the file. Calling it twice does no harm."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
     def _lose(self, reason: str) -> None:
         if not self.lost:
@@ -82,6 +84,9 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     """Return the records of a JSON Lines file in order, with non-finite numbers as floats again.
 
     Lines that are no record, such as one torn by a crash, are left out. A file that does not exist has no records.
+
+    Raises:
+        OSError: it cannot be read, or is not a regular file.
     """
     return [record for _, record in _lines(path) if record is not None]
 
@@ -106,7 +111,7 @@ def rewind(path: Path, consumed: int) -> int:
             kept.append(line)
     if moved:
         aside = path.with_name("rewound.jsonl")
-        before = aside.read_bytes() if aside.exists() else b""
+        before = read_regular(aside) if aside.exists() else b""
         replace_durably(aside, before + _joined(moved))
     if moved or torn:
         replace_durably(path, _joined(kept))
@@ -121,6 +126,7 @@ def _lines(path: Path) -> Iterable[tuple[bytes, dict[str, Any] | None]]:
     """Yield every line with its record, or None if it holds none."""
     if not path.exists():
         return
+    require_regular(path)
     with path.open("rb") as file:
         for line in map(bytes.strip, file):
             try:

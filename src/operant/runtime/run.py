@@ -7,14 +7,13 @@
       checkpoints/    see operant.runtime.checkpoints
       eval/           evaluations.jsonl, and samples.jsonl where something answers
       media/          pictures and films
-      lock            held by the process that trains
+      lock            held by the process that trains, which lock.holder names
 
 Everything in it can be read while another process trains.
 """
 
 import contextlib
 import errno
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -33,7 +32,16 @@ from typing import Any, TypeVar, cast
 import tomli_w
 
 from operant.runtime.checkpoints import Checkpoints
-from operant.runtime.files import beside, replace_durably, sync_folder, write_durably
+from operant.runtime.files import (
+    beside,
+    read_regular,
+    remove_leftovers,
+    remove_old_leftovers,
+    replace_durably,
+    sync_folder,
+    write_durably,
+)
+from operant.runtime.locks import HeldError, held
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 
@@ -43,6 +51,7 @@ SCHEMA = 1
 """Version of `config.toml` and `run.json`."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_FOLDERS = ("checkpoints", "eval", "media")
 _PACKAGES = ("operant", "torch", "numpy", "gymnasium")
 
 
@@ -135,7 +144,7 @@ class Run:
         path = _absolute(path)
         file = path / "config.toml"
         try:
-            tables = tomllib.loads(file.read_text(encoding="utf-8"))
+            tables = tomllib.loads(read_regular(file).decode())
         except OSError as error:
             raise RunError(f"{path} is not the folder of a run: config.toml: {error.strerror}") from error
         except ValueError as error:
@@ -174,7 +183,7 @@ class Run:
         """
         file = self.path / "run.json"
         try:
-            facts: Any = json.loads(file.read_bytes())
+            facts: Any = json.loads(read_regular(file))
         except OSError as error:
             raise RunError(f"{file} cannot be read: {error.strerror}") from error
         except ValueError as error:
@@ -226,6 +235,14 @@ class Run:
         except OSError as error:
             raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
 
+    def clean(self) -> None:
+        """Remove what killed processes left half done. Only for who holds the lock."""
+        self.checkpoints.clean()
+        if (self.path / "best").is_dir():
+            Checkpoints(self.path / "best").clean()
+        for folder in (self.path, self.path / "eval"):
+            remove_leftovers(folder)
+
     @contextlib.contextmanager
     def lock(self) -> Generator[None]:
         """Hold the run for this process; a lock left by a dead process does not count. May be nested.
@@ -240,30 +257,26 @@ class Run:
             finally:
                 self._holds -= 1
             return
-        file = self.path / "lock"
-        try:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
-        try:
-            self._take(descriptor)
+        with self._held():
             self._holds = 1
-            yield
-        finally:
-            self._holds = 0
-            os.close(descriptor)
+            try:
+                yield
+            finally:
+                self._holds = 0
 
-    def _take(self, descriptor: int) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(descriptor, 1024, 0).decode(errors="replace").strip() or "another process"
-            raise RunError(
-                f"{self.path} is being trained by {holder}; wait for it to end, stop it, "
-                "or name another folder with --run"
-            ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    @contextlib.contextmanager
+    def _held(self) -> Generator[None]:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(held(self.path))
+            except HeldError as error:
+                raise RunError(
+                    f"{self.path} is being trained by {error}; wait for it to end, stop it, "
+                    "or name another folder with --run"
+                ) from error
+            except OSError as error:
+                raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
+            yield
 
 
 def default_run_path(algorithm: str, task: str, root: str | Path = "runs") -> Path:
@@ -295,10 +308,11 @@ def _make_folder(path: Path, files: Mapping[str, bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "there is a file of that name", str(path))
+    remove_old_leftovers(path, (*_FOLDERS, *files))
     temporary = beside(path)
     temporary.mkdir()
     try:
-        for folder in ("checkpoints", "eval", "media"):
+        for folder in _FOLDERS:
             (temporary / folder).mkdir()
         for name, data in files.items():
             write_durably(temporary / name, data)

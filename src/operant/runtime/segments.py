@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save  # pyright: ignore[reportUnknownVa
 from torch import Tensor
 
 from operant.runtime.encoding import pointer
-from operant.runtime.files import replace_durably, sha256
+from operant.runtime.files import read_regular, replace_durably, sha256
 from operant.state import Part
 
 KEY = "segments"
@@ -141,7 +141,7 @@ class SegmentStore:
 
 def _records(manifest: Path) -> dict[str, Record]:
     try:
-        contents: Any = json.loads(manifest.read_bytes())
+        contents: Any = json.loads(read_regular(manifest))
         return contents.get(KEY, {})
     except (OSError, ValueError, AttributeError, RecursionError):
         return {}

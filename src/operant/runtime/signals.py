@@ -10,11 +10,13 @@ from typing import Any, Self
 EXIT_REQUEUE = 75
 """Exit status (`EX_TEMPFAIL`) of a process that was asked to stop and saved its state: run it again to go on."""
 
-_SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1")
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
 
 class Interruption:
-    """Turns SIGINT, SIGTERM and SIGUSR1 into a flag while its `with` block runs.
+    """Turns SIGINT, SIGTERM, SIGUSR1 and SIGHUP into a flag while its `with` block runs.
+
+    SIGHUP, which comes when the terminal goes, stays ignored where it is ignored: `nohup` wants that.
 
     A second SIGINT raises `KeyboardInterrupt` at once, for those who do not want to wait. The former handlers
     come back at the end of the block. Python delivers signals to the main thread only; in any other one the block
@@ -46,7 +48,9 @@ class Interruption:
         if threading.current_thread() is threading.main_thread():
             for name in _SIGNALS:
                 number = getattr(signal, name, None)
-                if number is not None and not (self._unhandled_only and _handled(number)):
+                if number is None or (name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN):
+                    continue
+                if not (self._unhandled_only and _handled(number)):
                     self._former[number] = signal.signal(number, self._handle)
         return self
 

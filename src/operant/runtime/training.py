@@ -144,7 +144,7 @@ def resume_from(run: Run, learner: Learner) -> bool:
         ValueError: the checkpoint belongs to another configuration.
     """
     with run.lock():
-        run.checkpoints.clean()
+        run.clean()
         found = run.checkpoints.latest()
         if found is not None:
             path, consumed = found
@@ -181,7 +181,7 @@ class _Files:
         self._evaluations: RecordWriter | None = None
         if run is None:
             return
-        run.checkpoints.clean()
+        run.clean()
         self.evaluated = max((r.get("consumed", 0) for r in read_records(run.evaluations_path)), default=0)
         self.seconds_before = max((r.get("time/seconds", 0.0) for r in read_records(run.metrics_path)), default=0.0)
         try:

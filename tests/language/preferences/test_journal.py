@@ -89,7 +89,7 @@ def test_two_stores_keep_one_copy(path):
 def test_what_cannot_be_copied_is_stored_all_the_same(path, caplog, monkeypatch):
     with PreferenceStore(path) as store:
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-            patch.setattr("os.pwrite", lambda descriptor, data, offset: len(data) // 2)
+            patch.setattr("os.write", lambda descriptor, data: len(data) // 2)
             store.add_item(Item.of("p0", "ab"))
             store.add_item(Item.of("p1", "ab"))
         assert caplog.text.count("lags behind the database until it can be written: the disk is full") == 1

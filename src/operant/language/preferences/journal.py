@@ -5,7 +5,6 @@ store is opened, so it lags only between a commit and the write that follows it,
 line, left by a crash, is cut off. `operant.language.preferences.recovery` makes a database from it.
 """
 
-import fcntl
 import json
 import logging
 import os
@@ -14,10 +13,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from filelock import lock_descriptor, unlock_descriptor
+
 from operant.language.preferences.items import Completion, Event, Item, encode
 from operant.language.preferences.schema import LAST, VERSION, StoreError
 
 logger = logging.getLogger(__name__)
+
+BINARY: int = getattr(os, "O_BINARY", 0)
+"""Flag without which Windows changes the ends of lines."""
 
 
 def journal_path(database: Path) -> Path:
@@ -84,7 +88,7 @@ class Journal:
         """
         self.path = journal_path(database)
         try:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY, 0o600)
         except OSError as error:
             raise StoreError(f"the copy of the preferences {self.path} cannot be kept: {error.strerror}") from error
         self._offset = 0  # of the whole lines that were looked at
@@ -98,12 +102,12 @@ class Journal:
             StoreError: the copy holds more than the database, which has lost something.
         """
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            lock_descriptor(self._descriptor, poll_interval=0.005)
             try:
                 self._look()
                 self._append(connection)
             finally:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+                unlock_descriptor(self._descriptor)
         except StoreError:
             raise
         except OSError as error:
@@ -148,7 +152,8 @@ class Journal:
         records += log_records(connection, after=self._sequence)
         lines = b"".join(encode(record).encode() + b"\n" for record in records)
         while lines:
-            written = os.pwrite(self._descriptor, lines, self._offset)
+            os.lseek(self._descriptor, self._offset, os.SEEK_SET)
+            written = os.write(self._descriptor, lines)
             if written == len(lines):
                 self._offset, self._sequence = self._offset + written, last
                 os.fsync(self._descriptor)
@@ -200,7 +205,8 @@ def stored_event(row: sqlite3.Row) -> Event:
 
 def _read(descriptor: int, begin: int, end: int) -> bytes:
     parts: list[bytes] = []
-    while begin < end and (part := os.pread(descriptor, end - begin, begin)):
+    os.lseek(descriptor, begin, os.SEEK_SET)
+    while begin < end and (part := os.read(descriptor, end - begin)):
         parts.append(part)
         begin += len(part)
     return b"".join(parts)

@@ -158,7 +158,7 @@ def connect(path: Path) -> sqlite3.Connection:
     if sqlite3.sqlite_version_info < (3, 37):
         raise StoreError(f"preferences need SQLite 3.37 or newer, this Python has {sqlite3.sqlite_version}")
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         raise StoreError(f"the preferences cannot be kept in {path}: {error.strerror}") from error
     try:

@@ -1,0 +1,51 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from operant.runtime.locks import HeldError, held
+
+HOLD = """
+import os, sys, time
+from operant.runtime.locks import held
+from pathlib import Path
+with held(Path(sys.argv[1])):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+    print(pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_busy_worker_of_a_killed_process_holds_nothing(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    worker = int(process.stdout.readline())
+    try:
+        with pytest.raises(HeldError, match=f"process {process.pid} on "), held(tmp_path):
+            pass
+        process.kill()
+        process.wait()
+        os.kill(worker, 0)  # it is still there
+        with held(tmp_path):
+            pass
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_process_that_was_forked_off_does_not_release_it_when_it_ends(tmp_path):
+    with held(tmp_path):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        with pytest.raises(HeldError), held(tmp_path):
+            pass
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    with pytest.raises(OSError, match="No such file"), held(tmp_path / "missing"):
+        pass
