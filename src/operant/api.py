@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from operant import catalog, streams
-from operant.assembling import assemble, chapter, reassemble, resolve
+from operant.assembling import assemble, chapter, pin, reassemble, resolve
 from operant.envs import without_episodes
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
@@ -182,8 +182,9 @@ def train(
         config = configure(algorithm, task, preset=preset, **parameters)
     elif preset is not None or parameters:
         raise ValueError(f"config is complete: it goes without a preset and without {', '.join(parameters) or preset}")
-    resolved = resolve(entry, settings, config)
     source = None if init is None else Path(init).resolve()
+    config, inputs = pin(entry, settings, config, source)
+    resolved = resolve(entry, settings, config)
     teacher = None if source is None else _teacher(source, entry)
     experiment = assemble(entry, settings, config, resolved)
     with saving_first(interrupted) as stopping, closing(experiment):
@@ -192,7 +193,7 @@ def train(
             _begin_with(teacher, experiment.learner, source)
         facts = resolved | {"compile": getattr(experiment, "compiled", False)}
         facts |= {} if source is None else {"init": str(source)}
-        make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts)
+        make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts, inputs=inputs)
         folder = _first_free(make, algorithm, task) if run is None else make(run)
         if source is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
@@ -217,6 +218,7 @@ def resume(
     report: Report | None = None,
     command: Sequence[str] = tuple(sys.argv),
     remote_code: bool = False,
+    accept_changes: bool = False,
 ) -> Trained:
     """Go on with an interrupted run, exactly where its latest checkpoint was taken, to the end of its budget.
 
@@ -229,11 +231,13 @@ def resume(
         report: as for `train`.
         command: the command line to write down.
         remote_code: whether Python code that came with a language model may run, if the run wants it.
+        accept_changes: whether to go on where data, files with rewards or models that the run was made from have
+            changed since; the run then keeps what they are now.
 
     Raises:
         ValueError: the budget is no positive integer, or the run is of a language model, which keeps its budget.
-        RunError: there is no run, it has consumed more than the budget, another process trains it, or it wants to run
-            code that is not allowed.
+        RunError: there is no run, it has consumed more than the budget, another process trains it, it wants to run
+            code that is not allowed, or its inputs have changed.
         CheckpointError: there are checkpoints, but all are damaged.
         RestoreError: the environment is not deterministic, so that its saved episodes cannot be gone on with.
         OSError: a server that the algorithm needs does not answer.
@@ -244,6 +248,7 @@ def resume(
         if budget is not None:
             _require_budget(folder)
             folder.set_budget(budget)
+        folder.require_inputs(accept=accept_changes)
         experiment = reassemble(folder, remote_code)
         with saving_first(interrupted) as stopping, closing(experiment):
             _reach(experiment)
@@ -256,11 +261,13 @@ def resume(
                 logger.warning("%s has no checkpoint yet: training starts at the beginning", folder.path)
             if budget is not None:
                 folder.keep_settings()
+            if accept_changes:
+                folder.keep_inputs()
             folder.add_session(command)
             return _go(Trained(folder, experiment), progress, stopping, report)
 
 
-def load(run: str | Path, *, best: bool = False, remote_code: bool = False) -> Trained:
+def load(run: str | Path, *, best: bool = False, remote_code: bool = False, accept_changes: bool = False) -> Trained:
     """Return a run with its latest checkpoint loaded, to be evaluated or looked at.
 
     Gymnasium's environments that it was trained in begin new episodes; only `resume` goes on with those it was in.
@@ -270,16 +277,18 @@ def load(run: str | Path, *, best: bool = False, remote_code: bool = False) -> T
         best: for each seed the policy that scored highest in the evaluations while it was trained, in place of the
             latest one (`operant.runtime.learned.Best`).
         remote_code: as for `resume`.
+        accept_changes: whether to go on where inputs of the run have changed since.
 
     Raises:
-        RunError: there is no run, it has no checkpoint yet, or kept no best policies, or it wants to run code that is
-            not allowed.
+        RunError: there is no run, it has no checkpoint yet, or kept no best policies, it wants to run code that is
+            not allowed, or its inputs have changed.
         CheckpointError: there are checkpoints, but all are damaged.
     """
     folder = Run.open(run)
     found = folder.checkpoints.latest()
     if found is None:
         raise RunError(f"{folder.path} has no checkpoint yet; train it with `operant resume {folder.path}`")
+    folder.require_inputs(accept=accept_changes)
     experiment = reassemble(folder, remote_code)
     experiment.learner.load_state_dict(without_episodes(load_checkpoint(found[0])))
     if not best:

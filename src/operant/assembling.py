@@ -4,6 +4,7 @@ import importlib
 import logging
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from operant import catalog
 from operant.nets import missing_tool, set_precision
 from operant.runtime.experiments import require_no_compiling, require_no_game, require_no_workers
+from operant.runtime.inputs import Input
 from operant.runtime.machine import cores, present
 from operant.runtime.run import Run
 from operant.runtime.settings import Settings
@@ -37,6 +39,23 @@ def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[s
     available = cores()
     threads = settings.threads or (available if large else min(2, available) if language else 1)
     return {"device": device, "threads": threads, "precision": settings.precision}
+
+
+def pin(entry: catalog.Algorithm, settings: Settings, config: Any, init: Path | None) -> tuple[Any, list[Input]]:
+    """Return a configuration that means the same from any working folder, and the files and folders that it names.
+
+    Args:
+        entry: the algorithm.
+        settings: the run's.
+        config: the algorithm's own configuration.
+        init: the run that one of deep control begins with, if any.
+
+    Raises:
+        OSError: one of them cannot be read.
+    """
+    if entry.chapter == "language":
+        return chapter(entry).pin(settings, config)
+    return config, [] if init is None else [Input.of("init", init, at_start=True)]
 
 
 def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:

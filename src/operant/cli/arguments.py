@@ -38,6 +38,9 @@ class Opening(Answering):
     """Let Python code that came with the language model of the run run here, if the run wants it. It can do anything;
     only for authors you trust."""
 
+    accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Go on where data, files with rewards or models that the run was made from have changed since."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Answering):

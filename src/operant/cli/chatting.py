@@ -5,6 +5,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -52,6 +53,9 @@ class ChatOptions:
     remote_code: tyro.conf.FlagCreatePairsOff[bool] = False
     """Let Python code that comes with the model run. It can do anything; only for authors you trust."""
 
+    accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Go on where the model that a run began with has changed since."""
+
     def __post_init__(self) -> None:
         if self.max_tokens < 1 or self.seed < 0:
             raise ValueError(f"max_tokens must be at least 1 and seed at least 0, got {self.max_tokens}, {self.seed}")
@@ -67,8 +71,13 @@ def chat(arguments: list[str]) -> int:
 
     from operant import streams
     from operant.language.engines.protocol import Sampling
+    from operant.language.inputs import MODEL
     from operant.language.speaking import Conversation, find_speaker
+    from operant.runtime.run import Run
 
+    folder = Path(options.model).expanduser()
+    if (folder / "config.toml").exists():
+        Run.open(folder).require_inputs(MODEL, accept=options.accept_changes)
     device = options.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -42,6 +42,7 @@ def compare(arguments: list[str]) -> int:
     from operant.runtime.run import Run
 
     standings = standings_of([Run.open(path) for path in options.runs])
+    _warn_of_data([standing.run.path for standing in standings])
     names = names_of([standing.run.path for standing in standings])
     if options.json:
         runs = [_answer(name, standing) for name, standing in zip(names, standings, strict=True)]
@@ -55,6 +56,15 @@ def compare(arguments: list[str]) -> int:
         draw(names, standings, options.out)
         say(f"drawn: {location(options.out)}")
     return 0
+
+
+def _warn_of_data(runs: Sequence[Path]) -> None:
+    """Say so if runs of one task were scored on different data sets."""
+    from operant.runtime.inputs import records_of
+
+    data = {record["sha256"] for run in runs for record in records_of(run) if record["name"] in ("dataset", "task")}
+    if len(data) > 1:
+        say(f"operant: warning: these runs were trained and scored on {len(data)} different data sets of one name")
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:

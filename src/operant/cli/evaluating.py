@@ -63,7 +63,8 @@ def evaluate(arguments: list[str]) -> int:
     if options.samples and not speaks:
         raise ValueError(f"--samples is for language models, and {options.run} is a run of {entry.name}; leave it out")
     sampled: list[Sampled] = []
-    trained = api.load(options.run, best=options.best, remote_code=options.remote_code)
+    permissions = {"remote_code": options.remote_code, "accept_changes": options.accept_changes}
+    trained = api.load(options.run, best=options.best, **permissions)
     with closing(trained.experiment):
         evaluation = trained.evaluate(options.episodes, backend=options.env_backend)
         if options.samples:

@@ -66,6 +66,7 @@ def resume(arguments: list[str]) -> int:
                 interrupted=interrupted,
                 command=["operant", "resume", *arguments],
                 remote_code=options.remote_code,
+                accept_changes=options.accept_changes,
             ),
             as_json=options.json,
         )

@@ -3,6 +3,7 @@
 from operant.language.assembly import Experiment, assemble
 from operant.language.dpo import DPO, DPOConfig
 from operant.language.grpo import GRPO, GRPOConfig
+from operant.language.inputs import pin
 from operant.language.iterative import IterativeGRPO, IterativeGRPOConfig
 from operant.language.presets import configuration
 from operant.language.reward_model import RewardModel, RewardModelConfig
@@ -28,4 +29,5 @@ __all__ = [
     "built_in",
     "check_code",
     "configuration",
+    "pin",
 ]

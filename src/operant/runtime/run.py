@@ -16,6 +16,7 @@ import contextlib
 import errno
 import importlib.metadata
 import json
+import logging
 import os
 import platform
 import re
@@ -23,7 +24,7 @@ import shutil
 import socket
 import subprocess
 import tomllib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,9 +42,12 @@ from operant.runtime.files import (
     sync_folder,
     write_durably,
 )
+from operant.runtime.inputs import Input, changes, located, records_of, refreshed
 from operant.runtime.locks import HeldError, held
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
+
+logger = logging.getLogger(__name__)
 
 C = TypeVar("C")
 
@@ -96,6 +100,7 @@ class Run:
         *,
         command: Sequence[str] = (),
         resolved: Mapping[str, str | int | float | bool] | None = None,
+        inputs: Sequence[Input] = (),
     ) -> "Run":
         """Make the folder of a new run; it appears whole or not at all.
 
@@ -105,6 +110,7 @@ class Run:
             config: the algorithm's own configuration, a dataclass instance.
             command: the command line, to be written down.
             resolved: what operant decided by itself (threads, device, precision, ...), for `resolved`.
+            inputs: the files and folders that it is made from (`operant.runtime.inputs`).
 
         Raises:
             RunError: the name is not allowed, the folder exists and is not empty (`TakenError`), or it cannot be made.
@@ -119,6 +125,7 @@ class Run:
             "schema_version": SCHEMA,
             "seeds": list(settings.seeds),
             "resolved": dict(resolved or {}),
+            "inputs": [given.record(path) for given in inputs],
             "sessions": [_session(command)],
         }
         try:
@@ -162,7 +169,7 @@ class Run:
         return cls(path, settings, tables["config"])
 
     def config(self, kind: type[C]) -> C:
-        """Return the algorithm's own configuration.
+        """Return the algorithm's own configuration, with the paths where its inputs lie now.
 
         Args:
             kind: its dataclass.
@@ -171,7 +178,7 @@ class Run:
             RunError: the file does not fit `kind`.
         """
         try:
-            return from_table(kind, self._config)
+            return from_table(kind, located(self._config, records_of(self.path), self.path))
         except ValueError as error:
             raise RunError(f"{self.path / 'config.toml'}: {error}") from error
 
@@ -204,6 +211,44 @@ class Run:
         """
         return self.facts()["resolved"]
 
+    def require_inputs(self, names: Container[str] | None = None, *, accept: bool = False) -> None:
+        """Make sure that what the run was made from is what it was; each that is not is warned of.
+
+        Args:
+            names: of the inputs that matter. Default: all that are needed after the start.
+            accept: whether to go on with what they are now.
+
+        Raises:
+            RunError: some have changed, and that is not accepted.
+        """
+        needed = [record for record in records_of(self.path) if not record.get("at_start")]
+        found = changes([record for record in needed if names is None or record["name"] in names], self.path)
+        for line in found:
+            logger.warning("%s: %s", self.path, line)
+        if found and not accept:
+            raise RunError(
+                f"{self.path} would not do what it did, as {len(found)} of its inputs changed ({'; '.join(found)}): "
+                "bring back what was there, or go on with what is there now by --accept-changes (in Python "
+                "accept_changes=True)"
+            )
+
+    def keep_inputs(self) -> None:
+        """Write down the inputs as they are now, after a change was accepted.
+
+        Raises:
+            RunError: the folder cannot be written.
+        """
+        self._update(lambda facts: facts.update(inputs=refreshed(records_of(self.path), self.path)))
+
+    def _update(self, change: Callable[[dict[str, Any]], object]) -> None:
+        """Change what `run.json` says; a reader meets the old or the new."""
+        facts = self.facts()
+        change(facts)
+        try:
+            replace_durably(self.path / "run.json", _json(facts))
+        except OSError as error:
+            raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
+
     def set_budget(self, budget: int) -> None:
         """Let the run go on to another budget than it was made with; `keep_settings` writes it down.
 
@@ -228,12 +273,8 @@ class Run:
 
     def add_session(self, command: Sequence[str]) -> None:
         """Write down that the run is resumed by `command`, up to which budget, and the versions and the host."""
-        facts = self.facts()
-        facts["sessions"].append(_session(command) | {"budget": self.settings.budget})
-        try:
-            replace_durably(self.path / "run.json", _json(facts))
-        except OSError as error:
-            raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
+        session = _session(command) | {"budget": self.settings.budget}
+        self._update(lambda facts: facts["sessions"].append(session))
 
     def clean(self) -> None:
         """Remove what killed processes left half done. Only for who holds the lock."""

@@ -1,0 +1,156 @@
+import json
+import os
+import shutil
+from dataclasses import dataclass
+
+import pytest
+
+from operant.runtime.inputs import Input, changes, digest, locate, located, pinned, records_of, refreshed
+from operant.runtime.run import Run, RunError
+from operant.runtime.settings import Settings
+
+
+@dataclass(frozen=True)
+class Config:
+    dataset: str = ""
+    model: str = "tiny"
+    rewards: tuple[str, ...] = ()
+
+
+SETTINGS = Settings("sft", "lines")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """Return a working folder with a data set, a file with rewards and a model."""
+    folder = tmp_path / "home"
+    (folder / "model").mkdir(parents=True)
+    (folder / "data.jsonl").write_text("{}\n")
+    (folder / "reward.py").write_text("def score(): ...\n")
+    (folder / "model" / "weights").write_bytes(b"0")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def make(folder, **config):
+    whole, found = pinned(Config(**config), ["dataset", "model"], functions=["rewards"])
+    return Run.create(folder, SETTINGS, whole, inputs=found)
+
+
+def test_paths_become_absolute_and_names_stay(home):
+    config, found = pinned(
+        Config(dataset="data.jsonl", model="owner/name", rewards=("exact", "reward.py:score", "none.py:score")),
+        ["dataset", "model"],
+        functions=["rewards"],
+    )
+    assert config.dataset == str(home / "data.jsonl")
+    assert config.model == "owner/name"
+    assert config.rewards == ("exact", f"{home / 'reward.py'}:score", "none.py:score")
+    assert [(given.name, given.path) for given in found] == [
+        ("dataset", home / "data.jsonl"),
+        ("rewards", home / "reward.py"),
+    ]
+
+
+def test_a_folder_with_the_name_of_a_verifier_is_no_reward(home):
+    (home / "exact").mkdir()
+    assert pinned(Config(rewards=("exact",)), ["dataset"], functions=["rewards"]) == (Config(rewards=("exact",)), [])
+
+
+def test_a_run_says_what_has_changed(home, tmp_path, monkeypatch, caplog):
+    run = make("run", dataset="data.jsonl", model="model", rewards=("reward.py:score",))
+    monkeypatch.chdir(tmp_path)
+    run.require_inputs()
+    assert Run.open(run.path).config(Config).dataset == str(home / "data.jsonl")
+    (home / "data.jsonl").write_text("{1}")
+    (home / "model" / "weights").write_bytes(b"1")
+    (home / "reward.py").unlink()
+    with pytest.raises(RunError, match=r"as 3 of its inputs changed .*--accept-changes.*accept_changes=True"):
+        run.require_inputs()
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        f"dataset {home / 'data.jsonl'} is no longer what it was",
+        f"model {home / 'model'} is no longer what it was",
+        f"rewards {home / 'reward.py'} is missing",
+    ]
+    run.require_inputs(["init"])
+    run.require_inputs(accept=True)
+    run.keep_inputs()
+    with pytest.raises(RunError, match="as 1 of its inputs changed"):
+        run.require_inputs()
+
+
+def test_what_was_only_touched_has_not_changed(home):
+    run = make("run", dataset="data.jsonl")
+    os.utime(home / "data.jsonl", (0, 0))
+    run.require_inputs()
+
+
+def test_inputs_that_moved_with_the_run_are_found(home, tmp_path):
+    run = make("runs/one", dataset="data.jsonl", rewards=("reward.py:score",))
+    moved = tmp_path / "elsewhere"
+    home.rename(moved)
+    again = Run.open(moved / "runs" / "one")
+    again.require_inputs()
+    assert again.config(Config) == Config(str(moved / "data.jsonl"), "tiny", (f"{moved / 'reward.py'}:score",))
+    assert run.path.name == "one"
+
+
+def test_a_run_that_moved_alone_keeps_working(home, tmp_path):
+    run = make("runs/one", dataset="data.jsonl")
+    shutil.move(run.path, tmp_path / "two")
+    again = Run.open(tmp_path / "two")
+    again.require_inputs()
+    assert again.config(Config).dataset == str(home / "data.jsonl")
+
+
+def test_a_task_that_is_a_file_is_found_from_everywhere(home):
+    given = Input.of("task", home / "data.jsonl", fills="dataset")
+    run = Run.create("run", SETTINGS, Config(), inputs=[given])
+    assert run.config(Config).dataset == str(home / "data.jsonl")
+    assert Run.open("run").config(Config).dataset == str(home / "data.jsonl")
+
+
+def test_older_runs_have_none(home):
+    run = make("run", dataset="data.jsonl")
+    facts = run.facts()
+    del facts["inputs"]
+    (run.path / "run.json").write_text(json.dumps(facts))
+    assert records_of(run.path) == []
+    run.require_inputs()
+
+
+def test_of_a_run_what_it_has_learned_counts(home):
+    begun = make("begun", model="model")
+    manifest = begun.checkpoints.folder / "step_000000000001" / "manifest.json"
+    manifest.parent.mkdir()
+    manifest.write_text("1")
+    before = digest(begun.path)
+    begun.metrics_path.write_text("{}\n")
+    assert digest(begun.path) == before
+    (home / "model" / "weights").write_bytes(b"1")
+    other = digest(begun.path)
+    assert other != before
+    manifest.write_text("2")
+    assert digest(begun.path) not in (before, other)
+
+
+def test_what_was_needed_at_the_start_may_go(home):
+    run = Run.create("run", SETTINGS, Config(), inputs=[Input.of("init", home / "model", at_start=True)])
+    shutil.rmtree(home / "model")
+    run.require_inputs()
+
+
+def test_what_cannot_be_read_has_changed(home):
+    records = [Input.of("dataset", home / "data.jsonl").record(home)]
+    (home / "data.jsonl").unlink()
+    os.mkfifo(home / "data.jsonl")
+    assert "cannot be read: it is not a regular file" in changes(records, home)[0]
+
+
+def test_records_are_refreshed_and_located(home):
+    record = Input.of("dataset", home / "data.jsonl").record(home)
+    (home / "data.jsonl").write_text("new")
+    (again,) = refreshed([record], home)
+    assert changes([again], home) == []
+    assert locate(again, home) == home / "data.jsonl"
+    assert located({"dataset": "other"}, [again], home) == {"dataset": "other"}
