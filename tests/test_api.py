@@ -391,6 +391,8 @@ def test_on_policy_methods_begin_with_each_other_and_one_seed_teaches_all(tmp_pa
         ("ppo", "CartPole-v1", {"activation": "relu"}, "activation are tanh there and relu here"),
         ("ppo", "CartPole-v1", {"normalise_observations": True}, "only one of them has 'observations.count'"),
         ("ppo", "CartPole-v1", {"normalise_rewards": True}, "only one of them has 'rewards.count'"),
+        ("ppo", "CartPole-v1", {"hidden": (2, 8, 2)}, r"hidden are \(8,\) there and \(2, 8, 2\) here"),
+        ("reinforce", "CartPole-v1", {"hidden": (8,), "psi": "q"}, "predictions of the critic are V there and Q here"),
         ("ppo", "Acrobot-v1", {}, r"choices are \[2\] there and \[3\] here"),
         ("dqn", "CartPole-v1", {}, "dqn cannot begin with what ppo has learned"),
         ("q-learning", "FrozenLake-v1", {}, "q-learning cannot begin with what ppo has learned"),
@@ -441,12 +443,27 @@ def test_every_record_and_evaluation_is_reported_as_it_is_written(tmp_path):
     assert last["losses/value"].shape == (2,)
 
 
-def test_an_error_of_the_report_ends_training(tmp_path):
+def test_an_error_of_the_report_costs_no_training(tmp_path, caplog):
+    told = []
+
     def full(record):
+        told.append(record)
         raise ArithmeticError("the other end is gone")
 
-    with pytest.raises(ArithmeticError, match="the other end is gone"):
-        train(tmp_path / "run", report=full)
+    trained = train(tmp_path / "run", report=full)
+    assert trained.outcome.consumed == 320
+    assert trained.outcome.report_error.startswith("ArithmeticError: the other end is gone (")
+    assert len(told) == 1
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert "report is not called again, as it raised ArithmeticError" in text
+    (kept,) = read_records(trained.run.path / "warnings.jsonl")
+    assert kept["text"] == text
+
+
+def test_a_rollout_beyond_the_budget_is_announced(tmp_path, caplog):
+    trained = train(tmp_path / "run", budget=30)
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert f"the budget is 30: each seed uses {trained.outcome.consumed - 30} steps more" in text
 
 
 def test_tables_keep_no_best_policies(tmp_path):

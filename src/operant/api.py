@@ -7,7 +7,7 @@ import logging
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from operant import catalog, streams
-from operant.assembling import assemble, chapter, pin, reassemble, resolve
+from operant.assembling import assemble, begin_with, chapter, pin, reassemble, resolve
 from operant.envs import without_episodes
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.learned import Best, Learned, teach
+from operant.runtime.learned import Best, teach
 from operant.runtime.predicting import Predictor
 from operant.runtime.progress import ProgressMode
 from operant.runtime.run import Run, RunError, TakenError, default_run_path
@@ -31,6 +31,7 @@ from operant.runtime.settings import Settings
 from operant.runtime.signals import saving_first
 from operant.runtime.training import Outcome, Report, resume_from
 from operant.runtime.training import train as run_training
+from operant.runtime.warned import keeping
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +161,7 @@ def train(
             state and stops. Default: whether Ctrl-C, SIGTERM or SIGUSR1 came; once the state is saved they take their
             course (`operant.runtime.signals.saving_first`).
         report: told every record of metrics and every evaluation as it is written
-            (`operant.runtime.training.Report`), to show them elsewhere; an error that it raises ends training.
+            (`operant.runtime.training.Report`), to show them elsewhere; after an error it is not called again.
         command: the command line to write down.
         **parameters: fields of `operant.runtime.settings.Settings` (`env_backend="gymnasium"`) and of the
             algorithm's configuration (`gamma=0.98`).
@@ -183,18 +184,22 @@ def train(
     elif preset is not None or parameters:
         raise ValueError(f"config is complete: it goes without a preset and without {', '.join(parameters) or preset}")
     source = None if init is None else Path(init).resolve()
-    config, inputs = pin(entry, settings, config, source)
-    resolved = resolve(entry, settings, config)
-    teacher = None if source is None else _teacher(source, entry)
-    experiment = assemble(entry, settings, config, resolved)
-    with saving_first(interrupted) as stopping, closing(experiment):
+    with ExitStack() as stack:
+        keeper = stack.enter_context(keeping())
+        config, inputs = pin(entry, settings, config, source)
+        resolved = resolve(entry, settings, config)
+        teacher = None if source is None else _teacher(source, entry)
+        experiment = assemble(entry, settings, config, resolved)
+        stopping = stack.enter_context(saving_first(interrupted))
+        stack.enter_context(closing(experiment))
         _reach(experiment)
         if source is not None:
-            _begin_with(teacher, experiment.learner, source)
+            begin_with(teacher, experiment.learner, source)
         facts = resolved | {"compile": getattr(experiment, "compiled", False)}
         facts |= {} if source is None else {"init": str(source)}
         make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts, inputs=inputs)
         folder = _first_free(make, algorithm, task) if run is None else make(run)
+        keeper.attach(folder.path)
         if source is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
         return _go(Trained(folder, experiment), progress, stopping, report)
@@ -244,12 +249,11 @@ def resume(
         KeyboardInterrupt: as for `train`.
     """
     folder = Run.open(run)
-    with folder.lock():
+    with folder.lock(), keeping(folder.path):
         if budget is not None:
             _require_budget(folder)
             folder.set_budget(budget)
-        folder.require_inputs(accept=accept_changes)
-        experiment = reassemble(folder, remote_code)
+        experiment = reassemble(folder, remote_code, accept_changes)
         with saving_first(interrupted) as stopping, closing(experiment):
             _reach(experiment)
             if not resume_from(folder, experiment.learner):
@@ -288,8 +292,7 @@ def load(run: str | Path, *, best: bool = False, remote_code: bool = False, acce
     found = folder.checkpoints.latest()
     if found is None:
         raise RunError(f"{folder.path} has no checkpoint yet; train it with `operant resume {folder.path}`")
-    folder.require_inputs(accept=accept_changes)
-    experiment = reassemble(folder, remote_code)
+    experiment = reassemble(folder, remote_code, accept_changes)
     experiment.learner.load_state_dict(without_episodes(load_checkpoint(found[0])))
     if not best:
         return Trained(folder, experiment)
@@ -314,37 +317,6 @@ def _teacher(path: Path, entry: catalog.Algorithm) -> Any:
                 "control, on-policy methods those of each other, and the other ones those of the same file"
             )
         return learner
-
-
-def _begin_with(teacher: Any, learner: Any, path: Path) -> None:
-    """Give a learner what that of another run has learned: seed by seed where both have the same, else by their place.
-
-    Raises:
-        ValueError: it does not fit.
-    """
-    learned: Learned = teacher.learned
-    if set(teacher.seeds) == set(learner.seeds):
-        places = [teacher.seeds.index(seed) for seed in learner.seeds]
-        learned = {name: tensor[places] for name, tensor in learned.items()}
-    try:
-        there, here = _traits(teacher), _traits(learner)
-        for what in there:
-            if there[what] != here[what]:
-                raise ValueError(f"{what} are {there[what]} there and {here[what]} here")
-        teach(learner, learned)
-    except ValueError as error:
-        raise ValueError(
-            f"what {path} has learned does not fit: {error}. Give both runs the same networks, the same normalisation "
-            "and as many seeds"
-        ) from error
-    # What is seen next is normalised as it is from now on.
-    learner.load_state_dict(without_episodes(learner.state_dict()))
-
-
-def _traits(learner: Any) -> dict[str, Any]:
-    """Return what shapes do not tell of networks: their nonlinearity, and which logits make a choice."""
-    head = getattr(getattr(learner, "agent", None), "head", None)
-    return {"activation": learner.config.activation, "choices": list(getattr(head, "choices", ()))}
 
 
 def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
@@ -381,6 +353,15 @@ def _reach(experiment: Any) -> None:
 
 def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool], report: Report | None) -> Trained:
     settings = trained.run.settings
+    rollout = getattr(trained.experiment, "rollout_steps", 0)
+    if rollout > settings.budget:
+        logger.warning(
+            "a rollout takes %d steps of each seed, the budget is %d: each seed uses %d steps more than that; for "
+            "less, take fewer environments, or fewer steps of each",
+            rollout,
+            settings.budget,
+            rollout - settings.budget,
+        )
     outcome = run_training(
         trained.experiment.learner,
         trained.run,
@@ -389,7 +370,7 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
         evaluate_every=settings.evaluation_interval,
         checkpoint_seconds=settings.checkpoint_seconds,
         interrupted=interrupted,
-        report=report or (lambda _: None),
+        report=report,
         progress=progress,
     )
     return replace(trained, outcome=outcome)

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from operant import catalog
+from operant.envs import without_episodes
 from operant.nets import missing_tool, set_precision
 from operant.runtime.experiments import require_no_compiling, require_no_game, require_no_workers
 from operant.runtime.inputs import Input
+from operant.runtime.learned import Learned, teach
 from operant.runtime.machine import cores, present
 from operant.runtime.run import Run
 from operant.runtime.settings import Settings
@@ -21,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 LANGUAGE = ("transformers", "tokenizers", "peft", "datasets")
 """Packages of the extra `language` that every run of a language model needs."""
+
+_LAYOUT = ("hidden", "shared", "critics", "memory", "dueling", "scale_observations")
+"""Fields that say how networks are laid out, and what they see."""
 
 
 def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:
@@ -76,20 +81,22 @@ def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved
     return chapter(entry).assemble(entry, settings, config, device=resolved["device"])
 
 
-def reassemble(folder: Run, remote_code: bool) -> Any:
+def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> Any:
     """Return the experiment of a run that was made before, as it was resolved then; what is missing now is warned of.
 
     Args:
         folder: the run.
         remote_code: whether Python code that came with a language model may run, if the run wants it.
+        accept_changes: whether to go on where inputs of the run have changed.
 
     Raises:
-        RunError: the run cannot be read, or wants to run code that is not allowed.
+        RunError: the run cannot be read, wants to run code that is not allowed, or its inputs have changed.
     """
     entry = catalog.find(folder.settings.algorithm)
     config = folder.config(getattr(importlib.import_module(entry.module), entry.config))
     if entry.chapter == "language":
         chapter(entry).check_code(config, folder.path, allowed=remote_code)
+    folder.require_inputs(accept=accept_changes)
     resolved = folder.resolved()
     if not present(resolved["device"]):
         logger.warning(
@@ -102,6 +109,57 @@ def reassemble(folder: Run, remote_code: bool) -> Any:
         compiled = False
     settings = replace(folder.settings, compile="on" if compiled else "off")
     return assemble(entry, settings, config, resolved)
+
+
+def begin_with(teacher: Any, learner: Any, path: Path) -> None:
+    """Give a learner what that of another run has learned: seed by seed where both have the same, else by their place.
+
+    Args:
+        teacher: the learner of that run.
+        learner: what is to learn on.
+        path: of that run, for messages.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    learned: Learned = teacher.learned
+    if set(teacher.seeds) == set(learner.seeds):
+        places = [teacher.seeds.index(seed) for seed in learner.seeds]
+        learned = {name: tensor[places] for name, tensor in learned.items()}
+    try:
+        _compare(_meaning(teacher), _meaning(learner))
+        teach(learner, learned)
+        _compare(_layout(teacher), _layout(learner))
+    except ValueError as error:
+        raise ValueError(
+            f"what {path} has learned does not fit: {error}. Give both runs the same networks, the same normalisation "
+            "and as many seeds"
+        ) from error
+    # What is seen next is normalised as it is from now on.
+    learner.load_state_dict(without_episodes(learner.state_dict()))
+
+
+def _compare(there: dict[str, Any], here: dict[str, Any]) -> None:
+    for what in [what for what in there if what in here and there[what] != here[what]]:
+        raise ValueError(f"{what} are {there[what]} there and {here[what]} here")
+
+
+def _meaning(learner: Any) -> dict[str, Any]:
+    """Return what shapes do not tell of networks: their nonlinearity, and which logits make a choice."""
+    head = getattr(getattr(learner, "agent", None), "head", None)
+    return {"activation": learner.config.activation, "choices": list(getattr(head, "choices", ()))}
+
+
+def _layout(learner: Any) -> dict[str, Any]:
+    """Return what networks of the same number of parameters can differ in, and what the critic predicts."""
+    traits = {name: getattr(learner.config, name) for name in _LAYOUT if hasattr(learner.config, name)}
+    agent = getattr(learner, "agent", None)
+    if agent is not None:
+        traits["networks of a seed"] = agent.networks.shape.networks
+        predicted = getattr(learner, "critic_kind", "V")
+        if predicted != "none":  # what nothing has trained fits anything
+            traits["predictions of the critic"] = predicted
+    return traits
 
 
 def chapter(entry: catalog.Algorithm) -> Any:

@@ -10,7 +10,9 @@ import pytest
 from cli.conftest import SPEAKING, TINY
 from operant.runtime.run import Run
 
-JSON_KEYS = "algorithm task seeds budget per_seed_scores mean iqm interval env_steps_per_second wall_seconds"
+JSON_KEYS = (
+    "algorithm task seeds budget per_seed_scores mean iqm interval env_steps_per_second skipped_updates wall_seconds"
+)
 
 # Many short iterations, so that there is time to send a signal in the middle.
 SLOW = ["train", "ppo", "CartPole-v1", "--seeds", 2, "--environments", 1, "--steps", 8, "--minibatches", 1]

@@ -396,3 +396,40 @@ def test_an_outcome_cannot_be_changed():
     outcome = quiet(Regression())
     with pytest.raises(dataclasses.FrozenInstanceError):
         outcome.consumed = 3
+
+
+def test_a_run_says_how_it_ended(make_run):
+    run = make_run()
+    assert run.outcome() == ("unfinished", "")
+    train(Regression(), run, budget=100, interrupted=lambda: True)
+    assert run.outcome() == ("interrupted", "")
+    learner = Regression()
+    resume_from(run, learner)
+    train(learner, run, budget=100, evaluate=lambda _: Evaluation.of([[1.0], [float("nan")]]))
+    assert run.outcome() == ("failed", "the score of seed 1 (counted from 0) is not a number")
+    train(learner, run, budget=200)
+    assert run.outcome() == ("finished", "")
+    assert run.facts()["sessions"][-1]["consumed"] == 200
+
+    class Broken(Regression):
+        def iterate(self):
+            raise ArithmeticError("no more")
+
+    other = make_run("other")
+    with pytest.raises(ArithmeticError):
+        train(Broken(), other, budget=100)
+    assert other.outcome() == ("failed", "ArithmeticError: no more")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_run_whose_checkpoints_are_gone_does_not_start_over(make_run, whole):
+    run = make_run()
+    train(Regression(), run, budget=100)
+    shutil.rmtree(run.checkpoints.folder)
+    if not whole:
+        run.checkpoints.folder.mkdir()
+    again = Run.open(run.path)
+    for attempt in (lambda: resume_from(again, Regression()), lambda: train(Regression(), again, budget=200)):
+        with pytest.raises(RunError, match=r"checkpoints of .* are gone: .*Bring the folder back"):
+            attempt()
+    assert read_records(run.metrics_path)[-1]["consumed"] == 100

@@ -14,6 +14,7 @@ from operant.cli.output import location, number, print_json, require_extra, say,
 
 if TYPE_CHECKING:
     from operant.runtime.comparison import Curve, Standing
+    from operant.runtime.run import Run
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ def compare(arguments: list[str]) -> int:
     from operant.runtime.run import Run
 
     standings = standings_of([Run.open(path) for path in options.runs])
+    _warn_of_ends([standing.run for standing in standings])
     _warn_of_data([standing.run.path for standing in standings])
     names = names_of([standing.run.path for standing in standings])
     if options.json:
@@ -56,6 +58,16 @@ def compare(arguments: list[str]) -> int:
         draw(names, standings, options.out)
         say(f"drawn: {location(options.out)}")
     return 0
+
+
+def _warn_of_ends(runs: Sequence["Run"]) -> None:
+    """Say so if the last session of a run did not end well."""
+    from operant.runtime.sessions import FAILED, INTERRUPTED
+
+    for run in runs:
+        outcome, reason = run.outcome()
+        if outcome in (FAILED, INTERRUPTED):
+            say(f"operant: warning: {location(run.path)} {outcome}{f': {reason}' if reason else ''}")
 
 
 def _warn_of_data(runs: Sequence[Path]) -> None:

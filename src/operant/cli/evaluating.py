@@ -11,7 +11,7 @@ import tyro
 from operant import catalog
 from operant.cli.answers import answer_table, sampled_fields, sampled_table
 from operant.cli.arguments import Opening, parse
-from operant.cli.output import number, print_json, say, score_fields, seed_table
+from operant.cli.output import faulty, number, print_json, say, score_fields, seed_table
 
 if TYPE_CHECKING:
     from operant.api import Trained
@@ -80,7 +80,8 @@ def evaluate(arguments: list[str]) -> int:
         print_json({**facts, **ours, **counts, **score_fields(evaluation), **drawn})
     else:
         _print(trained, evaluation, sampled, options.require)
-    return _missed(settings.seeds, evaluation.scores, options.require)
+    wrong = faulty(settings.seeds, evaluation)
+    return max(int(wrong), _missed(settings.seeds, evaluation.scores, options.require))
 
 
 def _print(trained: "Trained", evaluation: "Evaluation", sampled: Sequence["Sampled"], threshold: float | None) -> None:
@@ -120,7 +121,11 @@ def _stamp(trained: "Trained") -> dict[str, Any]:
 def _missed(seeds: tuple[int, ...], scores: tuple[float, ...], required: float | None) -> int:
     if required is None:
         return 0
-    low = [f"seed {seed} scored {number(score)}" for seed, score in zip(seeds, scores, strict=True) if score < required]
+    low = [
+        f"seed {seed} scored {number(score)}"
+        for seed, score in zip(seeds, scores, strict=True)
+        if not score >= required
+    ]
     if low:
         say(f"operant: below the required {number(required)}: {', '.join(low)}")
     return 1 if low else 0

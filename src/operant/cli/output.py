@@ -53,7 +53,12 @@ def number(value: float) -> str:
 
 
 def seed_table(
-    seeds: Sequence[int], evaluation: "Evaluation", *, threshold: float | None = None, counted: str = "episodes"
+    seeds: Sequence[int],
+    evaluation: "Evaluation",
+    *,
+    threshold: float | None = None,
+    counted: str = "episodes",
+    skipped: Sequence[float] = (),
 ) -> str:
     """Return the scores of every seed and their summary.
 
@@ -62,13 +67,27 @@ def seed_table(
         evaluation: of all of them.
         threshold: the mean score from which on the task counts as solved, for a column that says so.
         counted: what was scored.
+        skipped: updates of each seed that were not made, as their numbers were not finite; shown where there are some.
     """
     rows = [["seed", "score", "worst", "best", counted] + ([] if threshold is None else ["solved"])]
-    for seed, score, episodes in zip(seeds, evaluation.scores, evaluation.episode_scores, strict=True):
+    rows[0] += ["skipped updates"] if any(skipped) else []
+    lost = [[f"{count:.0f}"] for count in skipped] if any(skipped) else [[]] * len(seeds)
+    for seed, score, episodes, last in zip(seeds, evaluation.scores, evaluation.episode_scores, lost, strict=True):
         worst, best = (math.nan,) * 2 if math.isnan(sum(episodes)) else (min(episodes), max(episodes))
         row = [str(seed), number(score), number(worst), number(best), str(len(episodes))]
-        rows.append(row + ([] if threshold is None else ["yes" if score >= threshold else "no"]))
+        rows.append(row + ([] if threshold is None else ["yes" if score >= threshold else "no"]) + last)
     return f"{table(rows, '>' * len(rows[0]))}\n\n{summary(evaluation)}"
+
+
+def faulty(seeds: Sequence[int], evaluation: "Evaluation") -> bool:
+    """Tell whether the score of a seed is not a number, and say so if it is."""
+    wrong = [str(seed) for seed, score in zip(seeds, evaluation.scores, strict=True) if math.isnan(score)]
+    if wrong:
+        say(
+            f"operant: the last score of seed {', '.join(wrong)} is not a number: look for rewards or observations "
+            "that are not finite"
+        )
+    return bool(wrong)
 
 
 def summary(evaluation: "Evaluation") -> str:

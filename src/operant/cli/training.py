@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +12,13 @@ import tyro
 from operant import catalog
 from operant.cli.answers import answer_table
 from operant.cli.arguments import Opening, Training, parse, parse_training
-from operant.cli.output import location, print_json, say, score_fields, seed_table
+from operant.cli.output import faulty, location, print_json, say, score_fields, seed_table
 from operant.runtime.signals import Interruption
 
 if TYPE_CHECKING:
     from operant.api import Trained
     from operant.runtime.evaluation import Evaluation
+    from operant.runtime.run import Run
 
 
 def train(arguments: list[str]) -> int:
@@ -81,12 +82,16 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     assert outcome is not None  # noqa: S101 - train and resume always say how it ended
     if outcome.lost_records or outcome.missed_checkpoints:
         say(f"not written: {outcome.lost_records} records, {outcome.missed_checkpoints} checkpoints; see the warnings")
+    if outcome.report_error:
+        say(f"operant: report was not called after it raised {outcome.report_error}")
     if outcome.interrupted:
         say(f"operant: interrupted and saved; go on with `operant resume {place}`")
         return outcome.exit_code
     evaluation = final_evaluation(trained)
     settings, entry = trained.run.settings, catalog.find(trained.run.settings.algorithm)
     speaks = entry.chapter == "language"
+    skipped = skipped_updates(trained.run)
+    status = int(faulty(settings.seeds, evaluation))
     if as_json:
         rate = outcome.steps_per_second
         print_json(
@@ -97,24 +102,41 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
                 "budget": settings.budget,
                 **score_fields(evaluation),
                 **({"unit": entry.unit, "units_per_second": rate} if speaks else {"env_steps_per_second": rate}),
+                "skipped_updates": skipped,
                 "wall_seconds": seconds,
             }
         )
-        return 0
+        return status
     if speaks:
-        print(_held_out(trained, evaluation))
+        print(_held_out(trained, evaluation, skipped))
     else:
-        print(f"\nThe last evaluation, with greedy actions:\n\n{seed_table(settings.seeds, evaluation)}")
+        print(
+            f"\nThe last evaluation, with greedy actions:\n\n{seed_table(settings.seeds, evaluation, skipped=skipped)}"
+        )
     print(_speed(outcome.steps_per_second, seconds, entry.unit))
     print(f"\n{next_commands(place, entry)}")
-    return 0
+    return status
 
 
-def _held_out(trained: "Trained", evaluation: "Evaluation") -> str:
+def skipped_updates(run: "Run") -> list[float]:
+    """Return how many updates of each seed were not made in all of a run, as their numbers were not finite."""
+    from operant.runtime.metrics import read_records
+    from operant.runtime.window import SKIPPED
+
+    total = [0.0] * len(run.settings.seeds)
+    for record in read_records(run.metrics_path):
+        counts = record.get(SKIPPED, 0.0)
+        if isinstance(counts, int | float):
+            counts = [counts, *[0.0] * (len(total) - 1)]  # of a run of one seed
+        total = [sum(pair) for pair in zip(total, counts, strict=True)]
+    return total
+
+
+def _held_out(trained: "Trained", evaluation: "Evaluation", skipped: Sequence[float]) -> str:
     """Return how a language model was scored last, and what it answered."""
     from operant.runtime.samples import latest_samples
 
-    scores = seed_table(trained.run.settings.seeds, evaluation, counted="examples")
+    scores = seed_table(trained.run.settings.seeds, evaluation, counted="examples", skipped=skipped)
     answers = latest_samples(trained.run)
     shown = f"\n\n{answer_table(answers)}\n" if answers else ""
     return f"\nThe last evaluation, on held-out examples:\n\n{scores}{shown}"

@@ -74,6 +74,13 @@ class Experiment:
         finally:
             env.close()
 
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps of a seed in one rollout, which is never cut short; 0 where there is no such thing."""
+        own: int | None = getattr(self.learner, "rollout_steps", None)
+        config: Any = self.learner.config
+        return config.environments * getattr(config, "steps", 0) if own is None else own
+
     def close(self) -> None:
         """Close the environments that the learner acts in."""
         self.learner.close()

@@ -267,11 +267,13 @@ class TRPO:
         self.actor += search.step
         new_loss, kl = tried
         self.rejected += ~step.isfinite().all(1)
+        refused = ~search.accepted & step.isfinite().all(1) & (step != 0).any(1)
         return {
             "losses/policy": torch.where(search.accepted, new_loss, loss),
             "losses/improvement": (loss - new_loss).masked_fill(~search.accepted, 0.0),
             "losses/kl": kl.masked_fill(~search.accepted, 0.0),
             "losses/step_scale": search.scale,
+            "health/refused_steps": refused,
             **report,
         }
 

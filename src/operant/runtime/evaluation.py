@@ -64,6 +64,11 @@ class Evaluation:
             episode_scores=tuple(_floats(row) for row in table),
         )
 
+    def fault(self) -> str:
+        """Describe scores that are not numbers; empty if all are."""
+        wrong = [str(place) for place, score in enumerate(self.scores) if np.isnan(score)]
+        return f"the score of seed {', '.join(wrong)} (counted from 0) is not a number" if wrong else ""
+
     def record(self) -> dict[str, Any]:
         """Return the fields by name, for a line of `eval/evaluations.jsonl`."""
         return asdict(self)

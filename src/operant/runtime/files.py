@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 _BESIDE = re.compile(r"\..+-[0-9a-f]{16}")
@@ -46,6 +46,36 @@ def remove_old_leftovers(path: Path, contents: Container[str]) -> None:
             young = time.time() - folder.stat().st_mtime < _OLD
             if not young and all(part.name in contents for part in folder.iterdir()):
                 shutil.rmtree(folder)
+
+
+def make_folder(path: Path, folders: Sequence[str], files: Mapping[str, bytes]) -> None:
+    """Make a folder in a temporary place and rename it; an empty folder at `path` is replaced.
+
+    Args:
+        path: where.
+        folders: names of empty folders in it.
+        files: what is in it beside them, by name.
+
+    Raises:
+        OSError: it cannot be made, or there is something already.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "there is a file of that name", str(path))
+    remove_old_leftovers(path, (*folders, *files))
+    temporary = beside(path)
+    temporary.mkdir()
+    try:
+        for folder in folders:
+            (temporary / folder).mkdir()
+        for name, data in files.items():
+            write_durably(temporary / name, data)
+        sync_folder(temporary)
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

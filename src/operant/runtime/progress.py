@@ -57,6 +57,10 @@ class Line:
         return "  ".join(parts)
 
 
+_MUCH = 1.05
+"""Share of the budget from which on it is said how much was used, as what is begun is finished."""
+
+
 class Progress:
     """Shows lines on standard error while its `with` block runs. If that fails, it goes silent."""
 
@@ -117,12 +121,15 @@ class Progress:
         if self._silent:
             return
         bar, text = self._bar, line.text()
+        if line.consumed > _MUCH * self._budget:
+            text = f"{text}  ({line.consumed} of {self._budget}: the last iteration is not cut short)"
         if bar is not None:
             completed = min(line.consumed, self._budget)
             self._attempt(lambda: bar.update(self._task, completed=completed, text=text, refresh=True))
         elif last or self._now() >= self._next_line:
             self._next_line = self._now() + self._every
-            whole = f"{self._title}  {100 * line.consumed / self._budget:.0f} %  {text}"
+            share = 100 * min(line.consumed, self._budget) / self._budget
+            whole = f"{self._title}  {share:.0f} %  {text}"
             self._attempt(lambda: self._console.print(whole, markup=False, highlight=False, soft_wrap=True))
 
     def _attempt(self, write: Callable[[], object]) -> None:

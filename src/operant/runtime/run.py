@@ -2,7 +2,7 @@
 
     runs/<name>/
       config.toml     what was asked for: [settings] and [config], all defaults written out
-      run.json        seeds, what operant decided by itself, and one entry a session: versions, command, host, commit
+      run.json        seeds, what operant decided by itself, and one entry a session: command, versions, outcome
       metrics.jsonl   one record a line
       checkpoints/    see operant.runtime.checkpoints
       eval/           evaluations.jsonl, and samples.jsonl where something answers
@@ -14,36 +14,28 @@ Everything in it can be read while another process trains.
 
 import contextlib
 import errno
-import importlib.metadata
 import json
 import logging
-import os
-import platform
 import re
-import shutil
-import socket
-import subprocess
 import tomllib
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import tomli_w
 
+from operant.runtime import sessions
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.files import (
-    beside,
+    make_folder,
     read_regular,
     remove_leftovers,
-    remove_old_leftovers,
     replace_durably,
-    sync_folder,
-    write_durably,
 )
 from operant.runtime.inputs import Input, changes, located, records_of, refreshed
 from operant.runtime.locks import HeldError, held
+from operant.runtime.metrics import read_records
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 
@@ -56,7 +48,6 @@ SCHEMA = 1
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _FOLDERS = ("checkpoints", "eval", "media")
-_PACKAGES = ("operant", "torch", "numpy", "gymnasium")
 
 
 class RunError(Exception):
@@ -126,10 +117,10 @@ class Run:
             "seeds": list(settings.seeds),
             "resolved": dict(resolved or {}),
             "inputs": [given.record(path) for given in inputs],
-            "sessions": [_session(command)],
+            "sessions": [sessions.started(command)],
         }
         try:
-            _make_folder(path, {"config.toml": tomli_w.dumps(tables).encode(), "run.json": _json(facts)})
+            make_folder(path, _FOLDERS, {"config.toml": tomli_w.dumps(tables).encode(), "run.json": _json(facts)})
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and path.is_dir():
                 raise TakenError(
@@ -249,6 +240,54 @@ class Run:
         except OSError as error:
             raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
 
+    def end_session(self, outcome: str, consumed: int, reason: str = "") -> None:
+        """Write down how the session ended, that began last; where that cannot be done it is warned of.
+
+        Args:
+            outcome: as of `operant.runtime.sessions`.
+            consumed: budget used by then, per seed.
+            reason: why, where there is more to say.
+        """
+        entry = sessions.ended(outcome, consumed, reason)
+        with self._only_warned("how the session ended"):
+            self._update(lambda facts: facts["sessions"].append(facts["sessions"].pop() | entry))
+
+    def outcome(self) -> tuple[str, str]:
+        """Return how the last session ended (`operant.runtime.sessions`), and why where there is more to say.
+
+        Raises:
+            RunError: as for `facts`.
+        """
+        return sessions.described(self.facts()["sessions"])
+
+    def note_checkpoint(self) -> None:
+        """Write down that there was a checkpoint, so that it is missed if there is none later."""
+        with self._only_warned("that there is a checkpoint"):
+            if not self.facts().get("saved"):
+                self._update(lambda facts: facts.update(saved=True))
+
+    def require_checkpoints(self) -> None:
+        """Make sure that a run without checkpoints never had any.
+
+        Raises:
+            RunError: they are gone.
+        """
+        scored = max((record.get("consumed", 0) for record in read_records(self.evaluations_path)), default=0)
+        trained = self.facts().get("saved") or scored >= self.settings.budget
+        if trained or not self.checkpoints.folder.is_dir():
+            raise RunError(
+                f"the checkpoints of {self.path} are gone: {self.checkpoints.folder} "
+                f"{'is empty' if self.checkpoints.folder.is_dir() else 'is missing'}, and it was trained before. Bring "
+                "the folder back from a backup, or train another run; nothing starts over by itself"
+            )
+
+    @contextlib.contextmanager
+    def _only_warned(self, what: str) -> Generator[None]:
+        try:
+            yield
+        except RunError as error:
+            logger.warning("%s: %s is not written down (%s)", self.path, what, error)
+
     def set_budget(self, budget: int) -> None:
         """Let the run go on to another budget than it was made with; `keep_settings` writes it down.
 
@@ -273,7 +312,7 @@ class Run:
 
     def add_session(self, command: Sequence[str]) -> None:
         """Write down that the run is resumed by `command`, up to which budget, and the versions and the host."""
-        session = _session(command) | {"budget": self.settings.budget}
+        session = sessions.started(command) | {"budget": self.settings.budget}
         self._update(lambda facts: facts["sessions"].append(session))
 
     def clean(self) -> None:
@@ -344,59 +383,5 @@ def _check_name(path: Path) -> None:
         )
 
 
-def _make_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Make the run's folder in a temporary place and rename it; an empty folder at `path` is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and not path.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, "there is a file of that name", str(path))
-    remove_old_leftovers(path, (*_FOLDERS, *files))
-    temporary = beside(path)
-    temporary.mkdir()
-    try:
-        for folder in _FOLDERS:
-            (temporary / folder).mkdir()
-        for name, data in files.items():
-            write_durably(temporary / name, data)
-        sync_folder(temporary)
-        temporary.rename(path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    sync_folder(path.parent)
-
-
 def _json(value: Any) -> bytes:
     return json.dumps(value, indent=1).encode() + b"\n"
-
-
-def _session(command: Sequence[str]) -> dict[str, Any]:
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": list(command),
-        "host": socket.gethostname(),
-        "process": os.getpid(),
-        "platform": platform.platform(),
-        "git_commit": _git_commit(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _git_commit() -> str | None:
-    """Return the commit of the working folder, or None outside a repository."""
-    git = shutil.which("git")
-    if git is None:
-        return None
-    try:
-        answer = subprocess.run(  # noqa: S603  the arguments are constants
-            [git, "rev-parse", "--verify", "--quiet", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None

@@ -4,7 +4,8 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -16,10 +17,12 @@ from operant.runtime.encoding import flatten
 from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.learner import Learner
 from operant.runtime.metrics import RecordWriter, read_records, rewind
+from operant.runtime.outcome import Outcome
 from operant.runtime.progress import Line, Progress, ProgressMode
 from operant.runtime.run import Run, RunError
-from operant.runtime.signals import EXIT_REQUEUE
-from operant.runtime.window import DropWatch, Guard, Window, summarise
+from operant.runtime.sessions import FAILED, FINISHED, INTERRUPTED
+from operant.runtime.warned import keeping
+from operant.runtime.window import DropWatch, Guard, RefusalWatch, Window, summarise
 
 logger = logging.getLogger(__name__)
 
@@ -38,36 +41,6 @@ EPISODE_RETURNS = ("rollout/episode_return", "reward")
 _SAVE_ATTEMPTS = 3
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a training ended.
-
-    Attributes:
-        consumed: budget used, per seed.
-        interrupted: whether it was asked to stop before the end.
-        evaluation: the latest one of this session, if there was one.
-        checkpoint: the latest one, if the run is on disk.
-        seconds: of training in this session, without evaluations and checkpoints.
-        steps_per_second: budget units a second in this session, all seeds together; NaN if nothing was trained.
-        lost_records: metrics and evaluations that could not be written.
-        missed_checkpoints: checkpoints that could not be written.
-    """
-
-    consumed: int
-    interrupted: bool
-    evaluation: Evaluation | None
-    checkpoint: Path | None
-    seconds: float
-    steps_per_second: float
-    lost_records: int
-    missed_checkpoints: int
-
-    @property
-    def exit_code(self) -> int:
-        """What a process should exit with: 0, or 75 (run it again to go on) after an interruption."""
-        return EXIT_REQUEUE if self.interrupted else 0
-
-
 def train(
     learner: L,
     run: Run | None = None,
@@ -78,7 +51,7 @@ def train(
     checkpoint_seconds: float = 60.0,
     seeds: int | None = None,
     interrupted: Callable[[], bool] = lambda: False,
-    report: Report = lambda _: None,
+    report: Report | None = None,
     progress: ProgressMode = "auto",
 ) -> Outcome:
     """Iterate `learner` until its budget is used.
@@ -100,7 +73,8 @@ def train(
         seeds: S, for the aggregate speed. Default: as many as the settings of `run` name, without a run 1.
         interrupted: asked once an iteration; after true, the state is saved and training ends. An
             `operant.runtime.signals.Interruption` is made for this.
-        report: told every record of metrics and every evaluation; an error that it raises ends training.
+        report: told every record of metrics and every evaluation; after an error that it raises, which is warned of,
+            it is not called again.
         progress: what is shown on standard error.
 
     Raises:
@@ -124,12 +98,32 @@ def train(
     with contextlib.ExitStack() as stack:
         if run is not None:
             stack.enter_context(run.lock())
+            stack.enter_context(keeping(run.path))
+            stack.enter_context(_ending(run, learner))
             _refuse_restart(run, learner)
             flatten(learner.state_dict())  # what cannot be saved shall fail now, not after hours
         files = stack.enter_context(contextlib.closing(_Files(run, learner.consumed)))
         shown = stack.enter_context(Progress(progress, title=title, budget=budget))
         session = _Session(learner, files, shown, budget, seeds, evaluate, every, interrupted, report)
-        return session.run(checkpoint_seconds)
+        outcome = session.run(checkpoint_seconds)
+        if run is not None:
+            fault = "" if outcome.evaluation is None else outcome.evaluation.fault()
+            state = INTERRUPTED if outcome.interrupted else FAILED if fault else FINISHED
+            run.end_session(state, outcome.consumed, fault)
+        return outcome
+
+
+@contextlib.contextmanager
+def _ending(run: Run, learner: Learner) -> Generator[None]:
+    """Write down why training ended where it did not end by itself."""
+    try:
+        yield
+    except RunError:
+        raise  # it was refused before it began
+    except BaseException as error:
+        state = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+        run.end_session(state, learner.consumed, f"{type(error).__name__}: {error}".rstrip(": "))
+        raise
 
 
 def resume_from(run: Run, learner: Learner) -> bool:
@@ -139,14 +133,16 @@ def resume_from(run: Run, learner: Learner) -> bool:
         False if the run has no checkpoint yet: `learner` starts from the beginning.
 
     Raises:
-        RunError: another process trains the run.
+        RunError: another process trains the run, or its checkpoints are gone.
         CheckpointError: there are checkpoints but none can be used.
         ValueError: the checkpoint belongs to another configuration.
     """
     with run.lock():
         run.clean()
         found = run.checkpoints.latest()
-        if found is not None:
+        if found is None:
+            run.require_checkpoints()
+        else:
             path, consumed = found
             learner.load_state_dict(load(path))
             if learner.consumed != consumed:
@@ -160,7 +156,9 @@ def resume_from(run: Run, learner: Learner) -> bool:
 
 def _refuse_restart(run: Run, learner: Learner) -> None:
     found = run.checkpoints.latest()
-    if found is not None and found[1] > learner.consumed:
+    if found is None:
+        run.require_checkpoints()
+    elif found[1] > learner.consumed:
         raise RunError(
             f"{run.path} has a checkpoint at {found[1]} but the learner stands at {learner.consumed}; "
             f"go on with `operant resume {run.path}` (in Python: resume_from), or make another run"
@@ -210,8 +208,11 @@ class _Files:
             return
         self._records.sync()
         try:
+            first = self.checkpoint is None
             self.checkpoint = self._run.checkpoints.save(learner.state_dict(), learner.consumed)
             self._failures = 0
+            if first:
+                self._run.note_checkpoint()
         except (OSError, CheckpointError) as error:
             self.missed += 1
             self._failures += 1
@@ -240,15 +241,16 @@ class _Session(Generic[L]):
     evaluate: Callable[[L], Evaluation] | None
     every: int
     interrupted: Callable[[], bool]
-    report: Report
+    report: Report | None
 
     def __post_init__(self) -> None:
-        self._window, self._guard, self._drops = Window(), Guard(), DropWatch()
+        self._window, self._guard, self._drops, self._refusals = Window(), Guard(), DropWatch(), RefusalWatch()
         self._start = self.learner.consumed
         self._seconds = 0.0
         self._recorded = (self._start, 0.0)
         self._return: tuple[float, float] | None = None
         self._evaluation: Evaluation | None = None
+        self._report_error = ""
 
     def run(self, checkpoint_seconds: float) -> Outcome:
         learner = self.learner
@@ -281,6 +283,7 @@ class _Session(Generic[L]):
             steps_per_second=self._rate(self._start, 0.0),
             lost_records=self.files.lost,
             missed_checkpoints=self.files.missed,
+            report_error=self._report_error,
         )
 
     def _iterate(self) -> None:
@@ -303,14 +306,27 @@ class _Session(Generic[L]):
         steps, self._recorded = consumed - self._recorded[0], (consumed, seconds)
         record = own | {name: value for name, value in metrics.items() if name not in own}
         self.files.record(record)
-        self.report(record)
+        self._tell(record)
         returns = np.atleast_1d(next((metrics[name] for name in EPISODE_RETURNS if name in metrics), math.nan))
         returns = returns[np.isfinite(returns)]
         if returns.size:
             self._return = float(returns.mean()), float(returns.std())
         self.shown.show(self._line())
+        self._refusals.check(reports)
         self._guard.check(reports)
         self._drops.check(reports, steps)
+
+    def _tell(self, record: dict[str, Any]) -> None:
+        """Call `report`, whose errors shall cost no training."""
+        if self.report is None:
+            return
+        try:
+            self.report(record)
+        except Exception as error:
+            self.report = None
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self._report_error = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})"
+            logger.warning("report is not called again, as it raised %s; training goes on", self._report_error)
 
     def _rate(self, consumed: int, seconds: float) -> float:
         """Return the budget units a second, all seeds together, since a moment of this session."""
@@ -357,5 +373,5 @@ class _Session(Generic[L]):
         stamp = {"consumed": self.learner.consumed, "time/seconds": seconds}
         record = stamp | self._evaluation.record()
         self.files.evaluation(record)
-        self.report(record)
+        self._tell(record)
         return True

@@ -21,6 +21,8 @@ EPISODES = "rollout/episodes"
 RETURN, LENGTH = "rollout/episode_return", "rollout/episode_length"
 DROPPED = "health/dropped_transitions"
 """Name of the metric that counts transitions with a number that is not finite."""
+REFUSED = "health/refused_steps"
+"""Name of the metric that counts steps of a policy that a line search gave up."""
 
 _ENOUGH, _TOO_MANY = 100, 1000
 _NEARLY_ALL = 0.9
@@ -154,6 +156,32 @@ class DropWatch:
                 DROPPED,
             )
         self._dropped, self._steps = np.zeros(1), 0
+
+
+class RefusalWatch:
+    """Warns, once a seed, of a policy that stays where it is, as its steps are given up again and again."""
+
+    def __init__(self, patience: int = 10) -> None:
+        self._patience = patience
+        self._streak: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
+        self._warned: set[int] = set()
+
+    def check(self, reports: Mapping[str, NDArray[np.float64]]) -> None:
+        """Look at the reports of `Window.take`."""
+        if REFUSED not in reports:
+            return
+        for row in reports[REFUSED].reshape(len(reports[REFUSED]), -1):
+            self._streak = (self._streak + 1) * (row > 0)
+            for seed in np.flatnonzero(self._streak >= self._patience).tolist():
+                if seed not in self._warned:
+                    self._warned.add(seed)
+                    logger.warning(
+                        "%d steps in a row of seed %d (counted from 0) were given up, so that its policy stays as it "
+                        "is (%s): raise the damping, or take fewer iterations of conjugate gradients",
+                        self._patience,
+                        seed,
+                        REFUSED,
+                    )
 
 
 def summarise(reports: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:

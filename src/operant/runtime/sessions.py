@@ -1,0 +1,75 @@
+"""The sessions of a run, as `run.json` lists them: how each was started, and how it ended."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+_PACKAGES = ("operant", "torch", "numpy", "gymnasium")
+
+FINISHED, INTERRUPTED, FAILED, UNFINISHED = "finished", "interrupted", "failed", "unfinished"
+"""How a session ended; unfinished: it has not, or was killed before it could say so."""
+
+
+def started(command: Sequence[str]) -> dict[str, Any]:
+    """Return the entry of a session that begins now.
+
+    Args:
+        command: the command line.
+    """
+    return {
+        "started": _now(),
+        "command": list(command),
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "platform": platform.platform(),
+        "git_commit": _git_commit(),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def ended(outcome: str, consumed: int, reason: str = "") -> dict[str, Any]:
+    """Return what a session that ends now adds to its entry.
+
+    Args:
+        outcome: `FINISHED`, `INTERRUPTED` or `FAILED`.
+        consumed: budget used by then, per seed.
+        reason: why, where there is more to say.
+    """
+    return {"ended": _now(), "outcome": outcome, "consumed": consumed, "reason": reason}
+
+
+def described(sessions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Return how the last session ended, and why where there is more to say."""
+    last: Mapping[str, Any] = sessions[-1] if sessions else {}
+    return str(last.get("outcome", UNFINISHED)), str(last.get("reason", ""))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """Return the commit of the working folder, or None outside a repository."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    try:
+        answer = subprocess.run(  # noqa: S603  the arguments are constants
+            [git, "rev-parse", "--verify", "--quiet", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,14 @@
+import os
+import platform
+
+from operant.runtime.sessions import FAILED, FINISHED, UNFINISHED, described, ended, started
+
+
+def test_a_session_says_where_it_runs_and_how_it_ended():
+    entry = started(["operant", "train"])
+    assert entry["process"] == os.getpid()
+    assert entry["versions"]["python"] == platform.python_version()
+    assert described([entry]) == (UNFINISHED, "")
+    assert described([entry, entry | ended(FINISHED, 10)]) == (FINISHED, "")
+    assert described([entry | ended(FAILED, 10, "ValueError: no")]) == (FAILED, "ValueError: no")
+    assert described([]) == (UNFINISHED, "")
