@@ -6,7 +6,6 @@ ratios of probabilities compare policies, not dropout masks.
 
 import contextlib
 import copy
-import warnings
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from operant import ops, streams
 from operant.language.attention import install
 from operant.language.configs import ModelOptions
 from operant.language.packing import Packed, Sample, micro_batches, pack, take
+from operant.language.pretrained import pretrained, with_adapter
 from operant.language.tokens import character_tokenizer, stop_ids
 from operant.state import State, copy_named
 
@@ -274,7 +274,8 @@ def load(options: ModelOptions, *, seed: int, device: torch.device | str = "cpu"
         device: where it goes.
 
     Raises:
-        ValueError: there is no such model, it has no safetensors, or it cannot be trained on packed sequences.
+        ValueError: there is no such model, its safetensors are missing or incomplete, it is an adapter of another
+            model, or it cannot be trained on packed sequences.
     """
     if options.init:
         from operant.language.runs import load_trained
@@ -282,9 +283,10 @@ def load(options: ModelOptions, *, seed: int, device: torch.device | str = "cpu"
         return load_trained(options, seed=seed, device=device)
     if options.model in BUILT_IN:
         network, tokenizer = build(options.model, seed=seed), character_tokenizer()
+        network = network.to(device=device, dtype=DTYPES[options.dtype])
     else:
-        network, tokenizer = _pretrained(options)
-    return finish(network.to(device=device, dtype=DTYPES[options.dtype]), tokenizer, options, seed=seed)
+        network, tokenizer = pretrained(options, device=device, dtype=DTYPES[options.dtype], others=tuple(BUILT_IN))
+    return finish(network, tokenizer, options, seed=seed)
 
 
 def finish(network: Any, tokenizer: Any, options: ModelOptions, *, seed: int) -> LanguageModel:
@@ -294,7 +296,7 @@ def finish(network: Any, tokenizer: Any, options: ModelOptions, *, seed: int) ->
         (enable or network.gradient_checkpointing_enable)({"use_reentrant": False})
         network.enable_input_require_grads()
     if options.lora_rank:
-        network = _with_adapter(network, options, seed)
+        network = with_adapter(network, options, seed=seed)
     stop = stop_ids(tokenizer, getattr(network, "generation_config", None))
     model = LanguageModel(network, tokenizer, stop=stop, fresh_adapter=options.lora_rank > 0)
     model.check()
@@ -331,47 +333,6 @@ def random_network(kind: str, width: int, layers: int, heads: int, *, inner: int
     for parameter in network.parameters():
         if parameter.ndim >= 2:
             nn.init.normal_(parameter, std=0.02, generator=generator)
-    return network
-
-
-def _pretrained(options: ModelOptions) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    try:
-        network = AutoModelForCausalLM.from_pretrained(
-            options.model, trust_remote_code=options.remote_code, use_safetensors=True
-        )
-        tokenizer = AutoTokenizer.from_pretrained(options.model, trust_remote_code=options.remote_code)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        if "trust_remote_code" in str(error):
-            first = "it comes with Python code of its own, which --remote-code would run: only for authors you trust"
-        raise ValueError(
-            f"--model {options.model} cannot be loaded: {first}; name a folder or a hub model with config.json, "
-            f"safetensors weights and a tokenizer, or one that is built here: {', '.join(BUILT_IN)}"
-        ) from error
-    return network, tokenizer
-
-
-def _with_adapter(network: Any, options: ModelOptions, seed: int) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    if "lm_head" in options.lora_targets:
-        raise ValueError("lora_targets must not hold lm_head, whose weights the log-probabilities read; leave it out")
-    config = LoraConfig(
-        task_type="CAUSAL_LM",
-        r=options.lora_rank,
-        lora_alpha=options.lora_alpha or 2 * options.lora_rank,
-        target_modules="all-linear" if not options.lora_targets else list(options.lora_targets),
-    )
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers under names of old
-        network = get_peft_model(network, config)
-    generator = streams.torch_generator(seed, "adapter")
-    for name, parameter in network.named_parameters():
-        if "lora_A" in name:
-            start = nn.init.kaiming_uniform_(torch.empty(parameter.shape), a=5**0.5, generator=generator)
-            parameter.data.copy_(start)
     return network
 
 

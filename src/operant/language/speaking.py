@@ -2,10 +2,9 @@
 
 import importlib
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,14 +14,12 @@ from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Sampling
 from operant.language.material import source_of
 from operant.language.models import BUILT_IN, LanguageModel, load
+from operant.language.pretrained import PROVENANCE, fingerprint, is_adapter, provenance
 from operant.language.runs import model_options
 from operant.language.sources import read
 from operant.language.tokens import decode, encode_prompt
 from operant.runtime.run import Run
 from operant.runtime.samples import latest_samples
-
-PROVENANCE = "operant.json"
-"""File beside a written model that says where it comes from, and how it is spoken to."""
 
 _TEXTS = ("prompt", "messages", "chosen")
 _UNFINISHED = "\ufffd"
@@ -131,7 +128,7 @@ def find_speaker(
             raise ValueError(f"there is neither a run nor a model in {name}")
         options = ModelOptions(model=str(path) if path.exists() else name, remote_code=remote_code)
         model = load(options, seed=0, device=device)
-        trained_so = _provenance(path).get("in_turns", name not in BUILT_IN and bool(model.tokenizer.chat_template))
+        trained_so = provenance(path).get("in_turns", name not in BUILT_IN and bool(model.tokenizer.chat_template))
     chosen = trained_so if in_turns is None else in_turns
     if chosen and not model.tokenizer.chat_template:
         raise ValueError(f"{name} has no chat template; talk to it in plain prompts")
@@ -189,33 +186,27 @@ def write_model(run: Run, folder: Path, *, seed: int, merge: bool = False, remot
 
     Raises:
         RunError: as of `trained_model`.
-        ValueError: as of `trained_model`; or an adapter is to be written whose model is in no folder of its own.
+        ValueError: as of `trained_model`; or an adapter is to be written whose base model is in no folder of its own.
         OSError: it cannot be written.
     """
     model = trained_model(run, seed, remote_code=remote_code)
     own = model_options(run)
     adapted = hasattr(model.network, "peft_config")
-    if adapted and not merge and (own.init or own.model in BUILT_IN):
+    facts = {"run": run.path.name, "algorithm": run.settings.algorithm, "task": run.settings.task, "seed": seed}
+    if adapted and not merge and (own.init or own.model in BUILT_IN or (own.lora_rank and is_adapter(own.model))):
         raise ValueError(
             f"the adapter of {run.path} belongs to {own.init or own.model}, which is no folder or hub model that "
             "others could load; write the whole model with --merge"
         )
     if adapted and merge:
         model = LanguageModel(model.network.merge_and_unload(), model.tokenizer, stop=model.stop)
-    elif adapted and Path(own.model).exists():
+    elif adapted:
+        facts["base_fingerprint"] = fingerprint(model.network)
         for adapter in model.network.peft_config.values():
-            adapter.base_model_name_or_path = str(Path(own.model).resolve())
+            if Path(adapter.base_model_name_or_path).exists():
+                adapter.base_model_name_or_path = str(Path(adapter.base_model_name_or_path).resolve())
     model.save(folder)
-    facts = {"run": run.path.name, "algorithm": run.settings.algorithm, "task": run.settings.task, "seed": seed}
     (folder / PROVENANCE).write_text(json.dumps(facts | {"in_turns": converses(run)}, indent=1) + "\n")
-
-
-def _provenance(folder: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _example(run: Run) -> str:

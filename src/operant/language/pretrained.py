@@ -1,0 +1,329 @@
+"""Networks and adapters from files of Hugging Face's format: `pretrained`, `with_adapter`, `fingerprint`.
+
+A model is either a folder (or hub name) with config.json and safetensors, or an adapter of peft with
+adapter_config.json, which names its base model. Every weight has to be in the files: what is missing would be random.
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from operant import streams
+from operant.language.configs import ModelOptions
+
+PROVENANCE = "operant.json"
+"""File next to a written model that says where it comes from, and how it is spoken to."""
+
+_ATTENTION = "eager"
+"""Attention that a network is built with; never what its config.json says, which can name a kernel of a hub."""
+_SHOWN = 3
+"""Tensors that a message names."""
+_SAMPLED = 64
+"""Values of each tensor that a fingerprint reads."""
+_DEPTH = 4
+"""Most adapters that may stand on each other."""
+
+
+def pretrained(
+    options: ModelOptions, *, device: torch.device | str, dtype: torch.dtype, others: Sequence[str] = ()
+) -> tuple[Any, Any]:
+    """Load the network and the tokenizer that `options.model` names.
+
+    An adapter is loaded onto its base model and stays trainable. If the options ask for a new adapter
+    (`lora_rank > 0`), the old one is merged into the weights.
+
+    Args:
+        options: `model` names a folder or a hub model; `remote_code` allows its own Python code.
+        device: where the network goes.
+        dtype: what it computes in; adapters stay in 32 bits.
+        others: further names of models, for the error.
+
+    Raises:
+        ValueError: there is no such model, its files miss a weight, or it is an adapter of another model.
+    """
+    name = options.model
+    found = _adapter_config(name)
+    if found is None:
+        return _network(options, others).to(device=device, dtype=dtype), _tokenizer(options, others)
+    network, base = _with_trained_adapter(options, found, device=device, dtype=dtype)
+    own = _file(name, "tokenizer_config.json") is not None
+    tokenizer = _tokenizer(options if own else replace(options, model=base), others)
+    return (network.merge_and_unload() if options.lora_rank else network), tokenizer
+
+
+def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
+    """Add a new LoRA adapter, which starts at zero, to a network.
+
+    Args:
+        network: of transformers.
+        options: rank, scale and layers.
+        seed: of its random half.
+
+    Raises:
+        ValueError: the last layer is among the layers.
+    """
+    from peft import LoraConfig
+
+    if "lm_head" in options.lora_targets:
+        raise ValueError("lora_targets must not hold lm_head, whose weights the log-probabilities read; leave it out")
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=options.lora_rank,
+        lora_alpha=options.lora_alpha or 2 * options.lora_rank,
+        target_modules="all-linear" if not options.lora_targets else list(options.lora_targets),
+    )
+    network = _wrapped(network, config)
+    generator = streams.torch_generator(seed, "adapter")
+    for name, parameter in network.named_parameters():
+        if "lora_A" in name:
+            start = nn.init.kaiming_uniform_(torch.empty(parameter.shape), a=5**0.5, generator=generator)
+            parameter.data.copy_(start)
+    return network
+
+
+def is_adapter(name: str) -> bool:
+    """Return whether a folder or hub name is one of an adapter rather than a whole model."""
+    return _adapter_config(name) is not None
+
+
+def fingerprint(network: Any) -> str:
+    """Return a hash of the weights under the adapters of a network, from names, shapes and 64 values of each tensor.
+
+    Values are rounded to bfloat16, so that it is the same whichever precision they were loaded in.
+    """
+    causal = network.get_base_model() if hasattr(network, "get_base_model") else network
+    digest = hashlib.sha256()
+    named = {name.replace(".base_layer", ""): value for name, value in causal.named_parameters() if "lora_" not in name}
+    for name, value in sorted(named.items()):
+        flat = value.detach().flatten()
+        chosen = flat[:: max(1, flat.numel() // _SAMPLED)].to(dtype=torch.bfloat16).view(torch.int16)
+        digest.update(f"{name} {tuple(value.shape)} ".encode() + chosen.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _network(options: ModelOptions, others: Sequence[str] = ()) -> Any:
+    """Load the network of a folder or hub model, with all of its weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(options.model, trust_remote_code=options.remote_code)
+        config._attn_implementation = _ATTENTION  # also of the parts; the argument alone loses to some config.json
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            options.model,
+            config=config,
+            trust_remote_code=options.remote_code,
+            use_safetensors=True,
+            attn_implementation=_ATTENTION,
+            ignore_mismatched_sizes=True,  # the report names them
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _unloadable(options, error, others) from error
+    network, report = loaded
+    _check_report(options.model, report)
+    return network
+
+
+def _tokenizer(options: ModelOptions, others: Sequence[str]) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(options.model, trust_remote_code=options.remote_code)
+    except (OSError, ValueError) as error:
+        raise _unloadable(options, error, others) from error
+
+
+def _unloadable(options: ModelOptions, error: Exception, others: Sequence[str]) -> ValueError:
+    """Return the error about a model that cannot be loaded."""
+    first = str(error).strip().splitlines()[0]
+    if "trust_remote_code" in str(error):
+        first = "it comes with Python code of its own, which --remote-code would run: only for authors you trust"
+    built = f", or one that is built here: {', '.join(others)}" if others else ""
+    return ValueError(
+        f"--model {options.model} cannot be loaded: {first}; name a folder or a hub model with config.json, "
+        f"safetensors weights and a tokenizer{built}"
+    )
+
+
+def _check_report(name: str, report: Mapping[str, Any]) -> None:
+    """Raise if weights are missing from the files of a model; warn about tensors that it has no use for."""
+    missing, unexpected = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
+    other = sorted(f"{key} {list(found)} for {list(wanted)}" for key, found, wanted in report["mismatched_keys"])
+    if other:
+        raise ValueError(
+            f"--model {name} cannot be loaded: its config.json and its safetensors differ in the shape of "
+            f"{_listed(other)}; get both from one place"
+        )
+    if missing:
+        raise ValueError(
+            f"--model {name} cannot be loaded: its safetensors lack {_listed(missing)}, which would be random numbers; "
+            "get the whole file again, or save the model with its last layer (a causal language model)"
+        )
+    if unexpected:
+        warnings.warn(
+            f"the safetensors of {name} hold {_listed(unexpected)}, which its kind of model has no place for; left out",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return how many tensors there are, and the first of them."""
+    more = "" if len(names) <= _SHOWN else ", ..."
+    return f"{len(names)} {'tensor' if len(names) == 1 else 'tensors'} ({', '.join(names[:_SHOWN])}{more})"
+
+
+def _adapter_config(name: str) -> Path | None:
+    """Return the configuration of an adapter; None if the name is not one of an adapter."""
+    return _file(name, "adapter_config.json")
+
+
+def _file(name: str, file: str) -> Path | None:
+    """Return a file of a folder or hub model; None if it has none."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder / file if (folder / file).is_file() else None
+    from transformers.utils.hub import cached_file
+
+    try:
+        found = cached_file(
+            name,
+            file,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    except (OSError, ValueError):  # no such model: the one who loads its weights says so
+        return None
+    return None if found is None else Path(str(found))
+
+
+def _with_trained_adapter(
+    options: ModelOptions, found: Path, *, device: torch.device | str, dtype: torch.dtype, depth: int = 0
+) -> tuple[Any, str]:
+    """Load an adapter and its base model; return the network and the name of the base."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    name = options.model
+    config = _lora_config(name, found)
+    base = _base(name, config.base_model_name_or_path)
+    config.base_model_name_or_path, plain = base, replace(options, model=base)
+    under = _adapter_config(base)
+    if under is None:
+        network = _network(plain).to(device=device, dtype=dtype)
+    elif depth < _DEPTH:
+        below, _ = _with_trained_adapter(plain, under, device=device, dtype=dtype, depth=depth + 1)
+        network = below.merge_and_unload()
+    else:
+        raise ValueError(f"--model {name} is an adapter of adapters, more than {_DEPTH} deep; merge some of them")
+    network.name_or_path = base  # peft records it as the base model
+    _check_fingerprint(name, base, network)
+    file = _file(name, "adapter_model.safetensors")
+    if file is None:
+        raise ValueError(f"--model {name} is an adapter without adapter_model.safetensors; save it as safetensors")
+    try:
+        tensors = load_file(file)
+    except SafetensorError as error:
+        raise ValueError(f"--model {name} cannot be loaded: {file} is damaged ({error}); get it again") from error
+    return _filled(name, base, network, config, tensors), base
+
+
+def _lora_config(name: str, found: Path) -> Any:
+    """Return the configuration of an adapter that can be trained further."""
+    from peft import PeftConfig
+
+    try:
+        kind = json.loads(found.read_text(encoding="utf-8")).get("peft_type")
+        config = PeftConfig.from_pretrained(str(found.parent)) if kind == "LORA" else None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"--model {name} cannot be loaded: {found.name} is damaged ({error})") from error
+    if config is None:
+        raise ValueError(
+            f"--model {name} is an adapter of the kind {kind}, expected LORA: merge it into its model with peft, and "
+            "name the whole model"
+        )
+    config.inference_mode = False
+    if not config.base_model_name_or_path:
+        raise ValueError(
+            f"--model {name} is an adapter that names no base model: write base_model_name_or_path into its "
+            "adapter_config.json"
+        )
+    return config
+
+
+def _base(name: str, recorded: str) -> str:
+    """Return where the base model of an adapter is: as recorded, or relative to the adapter's folder."""
+    here = Path(recorded).expanduser()
+    beside = Path(name).expanduser() / recorded
+    if not here.exists() and beside.is_dir():
+        return str(beside)
+    if here.is_absolute() and not here.exists():
+        raise ValueError(
+            f"--model {name} is an adapter of {recorded}, which does not exist: put the base model there, or write its "
+            "place into base_model_name_or_path of adapter_config.json"
+        )
+    return str(here) if here.exists() else recorded
+
+
+def _check_fingerprint(name: str, base: str, network: Any) -> None:
+    """Raise if the base model has other weights than the one that an adapter was trained on, where that is recorded."""
+    recorded = provenance(name).get("base_fingerprint")
+    if recorded is not None and recorded != fingerprint(network):
+        raise ValueError(
+            f"--model {name} is an adapter of another model than the one in {base} now, whose weights differ from "
+            "those that it was trained on: put the old weights back, or write the right place into "
+            "base_model_name_or_path of adapter_config.json"
+        )
+
+
+def provenance(name: str | Path) -> Mapping[str, Any]:
+    """Return what is recorded about a written model: run, algorithm, task, seed, in_turns, base_fingerprint."""
+    try:
+        found = json.loads((Path(name).expanduser() / PROVENANCE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _filled(name: str, base: str, network: Any, config: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return a network with an adapter whose values are `tensors`, which have to fit it one to one."""
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    try:
+        network = _wrapped(network, config)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"--model {name} is an adapter that does not fit its base model {base}: {str(error).splitlines()[0]}"
+        ) from error
+    expected = get_peft_model_state_dict(network, save_embedding_layers=False)
+    odd = sorted(expected.keys() ^ tensors.keys())
+    odd += [key for key in sorted(expected.keys() & tensors.keys()) if expected[key].shape != tensors[key].shape]
+    if odd:
+        raise ValueError(
+            f"--model {name} is an adapter that does not fit its base model {base}: they differ in {_listed(odd)}; "
+            "write the model that it was trained on into base_model_name_or_path of adapter_config.json"
+        )
+    set_peft_model_state_dict(network, dict(tensors))
+    if type(network.get_base_model().get_output_embeddings()) is not nn.Linear:
+        raise ValueError(
+            f"--model {name} is an adapter that changes the last layer, whose weights the log-probabilities read: "
+            "merge it into its model with peft, and name the whole model"
+        )
+    return network
+
+
+def _wrapped(network: Any, config: Any) -> Any:
+    """Return a network with an adapter of a configuration, without drawing from the global generator."""
+    from peft import get_peft_model
+
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers under names of old
+        return get_peft_model(network, config)

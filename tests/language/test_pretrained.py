@@ -1,0 +1,223 @@
+import json
+import shutil
+import sys
+import types
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import operant
+from operant.language.configs import ModelOptions
+from operant.language.models import Reference, load
+from operant.language.packing import Sample, pack
+from operant.language.pretrained import fingerprint, is_adapter, provenance
+from operant.language.speaking import find_speaker, trained_model, write_model
+
+BATCH = pack([Sample([1, 40, 41], [50, 51, 2]), Sample([1], [70, 71, 72, 2])])
+TINY = {"train_rows": 20, "held_out": 5, "batch": 8, "budget": 16, "progress": "silent", "learning_rate": 0.1}
+
+
+def log_probs(model):
+    with torch.no_grad():
+        return model.log_probs(BATCH)[0]
+
+
+def changed(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.fixture
+def adapter(model_folder, tmp_path):
+    """The folder of a trained adapter, as peft saves it, and what it says."""
+    model = load(ModelOptions(model=model_folder, lora_rank=2), seed=0)
+    generator = torch.Generator().manual_seed(1)
+    for value in model.trained().values():
+        value.data += 0.3 * torch.randn(value.shape, generator=generator)
+    model.save(tmp_path / "adapter")
+    return tmp_path / "adapter", log_probs(model)
+
+
+# Adapters
+
+
+def test_an_adapter_is_loaded_onto_its_base_and_trained_further(adapter, model_folder):
+    folder, expected = adapter
+    model = load(ModelOptions(model=str(folder)), seed=0)
+    torch.testing.assert_close(log_probs(model), expected, atol=1e-5, rtol=0)
+    assert (log_probs(load(ModelOptions(model=model_folder), seed=0)) - expected).abs().max() > 0.01
+    assert model.trained()
+    assert all("lora_" in name for name in model.trained())
+    assert not model.fresh_adapter
+    torch.testing.assert_close(Reference(model).log_probs(BATCH), expected, atol=1e-5, rtol=0)
+
+
+def test_a_new_adapter_stands_on_the_merged_old_one(adapter):
+    folder, expected = adapter
+    model = load(ModelOptions(model=str(folder), lora_rank=3), seed=0)
+    torch.testing.assert_close(log_probs(model), expected, atol=1e-5, rtol=0)
+    assert {min(value.shape) for value in model.trained().values()} == {3}
+    assert model.fresh_adapter
+
+
+def test_an_adapter_under_16_bits_stays_in_32(adapter):
+    model = load(ModelOptions(model=str(adapter[0]), dtype="bfloat16"), seed=0)
+    assert model.dtype == torch.bfloat16
+    assert {value.dtype for value in model.trained().values()} == {torch.float32}
+
+
+def test_a_run_from_an_adapter_is_exported_with_and_without_its_base(adapter, tmp_path):
+    trained = operant.train("sft", "reverse", model=str(adapter[0]), run=tmp_path / "run", **TINY)
+    wanted = log_probs(trained.experiment.members[0].learner.model)
+    assert (wanted - adapter[1]).abs().max() > 0.01
+    torch.testing.assert_close(log_probs(trained_model(trained.run, 0)), wanted, atol=1e-5, rtol=0)
+    for name, merge in (("whole", True), ("part", False)):
+        write_model(trained.run, tmp_path / name, seed=0, merge=merge)
+        torch.testing.assert_close(log_probs(find_speaker(str(tmp_path / name)).model), wanted, atol=1e-5, rtol=0)
+    assert (tmp_path / "whole" / "model.safetensors").exists()
+    assert is_adapter(str(tmp_path / "part"))
+    assert not is_adapter(str(tmp_path / "whole"))
+
+
+def test_an_adapter_on_an_adapter_is_written_merged(adapter, tmp_path):
+    run = operant.train("sft", "reverse", model=str(adapter[0]), lora_rank=2, run=tmp_path / "run", **TINY).run
+    with pytest.raises(ValueError, match="write the whole model with --merge"):
+        write_model(run, tmp_path / "part", seed=0)
+    write_model(run, tmp_path / "whole", seed=0, merge=True)
+    wanted = log_probs(trained_model(run, 0))
+    torch.testing.assert_close(log_probs(load(ModelOptions(model=str(tmp_path / "whole")), seed=0)), wanted)
+
+
+def test_an_adapter_whose_recorded_base_is_itself_an_adapter(adapter, tmp_path):
+    folder, _ = adapter
+    shutil.copytree(folder, tmp_path / "upper")
+    changed(tmp_path / "upper" / "adapter_config.json", base_model_name_or_path=str(folder))
+    below = load(ModelOptions(model=str(folder)), seed=0).network.merge_and_unload()
+    upper = load(ModelOptions(model=str(tmp_path / "upper")), seed=0)
+    assert fingerprint(upper.network) == fingerprint(below)
+
+
+def test_a_base_that_lies_relative_to_the_adapter(adapter):
+    folder, expected = adapter
+    changed(folder / "adapter_config.json", base_model_name_or_path="../model")
+    torch.testing.assert_close(log_probs(load(ModelOptions(model=str(folder)), seed=0)), expected, atol=1e-5, rtol=0)
+
+
+def test_a_tokenizer_of_the_base_serves_an_adapter_without_one(adapter):
+    folder, _ = adapter
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    assert load(ModelOptions(model=str(folder)), seed=0).tokenizer.eos_token_id == 2
+
+
+@pytest.mark.parametrize("change", [{"hidden_size": 64}, {"num_hidden_layers": 1}])
+def test_an_adapter_of_another_base_is_refused(adapter, make_network, tmp_path, change):
+    folder, _ = adapter
+    make_network(**change).save_pretrained(tmp_path / "other")
+    changed(folder / "adapter_config.json", base_model_name_or_path=str(tmp_path / "other"))
+    with pytest.raises(ValueError, match=r"adapter is an adapter that does not fit .*other: they differ in 14 "):
+        load(ModelOptions(model=str(folder)), seed=0)
+
+
+def test_a_base_whose_weights_were_exchanged_is_refused(model_folder, make_network, tmp_path):
+    run = operant.train("sft", "reverse", model=model_folder, lora_rank=2, run=tmp_path / "run", **TINY).run
+    write_model(run, tmp_path / "part", seed=0)
+    load(ModelOptions(model=str(tmp_path / "part"), dtype="bfloat16"), seed=0)
+    assert len(provenance(tmp_path / "part")["base_fingerprint"]) == 64
+    make_network(seed=5).save_pretrained(model_folder)
+    with pytest.raises(ValueError, match=r"part is an adapter of another model than the one in .*model now"):
+        load(ModelOptions(model=str(tmp_path / "part")), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"base_model_name_or_path": "/no/such/place"}, "is an adapter of /no/such/place, which does not exist"),
+        ({"base_model_name_or_path": None}, "names no base model"),
+        ({"peft_type": "PROMPT_TUNING"}, "of the kind PROMPT_TUNING, expected LORA"),
+        ({"r": "much"}, "adapter"),
+    ],
+)
+def test_adapters_that_cannot_be_loaded(adapter, values, message):
+    changed(adapter[0] / "adapter_config.json", **values)
+    with pytest.raises(ValueError, match=message):
+        load(ModelOptions(model=str(adapter[0])), seed=0)
+
+
+def test_an_adapter_is_read_from_safetensors_alone(adapter):
+    folder, _ = adapter
+    torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
+    (folder / "adapter_model.safetensors").write_bytes(b"short")
+    with pytest.raises(ValueError, match=r"adapter_model\.safetensors is damaged"):
+        load(ModelOptions(model=str(folder)), seed=0)
+    (folder / "adapter_model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"without adapter_model\.safetensors"):
+        load(ModelOptions(model=str(folder)), seed=0)
+
+
+def test_an_adapter_of_the_last_layer_is_refused_unless_it_is_merged(model_folder, tmp_path):
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        base = AutoModelForCausalLM.from_pretrained(model_folder)
+        config = LoraConfig(r=2, target_modules=["lm_head"], init_lora_weights=False, task_type="CAUSAL_LM")
+        get_peft_model(base, config).save_pretrained(tmp_path / "last", save_embedding_layers=False)
+    with pytest.raises(ValueError, match="changes the last layer"):
+        load(ModelOptions(model=str(tmp_path / "last")), seed=0)
+
+
+# Weights
+
+
+def test_a_missing_weight_is_refused(model_folder, tmp_path):
+    path = f"{model_folder}/model.safetensors"
+    tensors = load_file(path)
+    gone = ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"]
+    save_file({name: value for name, value in tensors.items() if name not in gone}, path, {"format": "pt"})
+    with pytest.raises(ValueError, match=r"lack 2 tensors \(lm_head\.weight, model\.layers\.1\.mlp\.up_proj\.weight\)"):
+        load(ModelOptions(model=model_folder), seed=0)
+
+
+def test_a_tied_last_layer_is_not_missing(make_network, characters, tmp_path):
+    make_network("llama-tied").save_pretrained(tmp_path / "tied")
+    characters.save_pretrained(tmp_path / "tied")
+    assert "lm_head.weight" not in load_file(tmp_path / "tied" / "model.safetensors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(ModelOptions(model=str(tmp_path / "tied")), seed=0)
+
+
+def test_tensors_without_a_place_are_named(model_folder):
+    path = f"{model_folder}/model.safetensors"
+    save_file(load_file(path) | {"score.weight": torch.zeros(1, 32)}, path, {"format": "pt"})
+    with pytest.warns(RuntimeWarning, match=r"hold 1 tensor \(score\.weight\), which its kind of model has no place"):
+        load(ModelOptions(model=model_folder), seed=0)
+
+
+def test_weights_of_another_shape_are_refused(model_folder):
+    path = f"{model_folder}/model.safetensors"
+    save_file(load_file(path) | {"model.norm.weight": torch.zeros(7)}, path, {"format": "pt"})
+    with pytest.raises(ValueError, match=r"model cannot be loaded: .*model\.norm\.weight"):
+        load(ModelOptions(model=model_folder), seed=0)
+
+
+# What a stranger's files may not do
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_a_configuration_loads_no_kernel(model_folder, key, monkeypatch, tmp_path):
+    from pathlib import Path
+
+    fetched = []
+    package = types.ModuleType("kernels")
+    package.get_kernel = lambda *names, **_: fetched.append(names)
+    monkeypatch.setitem(sys.modules, "kernels", package)
+    monkeypatch.setattr(
+        "transformers.modeling_utils.lazy_import_flash_attention", lambda *names, **_: fetched.append(names)
+    )
+    changed(Path(model_folder) / "config.json", **{key: "somebody/kernel"})
+    load(ModelOptions(model=model_folder), seed=0)
+    assert not fetched
