@@ -24,7 +24,7 @@ from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.learned import Best, teach
 from operant.runtime.predicting import Predictor
-from operant.runtime.progress import ProgressMode
+from operant.runtime.progress import ProgressMode, announce
 from operant.runtime.run import Run, RunError, TakenError, default_run_path
 from operant.runtime.samples import keep_samples
 from operant.runtime.settings import Settings
@@ -362,6 +362,7 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
             settings.budget,
             rollout - settings.budget,
         )
+    announce(progress, getattr(trained.experiment, "notes", ()))
     outcome = run_training(
         trained.experiment.learner,
         trained.run,

@@ -1,5 +1,4 @@
 import json
-import logging
 import socket
 
 import pytest
@@ -109,12 +108,9 @@ def test_what_was_answered_can_be_looked_at(train):
     assert [one.samples for one in found] == [2, 2]
 
 
-def test_memory_is_estimated_at_the_start(train, caplog):
-    with caplog.at_level(logging.INFO, "operant.language.memory"):
-        train("one")
-    messages = [record.getMessage() for record in caplog.records if record.name == "operant.language.memory"]
-    assert len(messages) == 1
-    assert "of memory at the peak" in messages[0]
+def test_memory_is_estimated_at_the_start(train):
+    (note,) = train("one").experiment.notes
+    assert "of memory at the peak" in note
 
 
 def test_a_data_set_in_a_file(train, tmp_path):

@@ -10,7 +10,7 @@ from operant import api
 from operant.language import memory
 from operant.language.configs import LanguageConfig, ModelOptions, SamplingConfig
 from operant.language.engines import NativeEngine, Sampling
-from operant.language.memory import Memory, estimate, report
+from operant.language.memory import Memory, describe, estimate, report
 from operant.language.models import Reference, finish, load
 from operant.language.packing import Sample
 from operant.language.rewards import combine
@@ -151,13 +151,18 @@ def test_the_probe_leaves_no_trace(make_model):
     assert all(value.grad is None for value in model.network.parameters())
 
 
-def test_it_is_said_at_the_start(make_model, caplog):
-    with caplog.at_level(logging.INFO, "operant.language.memory"):
-        report([learner(make_model())], LanguageConfig(), tokens=1000)
-    (record,) = caplog.records
-    assert record.levelno == logging.INFO
-    assert "of memory at the peak, at 1000 tokens a micro-batch: weights " in record.getMessage()
-    assert "cache" not in record.getMessage()
+def test_it_is_one_line(make_model):
+    line = describe(report([learner(make_model())], LanguageConfig(), tokens=1000), tokens=1000)
+    assert re.fullmatch(r"About .* of memory at the peak, at 1000 tokens a micro-batch: weights .*\.", line)
+    assert "cache" not in line
+
+
+@pytest.mark.parametrize(("mode", "lines"), [("plain", 1), ("silent", 0)])
+def test_it_is_said_before_training(model_folder, tmp_path, capsys, mode, lines):
+    values = {"model": model_folder, "train_rows": 8, "held_out": 2, "batch": 4}
+    api.train("sft", "reverse", budget=8, run=tmp_path / "run", progress=mode, **values)
+    said = [line for line in capsys.readouterr().err.splitlines() if "of memory at the peak" in line]
+    assert len(said) == lines
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_a_configuration_loads_no_kernel(model_folder, key, monkeypatch, tmp_pat
 
     fetched = []
     package = types.ModuleType("kernels")
-    package.get_kernel = lambda *names, **_: fetched.append(names)
+    vars(package)["get_kernel"] = lambda *names, **_: fetched.append(names)
     monkeypatch.setitem(sys.modules, "kernels", package)
     monkeypatch.setattr(
         "transformers.modeling_utils.lazy_import_flash_attention", lambda *names, **_: fetched.append(names)

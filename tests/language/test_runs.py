@@ -8,7 +8,15 @@ from operant import api
 from operant.language.configs import ModelOptions
 from operant.language.models import Reference, load
 from operant.language.packing import Sample, pack
-from operant.language.runs import base_model, built_in, check_code, load_trained, model_options, trained_state
+from operant.language.runs import (
+    base_model,
+    built_in,
+    check_code,
+    check_policy,
+    load_trained,
+    model_options,
+    trained_state,
+)
 from operant.language.scoring import load_scorer
 from operant.language.sft import SFTConfig
 from operant.language.speaking import find_speaker, write_model
@@ -191,3 +199,32 @@ def test_code_is_allowed_by_those_who_ask_for_it():
     check_code(SFTConfig(model="org/theirs", remote_code=True), "run", allowed=True)
     with pytest.raises(RunError, match="comes with its model org/theirs"):
         check_code(SFTConfig(model="org/theirs", remote_code=True), "run", allowed=False)
+
+
+# What does not belong together
+
+
+def test_a_reward_model_is_no_policy_to_start_from(reward_run):
+    for algorithm in ("sft", "grpo", "dpo", "rlhf"):
+        with pytest.raises(
+            ValueError, match=r"a run of reward-model, .*but a policy is to be trained: .*--reward-model"
+        ):
+            api.train(algorithm, "preference", init=reward_run, budget=8, progress="silent", train_rows=20, held_out=4)
+
+
+@pytest.fixture
+def reward_run(train):
+    return train("reward", algorithm="reward-model", task="preference")[1]
+
+
+def test_a_reward_model_may_go_on_from_one(train, reward_run):
+    check_policy("")
+    trained, _ = train("more", algorithm="reward-model", task="preference", init=reward_run)
+    assert trained.experiment.members[0].learner.model.trained()
+
+
+def test_a_run_whose_base_model_was_replaced_is_refused(train, make_network, model_folder):
+    _, folder = train("one")
+    make_network(hidden_size=64).save_pretrained(model_folder)
+    with pytest.raises(ValueError, match=r"one has trained another network than .*model is now: .*name another run"):
+        load_trained(ModelOptions(init=folder), seed=0)

@@ -280,3 +280,31 @@ def test_limits_that_leave_nothing_are_refused(characters, limits):
     (name,) = limits
     with pytest.raises(ValueError, match=f"{name} is {limits[name]} tokens, expected at least 1"):
         demonstrations(characters, [{"prompt": "p", "completion": "c"}], eos_ids=ENDS, **limits)
+
+
+# Prompts of conversations that are cut
+
+
+def test_a_cut_conversation_keeps_its_system_message(words, caplog):
+    system = {"role": "system", "content": "answer is yes"}
+    row = {"prompt": [system, {"role": "user", "content": "cat " * 40}, YES, USER]}
+    whole = prompts(words, [row])[0].prompt
+    alone = words.apply_chat_template([system], tokenize=True, return_dict=False)
+    with caplog.at_level(logging.WARNING):
+        (cut,) = prompts(words, [row], max_prompt=len(alone) + 20)
+    assert len(cut.prompt) == len(alone) + 20 < len(whole)
+    assert cut.prompt[: len(alone)] == alone == whole[: len(alone)]
+    assert cut.prompt[len(alone) :] == whole[-20:]
+    assert caplog.text.count("Cut 1 prompts on the left after the system message, to") == 1
+    with pytest.raises(
+        ValueError, match=rf"row 1: the system message has {len(alone)} tokens, which leaves nothing of"
+    ):
+        prompts(words, [row], max_prompt=len(alone))
+
+
+def test_a_cut_conversation_of_a_template_without_a_system_message_loses_its_beginning(make_words):
+    template = "{% if messages|length < 2 %}{{ raise_exception('no user') }}{% endif %}"
+    words = make_words(template=template + make_words().chat_template)
+    row = {"prompt": [{"role": "system", "content": "no"}, {"role": "user", "content": "cat " * 40}]}
+    whole = prompts(words, [row])[0].prompt
+    assert prompts(words, [row], max_prompt=9)[0].prompt == whole[-9:]

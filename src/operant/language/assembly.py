@@ -7,6 +7,7 @@ from typing import Any
 from operant import catalog
 from operant.language import memory, tasks, tokenised
 from operant.language.configs import LanguageConfig, SamplingConfig
+from operant.language.context import check_context
 from operant.language.critic import starting_critic
 from operant.language.data import ACCEPTS, Row, kind
 from operant.language.engines.native import ROWS, NativeEngine
@@ -18,6 +19,7 @@ from operant.language.models import LanguageModel, load
 from operant.language.process import StepJudge, step_judge
 from operant.language.rewards import combine
 from operant.language.rollouts import Judge
+from operant.language.runs import check_policy
 from operant.language.scoring import RewardModelFunction, load_scorer, load_step_judge, starting_head
 from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.experiments import learner_kind
@@ -58,6 +60,7 @@ class Experiment:
         held_out: examples of an evaluation.
         learner: all of them as one.
         samples: what some answers of the last evaluation were, `{"seed", "prompt", "completion", "reward", ...}` each.
+        notes: what is to be said before training, a line each.
     """
 
     members: list[Member]
@@ -65,6 +68,7 @@ class Experiment:
     held_out: int
     learner: InTurn[Any] = field(init=False)
     samples: list[dict[str, Any]] = field(init=False, default_factory=list)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Put the learners together."""
@@ -144,12 +148,11 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
     learner = learner_kind(algorithm, config)
     build = BUILDERS[learner.__name__]
     members = [build(learner, settings, config, seed, device) for seed in settings.seeds]
-    _report_memory(members, settings, config)
-    return Experiment(members, settings, config.held_out)
+    return Experiment(members, settings, config.held_out, notes=(_memory_note(members, settings, config),))
 
 
-def _report_memory(members: Sequence[Member], settings: Settings, config: LanguageConfig) -> None:
-    """Say what the longest sequences of a run will need of memory."""
+def _memory_note(members: Sequence[Member], settings: Settings, config: LanguageConfig) -> str:
+    """Return what the longest sequences of a run will need of memory, and warn if there is less."""
     longest = config.max_prompt + (config.max_completion or MAX_COMPLETION)
     if not source_of(config, settings.task):
         task = tasks.find(settings.task)
@@ -157,12 +160,10 @@ def _report_memory(members: Sequence[Member], settings: Settings, config: Langua
         longest = min(max(prompts), config.max_prompt) + (config.max_completion or task.max_completion)
     sequences = getattr(config, "prompts", 0) * getattr(config, "group", 1) or 2 * getattr(config, "batch", 1)
     rows = 0 if getattr(config, "engine", "native") != "native" else getattr(config, "engine_rows", ROWS)
-    memory.report(
-        [member.learner for member in members],
-        config,
-        tokens=min(config.micro_batch_tokens, sequences * longest),
-        cached=min(rows, max(sequences, config.held_out)) * longest,
-    )
+    tokens = min(config.micro_batch_tokens, sequences * longest)
+    cached = min(rows, max(sequences, config.held_out)) * longest
+    needed = memory.report([member.learner for member in members], config, tokens=tokens, cached=cached)
+    return memory.describe(needed, tokens=tokens)
 
 
 def answering(model: LanguageModel, data: Material, judge: Judge | None, *, seed: int) -> dict[str, Any]:
@@ -175,6 +176,7 @@ def answering(model: LanguageModel, data: Material, judge: Judge | None, *, seed
     if judge is None:
         return {}
     prompts = tokenised.prompts(model.tokenizer, data.held_out, max_prompt=data.config.max_prompt)
+    check_context(prompts, model, max_tokens=data.max_tokens)
     size = {"max_tokens": data.max_tokens, "rows": getattr(data.config, "engine_rows", ROWS)}
     return {
         "score": lambda count, stop: greedy(model, prompts[:count], judge, interrupted=stop, **size),
@@ -191,13 +193,20 @@ def engine_for(config: SamplingConfig, model: LanguageModel) -> Engine:
     return VLLMEngine(config.engine, model)
 
 
+def _policy(config: LanguageConfig, *, seed: int, device: str) -> LanguageModel:
+    """Return the model that a policy starts as."""
+    check_policy(config.init)
+    return load(config, seed=seed, device=device)
+
+
 def _sft(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
     data = material(settings, config, ("prompt-completion", *ACCEPTS["sft"]), seed=seed)
-    model = load(config, seed=seed, device=device)
+    model = _policy(config, seed=seed, device=device)
     train, held_out = (
         tokenised.demonstrations(model.tokenizer, rows, eos_ids=model.stop, **data.limits)
         for rows in (data.train, data.held_out)
     )
+    check_context([*train, *held_out], model)
     learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
 
     def likelihood(count: int, _: Interrupted) -> Scored:
@@ -210,16 +219,17 @@ def _sft(kind_: Any, settings: Settings, config: Any, seed: int, device: str) ->
 
 def _grpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
     data = material(settings, config, ACCEPTS["grpo"], seed=seed)
-    model = load(config, seed=seed, device=device)
+    model = _policy(config, seed=seed, device=device)
     steps = _steps(config, data, model, device) if config.supervision == "process" else None
     checked = steps is not None and data.task is not None  # the reward model is for the steps, the task's for the whole
-    judge = _needed(data.judge(() if checked else _reward_model(config, model, device)), settings)
-    return _sampling(kind_, settings, data, model, judge, seed=seed, steps=steps)
+    scorers = [] if checked else _reward_model(config, model, device)
+    judge = _needed(data.judge(scorers), settings)
+    return _sampling(kind_, settings, data, model, judge, seed=seed, scorers=scorers, steps=steps)
 
 
 def _iterative(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
     data = material(settings, config, ACCEPTS["grpo"], seed=seed)
-    model = load(config, seed=seed, device=device)
+    model = _policy(config, seed=seed, device=device)
     run, own = reward_run(config.reward_model)
     learnt = material(run.settings, own, ("preference",), seed=seed)
     common = {"limits": learnt.limits, "seed": seed, "budget": settings.budget, "device": device}
@@ -241,17 +251,19 @@ def _reward_learner(kind_: Any, settings: Settings, config: Any, seed: int, devi
         make = tokenised.pairs if kind(rows) == "preference" else tokenised.rankings
         return make(model.tokenizer, rows, **common)
 
-    held_out = encoded(data.held_out)
+    train, held_out = encoded(data.train), encoded(data.held_out)
+    check_context([*train, *held_out], model)
     head = starting_head(config.init, model, seed=seed)
-    learner = kind_(config, model, encoded(data.train), seed=seed, budget=settings.budget, head=head)
+    learner = kind_(config, model, train, seed=seed, budget=settings.budget, head=head)
     return Member(learner, lambda count, _: (learner.accuracies(held_out[:count]), []))
 
 
 def _dpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
     data = material(settings, config, ACCEPTS["dpo"], seed=seed)
-    model = load(config, seed=seed, device=device)
+    model = _policy(config, seed=seed, device=device)
     common = {"eos_ids": model.stop, **data.limits}
     train, held_out = (tokenised.pairs(model.tokenizer, rows, **common) for rows in (data.train, data.held_out))
+    check_context([*train, *held_out], model)
     learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
     score: dict[str, Any] = {"score": lambda count, _: (learner.accuracies(count), [])}
     return Member(learner, **(score | answering(model, data, data.judge(), seed=seed)))
@@ -259,12 +271,12 @@ def _dpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) ->
 
 def _rlhf(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
     data = material(settings, config, ACCEPTS["rlhf"], seed=seed)
-    model = load(config, seed=seed, device=device)
+    model = _policy(config, seed=seed, device=device)
     scorers = _reward_model(config, model, device)
     judge = _needed(data.judge(scorers), settings)
     outcome = any(not scorer.process for scorer in scorers)
     critic = starting_critic(config, model, outcome=outcome, seed=seed, device=device)
-    return _sampling(kind_, settings, data, model, judge, seed=seed, critic=critic)
+    return _sampling(kind_, settings, data, model, judge, seed=seed, scorers=scorers, critic=critic)
 
 
 def _needed(judge: Judge | None, settings: Settings) -> Judge:
@@ -286,6 +298,7 @@ def _sampling(
     *,
     seed: int,
     scored_by: Judge | None = None,
+    scorers: Sequence[RewardModelFunction] = (),
     **own: Any,
 ) -> Member:
     """Return a member that learns from its own answers.
@@ -298,15 +311,20 @@ def _sampling(
         judge: rewards the answers.
         seed: of the learner.
         scored_by: what scores the policy on a data set. Default: `judge`.
+        scorers: reward models that read its answers.
         **own: what else the learner takes.
     """
     config: Any = data.config
+    prompts = tokenised.prompts(model.tokenizer, data.train, max_prompt=config.max_prompt)
+    check_context(prompts, model, max_tokens=data.max_tokens)
+    for scorer in scorers:
+        check_context(prompts, scorer.scorer.model, max_tokens=data.max_tokens, name="the reward model")
     engine = engine_for(config, model)
     learner = kind_(
         config,
         model,
         engine,
-        tokenised.prompts(model.tokenizer, data.train, max_prompt=config.max_prompt),
+        prompts,
         judge,
         max_tokens=data.max_tokens,
         seed=seed,

@@ -1,4 +1,4 @@
-"""What a run will need of memory, estimated before its first step: `estimate`, `report`.
+"""What a run will need of memory, estimated before its first step: `estimate`, `describe`, `report`.
 
 With T trained parameters, n tokens in a micro-batch, L layers, hidden width H and vocabulary V, in bytes:
 
@@ -85,8 +85,19 @@ def estimate(learners: Sequence[Any], *, tokens: int, cached: int = 0) -> Memory
     )
 
 
+def describe(memory: Memory, *, tokens: int) -> str:
+    """Return an estimate in one line, such as `About 1.2 GiB of memory at the peak, at 4096 tokens a micro-batch: ...`.
+
+    Args:
+        memory: the estimate.
+        tokens: most tokens of a micro-batch.
+    """
+    parts = ", ".join(f"{name} {readable(size)}" for name, size in memory._asdict().items() if size)
+    return f"About {readable(memory.peak)} of memory at the peak, at {tokens} tokens a micro-batch: {parts}."
+
+
 def report(learners: Sequence[Any], config: LanguageConfig, *, tokens: int, cached: int = 0) -> Memory:
-    """Say what a run will need, and warn if that is more than there is.
+    """Return what a run will need, and warn if that is more than there is.
 
     Args:
         learners: as for `estimate`.
@@ -95,8 +106,6 @@ def report(learners: Sequence[Any], config: LanguageConfig, *, tokens: int, cach
         cached: as for `estimate`.
     """
     memory = estimate(learners, tokens=tokens, cached=cached)
-    parts = ", ".join(f"{name} {readable(size)}" for name, size in memory._asdict().items() if size)
-    logger.info("About %s of memory at the peak, at %d tokens a micro-batch: %s.", readable(memory.peak), tokens, parts)
     free = available(learners[0].model.device)
     needed = memory.peak - memory.weights  # the weights are there already
     if free is not None and needed > free:

@@ -82,6 +82,12 @@ class LanguageModel:
         """The configuration of the network in transformers."""
         return self._trunk.config
 
+    @property
+    def context(self) -> int | None:
+        """Most tokens of a sequence that it has positions for (`max_position_embeddings`); None: any number."""
+        limit = getattr(self.config, "max_position_embeddings", None)
+        return int(limit) if limit else None
+
     def trained(self) -> dict[str, nn.Parameter]:
         """Return the parameters that are trained, by name."""
         return {name: value for name, value in self.network.named_parameters() if value.requires_grad}

@@ -28,13 +28,20 @@ def load_trained(options: ModelOptions, *, seed: int, device: torch.device | str
 
     Raises:
         RunError: there is no run, or it wants to run code that is not allowed.
-        ValueError: it has not trained a language model, or has no checkpoint yet.
+        ValueError: it has not trained a language model, has no checkpoint yet, or its base model was replaced.
     """
     own, state = trained_state(options.init, "model", seed=seed)
     check_code(own, options.init, allowed=options.remote_code)
     seeds = Run.open(options.init).settings.seeds
     model = models.load(replace(own, gradient_checkpointing=False), seed=seeds[_place(seed, seeds)], device=device)
-    model.load_state_dict(state)
+    try:
+        model.load_state_dict(state)
+    except ValueError as error:
+        what = own.init or own.model
+        raise ValueError(
+            f"{options.init} has trained another network than {what} is now: {error}; put back the {what} that it "
+            "began with, or name another run"
+        ) from error
     network = model.network
     if options.lora_rank and hasattr(network, "merge_and_unload"):
         network = network.merge_and_unload()
@@ -56,6 +63,26 @@ def base_model(model: str, init: str = "") -> str:
         own = model_options(Run.open(init))
         model, init = own.model, own.init
     return model
+
+
+def check_policy(init: str) -> None:
+    """Raise if a run to start from has trained no policy.
+
+    Args:
+        init: folder of the run; empty: none.
+
+    Raises:
+        RunError: there is no run.
+        ValueError: it has trained a reward model.
+    """
+    if not init:
+        return
+    entry = catalog.find(Run.open(init).settings.algorithm)
+    if entry.family == "reward":
+        raise ValueError(
+            f"--init {init} is a run of {entry.name}, which has trained a reward model, but a policy is to be trained: "
+            "name a run of sft, dpo, rlhf or grpo there, and this one with --reward-model"
+        )
 
 
 def built_in(config: Any) -> bool:

@@ -10,7 +10,7 @@ from operant.language.joining import encode, encode_parts, shared_length
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Message", "assistant_turns", "encode_rendered", "remainder", "render"]
+__all__ = ["Message", "assistant_turns", "encode_rendered", "remainder", "render", "system_length"]
 
 Message = Mapping[str, Any]
 
@@ -69,6 +69,35 @@ def encode_rendered(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int
         ids.append(special)
         end = match.end()
     return ids + encode(tokenizer, text[end:].replace(SHIELD, ""))
+
+
+def system_length(
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: Sequence[Message],
+    ids: Sequence[int],
+    *,
+    tools: Sequence[Any] | None,
+) -> int:
+    """Return how many of the first tokens of a conversation are those of its system message.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        messages: the conversation.
+        ids: its tokens.
+        tools: descriptions of tools for the template.
+
+    Returns:
+        0 if it does not start with a system message, or its template writes none by itself.
+    """
+    from jinja2 import TemplateError
+
+    if not messages or messages[0]["role"] != "system":
+        return 0
+    try:
+        alone = render(tokenizer, messages[:1], tools=tools)
+    except TemplateError:
+        return 0
+    return shared_length(encode_rendered(tokenizer, alone), ids)
 
 
 def remainder(head: str, full: str) -> str:

@@ -1,8 +1,8 @@
 """Rows to examples: token ids within limits, ready to be packed.
 
-A prompt that is too long loses its beginning (but for BOS), a completion its end, and with it its EOS: a text that was
-cut off must not teach the model to stop there. Rows that nothing can be learnt from are left out, with a warning that
-says how many and why.
+A prompt that is too long loses its beginning (but for BOS and the system message), a completion its end, and with it
+its EOS: a text that was cut off must not teach the model to stop there. Rows that nothing can be learnt from are left
+out, with a warning that says how many and why.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from operant.language.data import PROMPTED, Row, compare, kind
 from operant.language.packing import Sample
+from operant.language.templates import system_length
 from operant.language.tokens import encode_pair, encode_prompt, encode_steps, encode_text
 
 if TYPE_CHECKING:
@@ -102,16 +103,23 @@ class _Encoder:
             if limit is not None and limit < 1:
                 raise ValueError(f"{name} is {limit} tokens, expected at least 1, or None for no limit")
 
-    def prompt(self, ids: list[int]) -> list[int]:
-        """Return a prompt within its limit."""
+    def prompt(self, ids: list[int], text: Any, row: Row) -> list[int]:
+        """Return a prompt within its limit: its last tokens, after the system message of a conversation."""
         if not ids:
             raise _UnusableError("an empty prompt, and the tokenizer has no BOS")
         most = self.max_prompt
         if most is None or len(ids) <= most:
             return ids
-        self.cut[f"prompts on the left, to {most} tokens"] += 1
-        bos = ids[:1] if ids[0] == self.tokenizer.bos_token_id else []
-        return bos + ids[len(ids) - most + len(bos) :]
+        system = 0 if isinstance(text, str) else system_length(self.tokenizer, text, ids, tools=_tools(row))
+        if system >= most:
+            raise ValueError(
+                f"the system message has {system} tokens, which leaves nothing of a prompt of {most}: take a larger "
+                "--max-prompt, or a shorter system message"
+            )
+        kept = " after the system message" if system else ""
+        self.cut[f"prompts on the left{kept}, to {most} tokens"] += 1
+        first = system or int(ids[0] == self.tokenizer.bos_token_id)
+        return ids[:first] + ids[len(ids) - most + first :]
 
     def completion(self, ids: list[int]) -> list[int]:
         """Return a completion within its limit."""
@@ -128,7 +136,7 @@ class _Encoder:
             encode_pair(self.tokenizer, prompt, completion, eos_ids=self.eos_ids, tools=tools)
             for completion in completions
         ]
-        return self.prompt(encoded[0][0]), [self.completion(ids) for _, ids in encoded]
+        return self.prompt(encoded[0][0], prompt, row), [self.completion(ids) for _, ids in encoded]
 
     def convert(self, rows: Sequence[Row], one: Callable[[Row], Example]) -> list[Example]:
         """Turn rows into examples, and say what was left out and cut."""
@@ -159,7 +167,8 @@ def prompts(
     Args:
         tokenizer: the model's tokenizer.
         rows: the rows (`operant.language.data.read_rows`).
-        max_prompt: most tokens of a prompt, BOS among them; longer ones lose their beginning. None: no limit.
+        max_prompt: most tokens of a prompt, BOS among them; longer ones lose their beginning, conversations what
+            follows their system message. None: no limit.
 
     Raises:
         ValueError: if a row has no prompt.
@@ -173,7 +182,7 @@ def prompts(
         text = compare(row).prompt if found == "preference" else row.get("prompt")
         if text is None:
             raise ValueError("no prompt, expected one as in the first row: add it, or remove the row")
-        return Prompt(encoder.prompt(encode_prompt(tokenizer, text, tools=_tools(row))), row)
+        return Prompt(encoder.prompt(encode_prompt(tokenizer, text, tools=_tools(row)), text, row), row)
 
     return encoder.convert(rows, one)
 
@@ -213,7 +222,7 @@ def demonstrations(
         start = max(trained.index(True), 1)  # the first token cannot be predicted
         completion = encoder.completion(ids[start:])
         mask = trained[start:][: len(completion)]
-        return Sample(encoder.prompt(ids[:start]), completion, None if all(mask) else mask)
+        return Sample(encoder.prompt(ids[:start], text, row), completion, None if all(mask) else mask)
 
     return encoder.convert(rows, one)
 
@@ -340,7 +349,9 @@ def stepwise(
             raise _UnusableError("no step that fits the limit")
         if not all(steps):
             raise _UnusableError("an empty step")
-        return Stepwise(encoder.prompt(prompt), steps[:whole], [float(label) for label in labels[:whole]])
+        return Stepwise(
+            encoder.prompt(prompt, row["prompt"], row), steps[:whole], [float(label) for label in labels[:whole]]
+        )
 
     return encoder.convert(rows, one)
 

@@ -1,8 +1,9 @@
 """One line that says how far training is."""
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
@@ -138,6 +139,15 @@ class Progress:
                 write()
             except (OSError, ValueError):
                 self._silent = True
+
+
+def announce(mode: ProgressMode, notes: Iterable[str]) -> None:
+    """Print lines on standard error before training; nothing in the mode `silent` or where nobody can read them."""
+    if mode != "silent":
+        console = _Console(stderr=True)
+        with contextlib.suppress(OSError, ValueError):
+            for note in notes:
+                console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
 def si(number: float) -> str:

@@ -1,0 +1,46 @@
+"""Whether sequences fit the positions that a model has: `check_context`."""
+
+from collections.abc import Sequence
+
+from operant.language.models import LanguageModel
+from operant.language.packing import Sample
+from operant.language.tokenised import Pair, Prompt, Ranking, Stepwise
+
+Example = Prompt | Sample | Pair | Ranking | Stepwise
+
+
+def check_context(
+    examples: Sequence[Example], model: LanguageModel, *, max_tokens: int = 0, name: str = "the model"
+) -> None:
+    """Raise if a sequence is longer than the context of a model, before anything is sampled or trained.
+
+    Args:
+        examples: prompts, or prompts with completions.
+        model: reads them.
+        max_tokens: longest completion that is sampled for a prompt.
+        name: what the model is, for the error.
+
+    Raises:
+        ValueError: one is too long; the message names its tokens and the context.
+    """
+    if model.context is None or not examples:
+        return
+    prompt, completion = max(((len(e.prompt), _completion(e, max_tokens)) for e in examples), key=sum)
+    if prompt + completion > model.context:
+        sampled = "a completion may have" if max_tokens else "its completion has"
+        raise ValueError(
+            f"a prompt has {prompt} tokens and {sampled} {completion}, {prompt + completion} together, but {name} has "
+            f"positions for {model.context} (max_position_embeddings): take a smaller --max-prompt or "
+            "--max-completion, or a model with a longer context"
+        )
+
+
+def _completion(example: Example, max_tokens: int) -> int:
+    """Return the tokens of the longest completion of an example."""
+    if isinstance(example, Prompt):
+        return max_tokens
+    if isinstance(example, Sample):
+        return len(example.completion)
+    if isinstance(example, Pair):
+        return max(len(example.chosen), len(example.rejected))
+    return max(map(len, example.completions)) if isinstance(example, Ranking) else sum(map(len, example.steps))
