@@ -64,7 +64,7 @@ def test_unknown_columns_are_named_with_what_is_expected():
     assert "['answer', 'question']" in message
     assert "prompt-completion has `prompt` + `completion`" in message
     assert "language-modelling has `messages` or `text`" in message
-    assert "dpo takes preference" in message
+    assert "dpo takes preference, ranking" in message
 
 
 def test_a_kind_that_an_algorithm_does_not_take_is_refused():

@@ -6,6 +6,7 @@ other columns, such as `answer`, go to the reward functions as they are. A text 
 """
 
 import json
+import logging
 import math
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -16,10 +17,13 @@ from numpy.typing import NDArray
 
 from operant import streams
 from operant.language.joining import shared_length
+from operant.language.layouts import standard
 from operant.language.sources import Row, Source, read
 from operant.language.templates import Message
 
-__all__ = ["ACCEPTS", "Comparison", "Kind", "Row", "compare", "kind", "order", "read_rows", "split_rows"]
+__all__ = ["ACCEPTS", "Comparison", "Kind", "Row", "compare", "extremes", "kind", "order", "read_rows", "split_rows"]
+
+logger = logging.getLogger(__name__)
 
 Kind = Literal[
     "preference", "stepwise", "ranking", "unpaired", "prompt-completion", "language-modelling", "prompt-only"
@@ -42,7 +46,7 @@ ACCEPTS: dict[str, tuple[Kind, ...]] = {
     "sft": ("language-modelling", "prompt-completion"),
     "reward-model": ("preference", "ranking"),
     "reward-model of steps": ("stepwise", "unpaired"),
-    "dpo": ("preference",),
+    "dpo": ("preference", "ranking"),
     "rlhf": PROMPTED,
     "grpo": PROMPTED,
 }
@@ -67,8 +71,8 @@ def read_rows(source: Source, *, split: str = "train") -> list[Row]:
         split: the part to take, where the source has parts; a single file or list is taken whole.
 
     Returns:
-        The rows, in their order. Rankings in NeMo's form (`context`, `completions` of `{rank, completion}`) get the
-        columns `prompt`, `completions` and `ranks`.
+        The rows, in their order. Those of well-known preference data sets with columns of their own get TRL's
+        (`operant.language.layouts`); rows of theirs that compare nothing are left out, with a warning.
 
     Raises:
         FileNotFoundError: if there is no such file, folder or dataset.
@@ -76,15 +80,30 @@ def read_rows(source: Source, *, split: str = "train") -> list[Row]:
     """
     rows: list[Row] = []
     first: Kind | None = None
+    empty = 0
     for where, raw in read(source, split=split):
-        row = _standard(raw)
+        row = standard(raw)
+        if row is None:
+            empty += 1
+            continue
         first = first or _kind(row)
         if first:
             _check(row, first, where)
         rows.append(row)
     if not rows:
-        raise ValueError(f"{source!r} has no rows, expected at least 1")
+        raise ValueError(f"{source!r} has no rows{' that compare completions' * bool(empty)}, expected at least 1")
+    if empty:
+        logger.warning("Left out %d of %d rows: fewer than two completions with a score.", empty, empty + len(rows))
     return rows
+
+
+def extremes(row: Row) -> Comparison | None:
+    """Return the best and the worst completion of a ranking; None if no completion is better than another."""
+    ranks = row.get("ranks") or range(len(row["completions"]))
+    order = sorted(zip(ranks, row["completions"], strict=True), key=lambda item: item[0])
+    if order[0][0] == order[-1][0]:
+        return None
+    return Comparison(row["prompt"], order[0][1], order[-1][1])
 
 
 def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
@@ -185,23 +204,6 @@ def order(count: int, epoch: int, seed: int) -> NDArray[np.int64]:
     all that an exact resume needs.
     """
     return np.random.default_rng(streams.seed_sequence(seed, "order", epoch)).permutation(count)
-
-
-def _standard(row: Row) -> Row:
-    """Return a row with TRL's columns, if it is a ranking with NeMo's."""
-    completions = row.get("completions")
-    if "context" not in row or "prompt" in row or not isinstance(completions, list):
-        return row
-    if not all(isinstance(item, Mapping) and {"rank", "completion"} <= item.keys() for item in completions):
-        return row
-    rest = {column: value for column, value in row.items() if column != "context"}
-    ranks = [item["rank"] for item in completions]
-    return {
-        **rest,
-        "prompt": row["context"],
-        "completions": [item["completion"] for item in completions],
-        "ranks": ranks,
-    }
 
 
 def _present(row: Row) -> set[str]:

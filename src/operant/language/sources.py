@@ -17,6 +17,7 @@ Row = dict[str, Any]
 Source = str | Path | Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Mapping[str, Any]]]
 
 HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?(?::[\w.-]+)?")
+PREFERENCES = "train_prefs"  # what HuggingFaceH4/ultrafeedback_binarized calls its split to train on
 # A cell of a CSV file is a string, unless its column must hold something else.
 TYPED_CELLS = ("label", "labels", "margin", "completions", "ranks", "messages")
 
@@ -64,7 +65,9 @@ def _as_row(row: Any, where: str) -> Row:
 
 
 def _part(parts: Mapping[str, Any], split: str, name: str) -> Iterable[Any]:
-    """Return one split of several."""
+    """Return one split of several; where there is no `train`, `train_prefs` is the one for preferences."""
+    if split == "train" and split not in parts and PREFERENCES in parts:
+        split = PREFERENCES
     if split not in parts:
         raise ValueError(f"{name} has no split {split!r}, expected one of {', '.join(map(repr, parts))}")
     return parts[split]
@@ -176,7 +179,12 @@ def _from_datasets(source: str, path: Path, split: str) -> Any:
         return datasets.load_from_disk(source)
     name, _, configuration = (source, "", "") if path.is_dir() else source.partition(":")
     try:
-        return datasets.load_dataset(name, configuration or None, split=split)
+        try:
+            return datasets.load_dataset(name, configuration or None, split=split)
+        except ValueError as error:
+            if split != "train" or PREFERENCES not in str(error):
+                raise
+            return datasets.load_dataset(name, configuration or None, split=PREFERENCES)
     except Exception as error:  # of many kinds: no network, no such name, no such split, a choice of configurations
         place = "the folder" if path.is_dir() else "there is no such file or folder, and from the hub the dataset"
         raise FileNotFoundError(

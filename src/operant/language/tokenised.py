@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from operant.language.data import PROMPTED, Row, compare, kind
+from operant.language.data import PROMPTED, Row, compare, extremes, kind
 from operant.language.packing import Sample
 from operant.language.templates import system_length
 from operant.language.tokens import encode_pair, encode_prompt, encode_steps, encode_text
@@ -239,7 +239,7 @@ def pairs(
 
     Args:
         tokenizer: the model's tokenizer.
-        rows: the rows, of preferences; their prompt may be implicit.
+        rows: the rows, of preferences, whose prompt may be implicit, or of rankings: the best against the worst.
         eos_ids: what ends a completion (`operant.language.tokens.stop_ids`).
         max_prompt: as for `prompts`.
         max_completion: as for `demonstrations`.
@@ -247,11 +247,14 @@ def pairs(
     Raises:
         ValueError: if the rows are of another kind, one of them cannot be tokenised, or none is left.
     """
-    kind(rows, accept=("preference",))
+    found = kind(rows, accept=("preference", "ranking"))
     encoder = _Encoder(tokenizer, eos_ids, max_prompt, max_completion)
 
     def one(row: Row) -> Pair:
-        text, *sides = compare(row)
+        comparison = compare(row) if found == "preference" else extremes(row)
+        if comparison is None:
+            raise _UnusableError("no completion that is better than another")
+        text, *sides = comparison
         prompt, (chosen, rejected) = encoder.answers(text, sides, row)
         if chosen == rejected:
             raise _UnusableError("two sides that are the same within the limits")

@@ -2,17 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from operant.language.data import compare
 from operant.language.joining import shared_length
+from operant.language.layouts import standard
 from operant.language.preferences.exporting import manifest_path
 from operant.language.preferences.items import Event, Item, Outcome, Text, dense_ranks, encode
 from operant.language.preferences.journal import event_of, item_of
 from operant.language.preferences.recovery import read_lines
 from operant.language.preferences.store import ConflictError, PreferenceStore
+from operant.language.sources import read
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,14 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
     The same file again adds nothing, and neither does a pair or ranking that its annotator has in the store already.
 
     Rows may be `{prompt, chosen, rejected}` (without `prompt`, what both texts begin with is taken for it),
-    `{context, completions: [{rank, completion}]}` with lower ranks better, or a log that `export` has written.
+    `{prompt, completions}` best first or with `ranks`, `{context, completions: [{rank, completion}]}` with lower ranks
+    better, those of UltraFeedback and other data sets (`operant.language.layouts`), or a log that `export` has written.
+    Rows that compare nothing are passed over.
 
     Args:
         store: where to.
-        path: of the file. If its manifest lies beside it, the two must fit.
+        path: of the file, of JSON lines, or with the ending .json, .csv or .parquet. If its manifest lies beside it, the
+            two must fit.
         annotator: who has labelled rows that have no column `annotator`.
 
     Raises:
@@ -53,7 +59,7 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
     with store.transaction():
         before = len(store.events())
         held = {(e.item_id, e.annotator, e.ranks_of_item()) for e in store.labels() if e.round == 0}
-        for number, row in read_lines(path):
+        for where, row in _rows(path):
             try:
                 item, event = _read(row, annotator)
                 items += item is not None and store.add_item(item)
@@ -61,11 +67,20 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
                     store.append(event)
             except ConflictError as error:
                 hint = "rows of several annotators need a column `annotator`"
-                raise ConflictError(f"{path}, line {number}: {error}; {hint}") from error
+                raise ConflictError(f"{path}, {where}: {error}; {hint}") from error
             except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}, line {number}: {error}") from error
+                raise ValueError(f"{path}, {where}: {error}") from error
             rows += 1
         return Imported(items, len(store.events()) - before, rows)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the rows of a file, each with its place."""
+    if path.suffix.lower() in (".json", ".csv", ".parquet"):
+        for where, row in read(path, split="train"):
+            yield where.removeprefix(f"{path}, "), row
+    else:
+        yield from ((f"line {number}", row) for number, row in read_lines(path))
 
 
 def _check_manifest(path: Path) -> None:
@@ -94,26 +109,37 @@ def _read(row: Mapping[str, Any], annotator: str) -> tuple[Item | None, Event | 
     who = row.get("annotator", annotator)
     if not isinstance(who, str) or not who:
         raise ValueError(f"annotator must be a name, got {who!r}")
-    if {"chosen", "rejected"} <= row.keys():
-        prompt, chosen, rejected = _pair(row)
-        return _label(prompt, [chosen, rejected], [0, 1], who)
     if {"context", "completions"} <= row.keys():
         completions = row["completions"]
         return _label(row["context"], [c["completion"] for c in completions], [c["rank"] for c in completions], who)
+    found = standard(dict(row))
+    if found is None:
+        return None, None
+    if {"chosen", "rejected"} <= found.keys():
+        prompt, chosen, rejected = _pair(found)
+        return _label(prompt, [chosen, rejected], [0, 1], who)
+    texts = found.get("completions")
+    if "prompt" in found and isinstance(texts, list):
+        return _label(found["prompt"], texts, found.get("ranks") or list(range(len(texts))), who)
     raise ValueError(
-        "a row must have chosen and rejected (and prompt), or context and completions with ranks, or come from a log; "
-        f"this one has {sorted(row)}"
+        "a row must have chosen and rejected (and prompt), or prompt (or context) and completions with ranks, or come "
+        f"from a log; this one has {sorted(row)}"
     )
 
 
 def _pair(row: Mapping[str, Any]) -> tuple[Text, Text, Text]:
     chosen, rejected = row["chosen"], row["rejected"]
-    if "prompt" in row:
-        return row["prompt"], chosen, rejected
+    if row.get("prompt") is not None:
+        prompt, chosen, rejected = compare(dict(row))  # of which one may be text, the others messages with it
+        return _plain(prompt), _plain(chosen), _plain(rejected)
     length = shared_length(chosen, rejected)
     if length and chosen[length - 1] == " ":
         length -= 1  # the space belongs to what follows
     return chosen[:length], chosen[length:], rejected[length:]
+
+
+def _plain(text: Any) -> Text:
+    return text if isinstance(text, str) else [dict(message) for message in text]
 
 
 def _label(prompt: Text, texts: list[Text], ranks: list[int], annotator: str) -> tuple[Item, Event]:

@@ -1,0 +1,159 @@
+"""Rows of well-known preference data sets in their own columns, brought to TRL's: `standard`.
+
+| data set | its columns | becomes |
+|---|---|---|
+| openbmb/UltraFeedback | `instruction`, `completions` of `{response, overall_score, annotations, ...}` | ranking |
+| argilla/ultrafeedback-binarized-preferences | `instruction`, `chosen_response`, `rejected_response` | preference |
+| distilabel's UltraFeedback step | `instruction` (or `input`, `prompt`), `generations`, `ratings` | ranking |
+| Intel/orca_dpo_pairs and Argilla's of it | `system`, `question` or `input`, `chosen`, `rejected` | preference |
+| openai/summarize_from_feedback | `info`, `summaries` of `{text}`, `choice` | preference |
+| NeMo-RL | `context`, `completions` of `{rank, completion}` | ranking |
+
+HuggingFaceH4/ultrafeedback_binarized, argilla/ultrafeedback-binarized-preferences-cleaned and Anthropic/hh-rlhf have
+`chosen` and `rejected` already (`operant.language.data.compare`). Other columns stay as they are.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from operant.language.sources import Row
+
+QUESTIONS = ("instruction", "question", "input")
+"""What data sets call a prompt."""
+ASPECTS = ("instruction_following", "honesty", "truthfulness", "helpfulness")
+"""What UltraFeedback rates a completion for."""
+
+
+def standard(row: Row) -> Row | None:
+    """Return a row with TRL's columns `prompt`, `chosen`, `rejected`, or `prompt`, `completions`, `ranks`.
+
+    Args:
+        row: of any layout; one of an unknown layout is returned as it is.
+
+    Returns:
+        The row; None if it is of a known layout but compares nothing: fewer than two completions have a score.
+    """
+    for layout in (_ultrafeedback, _nemo, _binarized, _rated, _orca, _summaries):
+        found = layout(row)
+        if found is not None:
+            return found or None
+    return row
+
+
+def _ultrafeedback(row: Row) -> Row | None:
+    completions = row.get("completions")
+    if not (isinstance(row.get("instruction"), str) and isinstance(completions, list)) or row.get("prompt") is not None:
+        return None
+    if not all(isinstance(one, Mapping) and "response" in one for one in completions):
+        return None
+    texts = [one["response"] for one in completions]
+    return _ranked(row, row["instruction"], texts, list(map(_score, completions)), drop=("instruction", "completions"))
+
+
+def _score(completion: Mapping[str, Any]) -> float | None:
+    """Return how good a completion of UltraFeedback is: its overall score, else the mean of its ratings."""
+    for name in ("overall_score", "fine-grained_score"):
+        if (found := _number(completion.get(name))) is not None:
+            return found
+    annotations = completion.get("annotations") or {}
+    ratings = [_number((annotations.get(aspect) or {}).get("Rating")) for aspect in ASPECTS]
+    known = [rating for rating in ratings if rating is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _nemo(row: Row) -> Row | None:
+    completions = row.get("completions")
+    if "context" not in row or "prompt" in row or not isinstance(completions, list):
+        return None
+    if not all(isinstance(item, Mapping) and {"rank", "completion"} <= item.keys() for item in completions):
+        return None
+    return {
+        **_without(row, ("context",)),
+        "prompt": row["context"],
+        "completions": [item["completion"] for item in completions],
+        "ranks": [item["rank"] for item in completions],
+    }
+
+
+def _binarized(row: Row) -> Row | None:
+    if not _strings(row, ("instruction", "chosen_response", "rejected_response")) or row.get("chosen") is not None:
+        return None
+    return {
+        **_without(row, ("instruction", "chosen_response", "rejected_response")),
+        "prompt": row["instruction"],
+        "chosen": row["chosen_response"],
+        "rejected": row["rejected_response"],
+    }
+
+
+def _rated(row: Row) -> Row | None:
+    texts, ratings = row.get("generations"), row.get("ratings")
+    if row.get("chosen") is not None or not (isinstance(texts, list) and isinstance(ratings, list)):
+        return None
+    name = next((name for name in (*QUESTIONS, "prompt") if row.get(name) is not None), None)
+    if name is None or len(texts) != len(ratings):
+        return None
+    return _ranked(row, row[name], texts, list(map(_number, ratings)), drop=(name, "generations", "ratings"))
+
+
+def _orca(row: Row) -> Row | None:
+    name = next((name for name in QUESTIONS if isinstance(row.get(name), str)), None)
+    if name is None or row.get("prompt") is not None or not _strings(row, ("chosen", "rejected")):
+        return None
+    if row["chosen"].startswith(row[name]) and row["rejected"].startswith(row[name]):
+        return None  # both sides hold the prompt
+    rest = _without(row, (name, "system", "chosen", "rejected"))
+    if not isinstance(row.get("system"), str):
+        return {**rest, "prompt": row[name], "chosen": row["chosen"], "rejected": row["rejected"]}
+    system = [{"role": "system", "content": row["system"]}] if row["system"] else []
+    sides = {side: [{"role": "assistant", "content": row[side]}] for side in ("chosen", "rejected")}
+    return {**rest, "prompt": [*system, {"role": "user", "content": row[name]}], **sides}
+
+
+def _summaries(row: Row) -> Row | None:
+    info, summaries, choice = row.get("info"), row.get("summaries"), row.get("choice")
+    if not (isinstance(info, Mapping) and isinstance(summaries, list) and choice in (0, 1)) or len(summaries) != 2:
+        return None
+    if not all(isinstance(one, Mapping) and isinstance(one.get("text"), str) for one in summaries):
+        return None
+    where = f"SUBREDDIT: r/{info['subreddit']}\n" if info.get("subreddit") else ""
+    title = f"TITLE: {info['title']}\n" if info.get("title") else ""
+    prompt = f"{where}{title}POST: {info.get('post') or info.get('article') or ''}\nTL;DR:"
+    return {
+        **_without(row, ("info", "summaries", "choice")),
+        "prompt": prompt,
+        "chosen": summaries[choice]["text"],
+        "rejected": summaries[1 - choice]["text"],
+    }
+
+
+def _ranked(row: Row, prompt: Any, texts: Sequence[Any], scores: Sequence[float | None], *, drop: Sequence[str]) -> Row:
+    """Return a ranking by scores, of the completions that have one; empty if they are fewer than two."""
+    found = [(score, text) for score, text in zip(scores, texts, strict=True) if score is not None and text is not None]
+    if len(found) < 2:
+        return {}
+    levels = sorted({score for score, _ in found}, reverse=True)
+    return {
+        **_without(row, drop),
+        "prompt": prompt,
+        "completions": [text for _, text in found],
+        "ranks": [1 + levels.index(score) for score, _ in found],
+    }
+
+
+def _number(value: Any) -> float | None:
+    """Return a score as a number; None for what is none, such as N/A."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _strings(row: Row, names: Sequence[str]) -> bool:
+    return all(isinstance(row.get(name), str) for name in names)
+
+
+def _without(row: Row, names: Sequence[str]) -> Row:
+    return {column: value for column, value in row.items() if column not in names}
