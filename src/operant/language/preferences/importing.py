@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from operant.language.data import compare
+from operant.language.data import Row, compare
 from operant.language.joining import shared_length
 from operant.language.layouts import standard
 from operant.language.preferences.exporting import manifest_path
@@ -45,8 +45,8 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
 
     Args:
         store: where to.
-        path: of the file, of JSON lines, or with the ending .json, .csv or .parquet. If its manifest lies beside it, the
-            two must fit.
+        path: of the file, of JSON lines, or with the ending .json, .csv or .parquet. If its manifest lies beside it,
+            the two must fit.
         annotator: who has labelled rows that have no column `annotator`.
 
     Raises:
@@ -109,18 +109,20 @@ def _read(row: Mapping[str, Any], annotator: str) -> tuple[Item | None, Event | 
     who = row.get("annotator", annotator)
     if not isinstance(who, str) or not who:
         raise ValueError(f"annotator must be a name, got {who!r}")
-    if {"context", "completions"} <= row.keys():
-        completions = row["completions"]
-        return _label(row["context"], [c["completion"] for c in completions], [c["rank"] for c in completions], who)
-    found = standard(dict(row))
-    if found is None:
-        return None, None
-    if {"chosen", "rejected"} <= found.keys():
-        prompt, chosen, rejected = _pair(found)
+    found = dict(row) if {"context", "completions"} <= row.keys() else standard(dict(row))
+    return (None, None) if found is None else _labelled(found, who)
+
+
+def _labelled(row: Row, who: str) -> tuple[Item, Event]:
+    """Return the item and the label of a pair or a ranking."""
+    if {"chosen", "rejected"} <= row.keys():
+        prompt, chosen, rejected = _pair(row)
         return _label(prompt, [chosen, rejected], [0, 1], who)
-    texts = found.get("completions")
-    if "prompt" in found and isinstance(texts, list):
-        return _label(found["prompt"], texts, found.get("ranks") or list(range(len(texts))), who)
+    texts = row.get("completions")
+    if "context" in row and texts is not None:
+        return _label(row["context"], [c["completion"] for c in texts], [c["rank"] for c in texts], who)
+    if "prompt" in row and isinstance(texts, list):
+        return _label(row["prompt"], texts, row.get("ranks") or list(range(len(texts))), who)
     raise ValueError(
         "a row must have chosen and rejected (and prompt), or prompt (or context) and completions with ranks, or come "
         f"from a log; this one has {sorted(row)}"
