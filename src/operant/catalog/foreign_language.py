@@ -70,7 +70,7 @@ _OPTIMIZER: Mapping[str, str] = {
     "max_norm": "max_grad_norm",
     "grad_clip": "max_grad_norm",
     "l2": "weight_decay",
-    "per_device_train_batch_size": "batch (sft, dpo, reward-model), prompts (grpo, rlhf); micro_batch_tokens for memory",
+    "per_device_train_batch_size": "batch (sft, dpo, reward-model), prompts (grpo, rlhf)",
     "train_batch_size": "batch (sft, dpo, reward-model), prompts (grpo, rlhf)",
     "rollout_batch_size": "prompts",
     "generation_batch_size": "prompts times group",

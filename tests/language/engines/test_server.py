@@ -1,4 +1,5 @@
 import json
+import os
 import socket
 import sys
 import time
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from operant.language.engines.connection import Connection, ServerError
+from operant.language.engines.connection import KEY, Connection, ServerError
 from operant.language.engines.server import PYTHON, serving
 
 # What is started in the place of vLLM: the same arguments, and a process of its own beside it.
@@ -77,6 +78,30 @@ def test_a_server_runs_for_as_long_as_the_block(make_program):
         "127.0.0.1",
     ]
     assert facts["environment"]["VLLM_SERVER_DEV_MODE"] == "1"
+
+
+def test_it_has_a_key_of_its_own_on_every_path(make_program, monkeypatch):
+    monkeypatch.delenv(KEY, raising=False)
+    action = "import operant_gate; facts['gate'] = operant_gate.Gate(None)._wanted.decode()"
+    with serving("folder", python=make_program(action)) as address:
+        facts, key = ask(address), os.environ[KEY]
+        assert Connection(address)._headers["Authorization"] == f"Bearer {key}" == facts["gate"]
+    assert len(key) >= 32
+    assert KEY not in os.environ
+    place = facts["arguments"].index("--middleware")
+    assert facts["arguments"][place + 1] == "operant_gate.Gate"
+    assert key not in " ".join(facts["arguments"]), "other users see arguments"
+    with serving("folder", python=make_program(action)) as address:
+        assert os.environ[KEY] != key
+
+
+def test_a_key_that_is_set_is_kept(make_program, monkeypatch):
+    monkeypatch.setenv(KEY, "mine")
+    with serving("folder", python=make_program()) as address:
+        assert ask(address)["environment"][KEY] == "mine"
+    assert os.environ[KEY] == "mine"
+    with pytest.raises(ValueError, match="options hold --api-key"), serving("x", python="p", options=["--api-key=a"]):
+        pass
 
 
 def test_an_error_in_the_block_ends_it_too(make_program):

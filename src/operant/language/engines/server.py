@@ -3,6 +3,8 @@
 import contextlib
 import http.client
 import os
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,13 +13,16 @@ import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from operant.language.engines.connection import ServerError
+from operant.language.engines import gate
+from operant.language.engines.connection import KEY, ServerError
 from operant.language.engines.handover import write
 from operant.language.models import LanguageModel
 
 PYTHON = "VLLM_PYTHON"
 """Environment variable that names the Python in which vLLM is installed."""
 LOOPBACK = "127.0.0.1"
+GATE = "operant_gate"
+"""What the module that asks for a key is called inside the server."""
 LAST_LINES = 20
 """Lines of the server's output that an error shows."""
 _PATIENCE = 10.0
@@ -36,7 +41,10 @@ def serving(
     """Run a vLLM server on this machine until the block ends.
 
     It listens on the loopback address alone, takes new weights, and answers with the log-probabilities of what it
-    really draws from. Its output goes to a file, whose end is shown if it does not start.
+    really draws from. Other users of the machine can reach that address too, so every path of it asks for a key
+    (`operant.language.engines.gate`): that of the environment variable `VLLM_API_KEY`, or a random one that is put
+    there for as long as the block runs, where `VLLMEngine` and the processes started in it find it. Its output goes to
+    a file, whose end is shown if it does not start.
 
     Args:
         model: what is served: a model (it is saved to a temporary folder first), a folder or a hub name.
@@ -50,20 +58,24 @@ def serving(
         Its address, such as `http://127.0.0.1:40123`.
 
     Raises:
-        ValueError: nothing says which Python to use, or something else listens at the port.
+        ValueError: nothing says which Python to use, something else listens at the port, or the options hold a key.
         ServerError: the server ended while it started, or was not ready in time.
     """
     python = python or os.environ.get(PYTHON, "")
     if not python:
         raise ValueError(f"no Python with vLLM is named: set {PYTHON}=/path/to/bin/python, or give python=...")
-    with tempfile.TemporaryDirectory(prefix="operant-vllm-") as folder:
+    if any(option.split("=")[0] in ("--api-key", "--api_key") for option in options):
+        raise ValueError(f"options hold --api-key, which other users can see; set {KEY} in the environment instead")
+    with tempfile.TemporaryDirectory(prefix="operant-vllm-") as folder, _key():
         port, log = _free(port), Path(folder) / "server.log"
         if isinstance(model, LanguageModel):
             options = ["--dtype", str(model.dtype).removeprefix("torch."), *options]
             model, saved = Path(folder) / "model", model
             write(saved, model)
             saved.tokenizer.save_pretrained(model)
-        process = _start([python, *command(str(model), port), *options], log)
+        shutil.copy(gate.__file__, Path(folder) / f"{GATE}.py")
+        arguments = [*command(str(model), port), "--middleware", f"{GATE}.Gate", *options]
+        process = _start([python, *arguments], log, Path(folder))
         try:
             _wait(process, port, log, time.monotonic() + seconds)
             yield f"http://{LOOPBACK}:{port}"
@@ -78,6 +90,19 @@ def command(model: str, port: int) -> list[str]:
         *("--model", model, "--host", LOOPBACK, "--port", str(port)),
         *("--logprobs-mode", "processed_logprobs"),
     ]
+
+
+@contextlib.contextmanager
+def _key() -> Generator[None]:
+    """Put a random key into the environment, if there is none."""
+    if os.environ.get(KEY):
+        yield
+        return
+    os.environ[KEY] = secrets.token_urlsafe(32)
+    try:
+        yield
+    finally:
+        del os.environ[KEY]
 
 
 def environment() -> dict[str, str]:
@@ -98,8 +123,15 @@ def _free(port: int) -> int:
         return probe.getsockname()[1]
 
 
-def _start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a process in a group of its own, so that the processes that it starts can be ended with it."""
+def _start(arguments: list[str], log: Path, modules: Path) -> subprocess.Popen[bytes]:
+    """Start a process in a group of its own, so that the processes that it starts can be ended with it.
+
+    Args:
+        arguments: the program and what it is told.
+        log: file for its output.
+        modules: folder of Python modules that it can import.
+    """
+    paths = os.pathsep.join(filter(None, (str(modules), os.environ.get("PYTHONPATH"))))
     with log.open("wb") as output:
         try:
             return subprocess.Popen(  # noqa: S603 - no shell, and the caller names the program
@@ -108,7 +140,7 @@ def _start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=os.environ | environment(),
+                env=os.environ | environment() | {"PYTHONPATH": paths},
             )
         except OSError as error:
             raise ServerError(f"the server cannot be started with {arguments[0]}: {error}") from error
@@ -128,7 +160,7 @@ def _wait(process: subprocess.Popen[bytes], port: int, log: Path, deadline: floa
 def _ready(port: int) -> bool:
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
     try:
-        connection.request("GET", "/health")
+        connection.request("GET", "/health", headers={"Authorization": f"Bearer {os.environ.get(KEY, '')}"})
         return connection.getresponse().status == http.HTTPStatus.OK
     except (OSError, http.client.HTTPException):
         return False

@@ -1,0 +1,44 @@
+"""A key on every path of a vLLM server: `Gate`, an ASGI middleware.
+
+vLLM asks for its own key under `/v1` and a few other prefixes alone; what exchanges weights, calls the workers or puts
+the server to sleep has none. This file runs inside the server, in a Python where operant need not be installed, so it
+imports the standard library alone.
+"""
+
+import hmac
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+KEY = "VLLM_API_KEY"
+"""Environment variable with the key."""
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Gate:
+    """Passes on the requests that hold `Authorization: Bearer KEY`; others get 401.
+
+    Args:
+        app: the server behind it.
+
+    Raises:
+        KeyError: the environment variable is not set.
+    """
+
+    def __init__(self, app: App):
+        self._app, self._wanted = app, f"Bearer {os.environ[KEY]}".encode()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one connection of the ASGI protocol."""
+        if scope["type"] == "lifespan" or self._allows(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 401, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": f"send the key of {KEY}".encode()})
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _allows(self, scope: Any) -> bool:
+        found = [value for name, value in scope.get("headers", ()) if name.lower() == b"authorization"]
+        return len(found) == 1 and hmac.compare_digest(found[0], self._wanted)
