@@ -29,19 +29,20 @@ def planned(batch, *, group, steps, tokens=1000, seed=0):
 def test_a_plan_has_every_answer_once_and_parts_no_group(prompts, group, count, seed):
     count = min(count, prompts)
     found = planned(batch_of([2] * prompts * group), group=group, steps=count, tokens=7, seed=seed)
-    steps = [[i for part in step for i in part] for step in found]
+    steps = [[i for part in step.parts for i in part] for step in found]
     assert sorted(i for step in steps for i in step) == list(range(prompts * group))
     owners = [{i // group for i in step} for step in steps]
     assert sum(map(len, owners)) == prompts
     assert max(map(len, owners)) - min(map(len, owners)) <= 1
     assert len(steps) == count
-    assert all(len(part) <= 2 for step in found for part in step)  # 2 + 2 + 2 tokens, and not 8
+    assert [step.answers for step in found] == list(map(len, steps))
+    assert all(len(part) <= 2 for step in found for part in step.parts)  # 2 + 2 + 2 tokens, and not 8
 
 
 def test_answers_that_do_not_count_are_in_no_step():
     found = planned(batch_of([2] * 6, [True, False, True, True, False, False]), group=2, steps=3)
-    assert sorted(i for step in found for part in step for i in part) == [0, 2, 3]
-    assert len(found) == 2
+    assert sorted(i for step in found for part in step.parts for i in part) == [0, 2, 3]
+    assert [step.answers for step in found] == [2, 2]  # with the one that does not count
     assert planned(batch_of([2] * 4, [False] * 4), group=2, steps=2) == []
 
 

@@ -255,7 +255,10 @@ def twin_advantages(rewards, config, lengths, max_tokens):
     if config.overlong_buffer:
         buffer = round(config.overlong_buffer * max_tokens)
         rewards = [
-            [r - min(1, max(0, (n - (max_tokens - buffer)) / buffer)) for r, n in zip(row, own, strict=True)]
+            [
+                r - config.overlong_penalty * min(1, max(0, (n - (max_tokens - buffer)) / buffer))
+                for r, n in zip(row, own, strict=True)
+            ]
             for row, own in zip(rewards, lengths, strict=True)
         ]
     found = []
@@ -330,14 +333,14 @@ def test_every_preset_against_a_dense_twin(make_learner, make_model, preset):
     batch = learner.judge(rollout)
     generator = streams.torch_generator(0, "minibatches", 0)
     steps = plan(batch, group=4, steps=2, tokens=24, generator=generator) * 2
-    assert max(map(len, steps)) > 1  # several micro-batches
+    assert max(len(step.parts) for step in steps) > 1  # several micro-batches
     notes = record(learner)
     metrics = learner.improve(batch, began=0)
     lengths = torch.tensor([len(c.ids) for c in rollout.answers.completions]).view(4, 4)
     advantages = twin_advantages(rollout.rewards().tolist(), config, lengths.tolist(), width)
     losses = []
-    for parts, (found, parameters, _) in zip(steps, notes, strict=True):
-        step = [i for part in parts for i in part]
+    for planned, (found, parameters, _) in zip(steps, notes, strict=True):
+        step = [i for part in planned.parts for i in part]
         twin.load_state_dict(parameters)
         new, mask = padded(twin, batch, step, width, config.temperature)
         with torch.no_grad():
@@ -434,8 +437,28 @@ CUT = [
 ]
 
 
-@pytest.mark.parametrize("weights", ["token_mean", "sequence_mean", "constant"])
-def test_filtered_answers_leave_the_denominator_and_stay_in_the_statistics(make_learner, weights):
+# TRL's losses (dapo, grpo, dr_grpo) of `[B, L]` losses of tokens and a mask without the answers that were cut off.
+MASKED_LOSSES = {
+    "token_mean": lambda losses, live, longest: (losses * live).sum() / live.sum(),
+    "sequence_mean": lambda losses, live, longest: ((losses * live).sum(-1) / live.sum(-1).clamp(min=1.0)).mean(),
+    "constant": lambda losses, live, longest: (losses * live).sum() / (losses.size(0) * longest),
+}
+
+
+@pytest.mark.parametrize("weights", list(MASKED_LOSSES))
+def test_masking_has_the_gradient_of_a_padded_twin(make_learner, weights):
+    learner = make_learner(overlong_filter=True, weights=weights, max_tokens=4)
+    rollout = rollout_of(learner, CUT)
+    batch = learner.judge(rollout)
+    new, mask = padded(learner.model, batch, range(8), 4, 1.0)
+    advantages = ops.group_advantages(rollout.rewards()).flatten()
+    losses = -(new - new.detach()).exp() * advantages[:, None]
+    loss = MASKED_LOSSES[weights](losses, (mask & batch.counts[:, None]).float(), 4)
+    close(gradient(learner, batch), flat_grad(learner.model, loss))
+
+
+@pytest.mark.parametrize("weights", list(MASKED_LOSSES))
+def test_filtered_answers_leave_the_denominator_of_tokens_and_stay_in_the_statistics(make_learner, weights):
     learner = make_learner(overlong_filter=True, weights=weights, max_tokens=4)
     rollout = rollout_of(learner, CUT)
     batch = learner.judge(rollout)
@@ -444,8 +467,8 @@ def test_filtered_answers_leave_the_denominator_and_stay_in_the_statistics(make_
     assert [float(a[0]) for a in batch.advantages] == pytest.approx(advantages.tolist())
     live = [i for i in range(8) if batch.counts[i]]
     sizes = {i: len(batch.samples[i].completion) for i in live}
-    each = {"token_mean": lambda i: 1 / sum(sizes.values()), "sequence_mean": lambda i: 1 / 6 / sizes[i]}
-    weigh = each.get(weights, lambda i: 1 / 6 / 4)
+    each = {"token_mean": lambda i: 1 / sum(sizes.values()), "sequence_mean": lambda i: 1 / 8 / sizes[i]}
+    weigh = each.get(weights, lambda i: 1 / 8 / 4)
     rows = {i: dense(learner.model, *batch.samples[i][:2]) for i in live}
     close(
         gradient(learner, batch), -flat_grad(learner.model, sum(weigh(i) * advantages[i] * rows[i].sum() for i in live))
@@ -515,6 +538,29 @@ def test_punishing_lengths_moves_rewards_and_hides_from_the_filter(make_learner,
     caplog.clear()
     assert learner.iterate()["health/empty_batches"] == 1
     assert not caplog.text, "it is said once"
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "penalty"), [(1.0, 0.0, PRESETS["dapo"]["overlong_penalty"]), (1.0, -1.0, 1.0)]
+)
+def test_a_right_answer_at_the_limit_beats_a_short_wrong_one(make_learner, good, bad, penalty):
+    def right(completion_ids, **_):
+        return [good if ids[0] == 5 else bad for ids in completion_ids]
+
+    learner = make_learner(reward=right, overlong_buffer=0.5, overlong_penalty=penalty)
+    answers = [[5] * 6, [3, EOS], [3] * 6, [5, EOS]]  # long and right, short and wrong, long and wrong, short and right
+    batch = learner.judge(rollout_of(learner, [(PROMPTS[0], answers)]))
+    long_right, short_wrong, long_wrong, short_right = (float(a[0]) for a in batch.advantages)
+    assert long_wrong < short_wrong < long_right < short_right
+
+
+@pytest.mark.parametrize("advantage", ["group", "batch"])
+def test_epsilon_is_added_to_the_deviation(make_learner, advantage):
+    learner = make_learner(advantage=advantage, advantage_eps=0.5, reward=first)
+    rollout = rollout_of(learner, [(PROMPTS[0], [[5, EOS], [3, EOS], [3, EOS], [3, EOS]])])
+    batch = learner.judge(rollout)
+    expected = torch.tensor([0.75, -0.25, -0.25, -0.25]) / (0.5 + 0.5)  # the unbiased deviation of (1, 0, 0, 0) is 0.5
+    torch.testing.assert_close(torch.stack([a[0] for a in batch.advantages]), expected)
 
 
 def test_refilled_batches_are_full_of_signal(make_learner):
@@ -635,6 +681,8 @@ def test_metrics_have_the_usual_names(make_learner):
         ({"minibatches": 5, "prompts": 4}, "minibatches"),
         ({"supervision": "process", "advantage": "mean"}, "needs advantage=group"),
         ({"supervision": "process", "overlong_buffer": 0.2}, "overlong_buffer=0"),
+        ({"overlong_penalty": 0.0}, "overlong_penalty"),
+        ({"advantage_eps": -1e-4}, "advantage_eps"),
         ({"kl_coefficient": 0.1, "kl_estimator": "k1", "kl_weighted": False}, "expected gradient of 0"),
         ({"dual_clip": 0.5}, "dual_clip"),
         ({"filter": "maybe"}, "filter"),

@@ -20,14 +20,38 @@ TRAINER = BEHAVIOUR + RATIOS.log()
 )
 def test_weights_by_hand(how, expected):
     # A little room, so that rounding does not decide on which side of a bound a ratio falls.
-    weights = corrections(TRAINER, BEHAVIOUR, how, cap=2.00001, low=0.49999)
+    weights = corrections(TRAINER, BEHAVIOUR, how, torch.tensor([2, 4]), cap=2.00001, low=0.49999)
     torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float32), atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize("how", ["none", "truncate", "mask"])
+@pytest.mark.parametrize(
+    ("how", "cap", "expected"),
+    [
+        # The ratios of the sequences are 0.2 * 0.5 = 0.1, 1 * 1.5 * 2 = 3 and 7.
+        ("sequence-truncate", 2.0, [0.1, 0.1, 2, 2, 2, 2]),
+        ("sequence-truncate", 4.0, [0.1, 0.1, 3, 3, 3, 4]),
+        ("sequence-mask", 2.0, [0.1, 0.1, 0, 0, 0, 0]),
+        ("sequence-mask", 4.0, [0.1, 0.1, 3, 3, 3, 0]),
+        ("sequence-truncate", None, [0.1, 0.1, 3, 3, 3, 3]),  # 3 as in TRL
+        ("truncate", None, [0.2, 0.5, 1, 1.5, 2, 2]),
+    ],
+)
+def test_weights_of_sequences_by_hand(how, cap, expected):
+    weights = corrections(TRAINER, BEHAVIOUR, how, torch.tensor([2, 3, 1]), cap=cap)
+    torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float32), atol=2e-5, rtol=0)
+
+
+def test_a_sequence_at_the_cap_is_kept_and_one_beyond_it_is_masked():
+    ratio = torch.tensor([1.5, 2.0]).log()
+    for room, kept in ((1e-5, 3.0), (-1e-5, 0.0)):
+        weights = corrections(ratio, torch.zeros(2), "sequence-mask", torch.tensor([2]), cap=3.0 + room)
+        torch.testing.assert_close(weights, torch.full((2,), kept))
+
+
+@pytest.mark.parametrize("how", ["none", "truncate", "mask", "sequence-truncate", "sequence-mask"])
 def test_policies_that_agree_need_no_correction_and_no_gradient_passes(how):
     trainer = BEHAVIOUR.clone().requires_grad_()
-    weights = corrections(trainer, BEHAVIOUR, how, cap=2.0)
+    weights = corrections(trainer, BEHAVIOUR, how, torch.tensor([4, 2]), cap=2.0)
     assert weights.tolist() == [1.0] * 6
     assert not weights.requires_grad
 

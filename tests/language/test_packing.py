@@ -222,3 +222,17 @@ def test_weights_are_those_of_the_step_and_0_elsewhere(how, expected):
     samples = [Sample([1, 5], [3] * n) for n in (3, 2, 1, 3, 5)]
     found = step_weights(samples, [[3], [0]], how=how, longest=8)
     torch.testing.assert_close(found, torch.tensor(expected))
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("token_mean", [1 / 6, 0.0, 0.0, 1 / 6, 0.0]),  # only tokens that are trained
+        ("sequence_mean", [1 / 4 / 3, 0.0, 0.0, 1 / 4 / 3, 0.0]),
+        ("constant", [1 / 4 / 8, 0.0, 0.0, 1 / 4 / 8, 0.0]),
+    ],
+)
+def test_answers_that_were_masked_stay_in_the_denominators_of_sequences(how, expected):
+    samples = [Sample([1, 5], [3] * n) for n in (3, 2, 1, 3, 5)]
+    found = step_weights(samples, [[3], [0]], how=how, longest=8, answers=4)
+    torch.testing.assert_close(found, torch.tensor(expected))

@@ -17,6 +17,7 @@ from operant.ops.policy import (
     penalised_surrogate,
     policy_gradient,
     sequence_log_ratio,
+    sequence_weights,
     surrogate,
     truncated_weights,
 )
@@ -261,6 +262,34 @@ def test_mismatch_mask_equals_the_scalar_rule_and_turns_round_with_the_policies(
     assert (wide == 1).all()
     if low > 0:
         assert torch.equal(mismatch_mask(old, new, low=1 / high, high=1 / low), mask)
+
+
+def test_sequence_weights_worked_by_hand():
+    log_probs = torch.tensor([0.5, 0.4, 2.0, 1.5, 4.0], dtype=torch.float64).log().requires_grad_()
+    behaviour, segments = torch.zeros(5, dtype=torch.float64), torch.tensor([0, 0, 2, 2, 3])
+    for mask, over in ((False, 3.5), (True, 0.0)):
+        weights = sequence_weights(log_probs, behaviour, segments, 4, cap=3.5, mask=mask)
+        torch.testing.assert_close(weights, torch.tensor([0.2, 0.2, 3.0, 3.0, over], dtype=torch.float64))
+        assert not weights.requires_grad
+    huge = sequence_weights(torch.tensor([99.0, 99.0]), torch.zeros(2), torch.tensor([0, 1]), 2, cap=3.0, mask=True)
+    assert huge.tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match=r"cap is 0.0, expected a positive number"):
+        sequence_weights(log_probs, behaviour, segments, 4, cap=0.0, mask=True)
+
+
+@FAST
+@given(SEEDS)
+def test_sequence_weights_make_the_gradient_of_whole_answers_unbiased(seed: int):
+    """Σ_y μ(y) w(y) f(y) = Σ_y π(y) f(y) over all answers of two tokens out of three, while no ratio is capped."""
+    generator = torch.Generator().manual_seed(seed)
+    pi, mu = torch.randn(2, 2, 3, generator=generator, dtype=torch.float64).log_softmax(-1)
+    answers = torch.cartesian_prod(torch.arange(3), torch.arange(3))
+    new, old = (rows[torch.arange(2), answers].flatten() for rows in (pi, mu))
+    owner = torch.arange(9).repeat_interleave(2)
+    weights = sequence_weights(new, old, owner, 9, cap=math.inf, mask=True).view(9, 2)[:, 0]
+    values = torch.randn(9, generator=generator, dtype=torch.float64)
+    chance, own = (rows.view(9, 2).sum(1).exp() for rows in (old, new))
+    torch.testing.assert_close((chance * weights * values).sum(), (own * values).sum())
 
 
 def test_clip_fraction_counts_ratios_outside_the_range():

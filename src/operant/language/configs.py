@@ -105,10 +105,11 @@ class SamplingConfig(LanguageConfig):
     engine_rows: int = 256
     """Sequences that the native engine completes at once. More are faster and need more memory."""
     correction: Correction = "truncate"
-    """What is done where the engine's log-probabilities differ from the trainer's: nothing, importance weights, or
-    importance weights and no gradient where the ratio is outside [0.5, cap]."""
-    correction_cap: float = 2.0
-    """Largest such weight."""
+    """What is done where the engine's log-probabilities differ from the trainer's: nothing; importance weights of the
+    tokens, up to the cap (truncate), or 0 where the ratio is outside [0.5, cap] (mask); or one weight for all tokens of
+    an answer, the product of their ratios, up to the cap (sequence-truncate) or 0 above it (sequence-mask, as TRL)."""
+    correction_cap: float | None = None
+    """Largest such weight; None: 2 for tokens, and 3 for sequences as in TRL."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
@@ -117,8 +118,8 @@ class SamplingConfig(LanguageConfig):
             self,
             temperature="(0, inf)",
             engine_rows="[1, inf)",
-            correction=("none", "truncate", "mask"),
-            correction_cap="[1, inf)",
+            correction=("none", "truncate", "mask", "sequence-truncate", "sequence-mask"),
+            correction_cap="[1, inf) or None",
         )
         if self.reward_weights and len(self.reward_weights) != len(self.rewards) + bool(self.reward_model):
             raise ValueError(

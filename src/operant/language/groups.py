@@ -1,6 +1,7 @@
-"""Groups of answers on their way through the optimizer steps of a batch: `Judged`, `plan`, `measured`."""
+"""Groups of answers on their way through the optimizer steps of a batch: `ADVANTAGES`, `Judged`, `plan`, `measured`."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -8,8 +9,20 @@ from torch import Tensor
 
 from operant import ops
 from operant.language.mismatch import mismatch_metrics
-from operant.language.packing import Plan, Sample, micro_batches, take
+from operant.language.packing import Sample, micro_batches, take
 from operant.language.rollouts import Rollout, length_metrics, reward_metrics
+
+logger = logging.getLogger(__name__)
+
+
+ADVANTAGES: Mapping[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "group": lambda rewards, valid, eps: ops.group_advantages(rewards, eps=eps, valid=valid),
+    "batch": lambda rewards, valid, eps: ops.group_advantages(rewards, scale="batch", eps=eps, valid=valid),
+    "mean": lambda rewards, valid, eps: ops.group_advantages(rewards, scale="none", valid=valid),
+    "leave-one-out": lambda rewards, valid, eps: ops.leave_one_out(rewards, valid=valid),
+}
+"""From rewards and validity `[P, G]` and ε to advantages `[P, G]`: the distance to the group's mean in standard
+deviations of the group, or of the batch, or as it is, or the distance to the mean of the others."""
 
 
 class Judged(NamedTuple):
@@ -26,6 +39,18 @@ class Judged(NamedTuple):
     advantages: list[Tensor]
     behaviour: list[Tensor]
     counts: Tensor
+
+
+class Step(NamedTuple):
+    """One optimizer step of a batch.
+
+    Attributes:
+        parts: the micro-batches, each as positions of samples that count.
+        answers: number of answers to the prompts of the step, those that do not count included.
+    """
+
+    parts: list[list[int]]
+    answers: int
 
 
 class Seen(NamedTuple):
@@ -50,7 +75,7 @@ class Seen(NamedTuple):
     kl: Tensor
 
 
-def plan(batch: Judged, *, group: int, steps: int, tokens: int, generator: torch.Generator) -> Plan:
+def plan(batch: Judged, *, group: int, steps: int, tokens: int, generator: torch.Generator) -> list[Step]:
     """Divide a batch into optimizer steps by chance, as equal as they can be; a group is never parted between two.
 
     Args:
@@ -61,17 +86,27 @@ def plan(batch: Judged, *, group: int, steps: int, tokens: int, generator: torch
         generator: where chance comes from, on the CPU.
 
     Returns:
-        The steps; answers that do not count are in none, and steps of nothing else are not there.
+        The steps. Answers that do not count are in no micro-batch, and a step of nothing else is left out.
     """
     prompts = len(batch.samples) // group
     order = torch.randperm(prompts, generator=generator).tolist()
-    found: Plan = []
+    found: list[Step] = []
     for k in range(steps):
         chosen = order[prompts * k // steps : prompts * (k + 1) // steps]
         answers = [i for p in chosen for i in range(p * group, (p + 1) * group) if batch.counts[i]]
         parts = micro_batches(take(batch.samples, answers), tokens=tokens)
-        found.append([[answers[i] for i in part] for part in parts])
-    return [parts for parts in found if parts]
+        found.append(Step([[answers[i] for i in part] for part in parts], len(chosen) * group))
+    return [step for step in found if step.parts]
+
+
+def warn_of_nothing(prompts: int) -> None:
+    """Warn that a batch of so many prompts holds nothing to learn from."""
+    logger.warning(
+        "Nothing to learn from %d prompts: the answers to each are rewarded alike, or were cut off; take easier or "
+        "harder prompts, a larger --group, or a longer --max-completion. This is said once; health/empty_batches "
+        "counts on",
+        prompts,
+    )
 
 
 def group_metrics(rollout: Rollout) -> dict[str, float]:

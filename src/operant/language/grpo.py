@@ -14,7 +14,6 @@ sampling (`refill`) asks for as many new prompts as groups were dropped, at most
 with what there is. RLOO's divergence is a term of the loss, if it is wanted, and not part of the reward.
 """
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.language.configs import SamplingConfig
 from operant.language.engines.protocol import Engine, Sampling
-from operant.language.groups import Judged, Seen, group_metrics, measured, plan
+from operant.language.groups import ADVANTAGES, Judged, Seen, Step, group_metrics, measured, plan, warn_of_nothing
 from operant.language.mismatch import check_start, corrections
 from operant.language.models import LanguageModel, Reference
 from operant.language.packing import Packed, pack, step_weights, take
@@ -38,21 +37,17 @@ from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.state import State
 
-logger = logging.getLogger(__name__)
-
-ADVANTAGES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "group": lambda rewards, valid: ops.group_advantages(rewards, valid=valid),
-    "batch": lambda rewards, valid: ops.group_advantages(rewards, scale="batch", valid=valid),
-    "mean": lambda rewards, valid: ops.group_advantages(rewards, scale="none", valid=valid),
-    "leave-one-out": lambda rewards, valid: ops.leave_one_out(rewards, valid=valid),
-}
-"""From rewards and validity `[P, G]` to advantages `[P, G]`: the distance to the group's mean in standard deviations of
-the group, or of the batch, or as it is, or the distance to the mean of the others."""
-
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {"weights": "sequence_mean", "kl_coefficient": 0.04},
     "dr-grpo": {"advantage": "mean", "weights": "constant"},
-    "dapo": {"clip_high": 0.28, "filter": "refill", "overlong_buffer": 0.2, "group": 16, "minibatches": 16},
+    "dapo": {
+        "clip_high": 0.28,
+        "filter": "refill",
+        "overlong_buffer": 0.2,
+        "overlong_penalty": 0.5,
+        "group": 16,
+        "minibatches": 16,
+    },
     "prorl": {
         "clip_high": 0.4,
         "filter": "refill",
@@ -94,6 +89,9 @@ class GRPOConfig(SamplingConfig):
     """How often a batch is gone through (TRL: num_iterations)."""
     advantage: Literal["group", "batch", "mean", "leave-one-out"] = "group"
     """What an answer is measured against, and in which unit (`ADVANTAGES`)."""
+    advantage_eps: float = 1e-4
+    """Added to the standard deviation that advantages are divided by, in units of the reward (TRL: 1e-4, verl: 1e-6).
+    More damps groups whose rewards hardly differ. Means nothing for mean and leave-one-out."""
     supervision: Literal["outcome", "process"] = "outcome"
     """Whether an answer is rewarded as a whole, or each of its steps (the task or a process reward model says how)."""
     objective: Literal["clip", "sequence", "cispo"] = "clip"
@@ -117,10 +115,13 @@ class GRPOConfig(SamplingConfig):
     statistics: int = 0
     """Extra answers to each prompt that only sharpen mean and standard deviation of the group."""
     overlong_filter: bool = False
-    """Whether answers that were cut off teach nothing: their tokens leave the loss and its denominator, while their
-    rewards stay in the statistics of the group."""
+    """Whether answers that were cut off teach nothing (TRL: mask_truncated_completions). Their tokens leave the loss
+    and the denominator of token_mean, not those of sequence_mean and constant; their rewards stay in the statistics."""
     overlong_buffer: float = 0.0
-    """Last share of the longest length over which an answer is punished softly, up to -1 (DAPO: 0.2); 0: not."""
+    """Last share of the longest length over which an answer loses reward, the more the longer (DAPO: 0.2); 0: not."""
+    overlong_penalty: float = 1.0
+    """Reward that an answer of the longest length loses (verl: penalty_factor). DAPO takes 1 for rewards of 1 and -1;
+    for rewards of 1 and 0 take 0.5, so that a long right answer still beats a short wrong one."""
     kl_coefficient: float = 0.0
     """Weight of the KL divergence to the reference, a nat a token (TRL: beta). Above 0 a copy of the model is kept."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
@@ -140,6 +141,7 @@ class GRPOConfig(SamplingConfig):
             minibatches=f"[1, {self.prompts}]",
             epochs="[1, inf)",
             advantage=tuple(ADVANTAGES),
+            advantage_eps="[0, inf)",
             supervision=("outcome", "process"),
             objective=tuple(OBJECTIVES),
             clip_low="(0, 1]",
@@ -151,6 +153,7 @@ class GRPOConfig(SamplingConfig):
             max_rounds="[1, inf)",
             statistics="[0, inf)",
             overlong_buffer="[0, 1]",
+            overlong_penalty="(0, inf)",
             kl_coefficient="[0, inf)",
             kl_estimator=("k1", "k2", "k3"),
             reset_every="[0, inf)",
@@ -248,12 +251,7 @@ class GRPO:
         improved = self.improve(self.judge(rollout), began=began) if len(rollout) else {}
         if not improved and not self._warned:
             self._warned = True
-            logger.warning(
-                "Nothing to learn from %d prompts: the answers to each are rewarded alike, or were cut off; take "
-                "easier or harder prompts, a larger --group, or a longer --max-completion. This is said once; "
-                "health/empty_batches counts on",
-                self.consumed - began,
-            )
+            warn_of_nothing(self.consumed - began)
         self.iterations += 1
         if self.config.reset_every and self.iterations % self.config.reset_every == 0:
             self.reset()
@@ -294,15 +292,16 @@ class GRPO:
         lengths = torch.tensor([len(c.ids) for c in answers.completions])
         if config.supervision == "process":
             longest = int(lengths.max())
-            per_token = ops.process_advantages(*rollout.step_rewards(), length=longest).view(-1, longest)
-            advantages = [row[:n] for row, n in zip(per_token, lengths.tolist(), strict=True)]
+            per_token = ops.process_advantages(*rollout.step_rewards(), length=longest, eps=config.advantage_eps)
+            rows = per_token.view(-1, longest)
+            advantages = [row[:n] for row, n in zip(rows, lengths.tolist(), strict=True)]
         else:
             rewards = rollout.rewards()
             if buffer := round(config.overlong_buffer * self.max_tokens):
                 penalties = ops.overlong_penalty(lengths, max_length=self.max_tokens, buffer=buffer)
-                rewards = rewards + penalties.view(-1, size)
-            per_answer = ADVANTAGES[config.advantage](rewards.nan_to_num(), rollout.valid()).flatten()
-            advantages = [a.expand(n) for a, n in zip(per_answer, lengths.tolist(), strict=True)]
+                rewards = rewards + config.overlong_penalty * penalties.view(-1, size)
+            scaled = ADVANTAGES[config.advantage](rewards.nan_to_num(), rollout.valid(), config.advantage_eps)
+            advantages = [a.expand(n) for a, n in zip(scaled.flatten(), lengths.tolist(), strict=True)]
         counts = torch.tensor([not (config.overlong_filter and c.truncated) for c in answers.completions])
         own = [i for i in range(len(lengths)) if i % size < config.group]
         samples, behaviour = answers.samples(), [torch.tensor(c.log_probs) for c in answers.completions]
@@ -321,12 +320,12 @@ class GRPO:
         steps = plan(batch, group=config.group, steps=count, tokens=config.micro_batch_tokens, generator=chance)
         # The first step begins at the policy that sampled, which only `check_start` wants measured beforehand.
         known = config.epochs == 1 and self.stepper.steps > 0
-        old = [None if known and not index else self._log_probs(batch, parts) for index, parts in enumerate(steps)]
+        old = [None if known and not index else self._log_probs(batch, s.parts) for index, s in enumerate(steps)]
         rounds = [*zip(steps, old, strict=True)] * config.epochs
         asked = self.consumed - began
         found = [
-            self._step(batch, parts, before, (began + asked * (index + 0.5) / len(rounds)) / self.budget)
-            for index, (parts, before) in enumerate(rounds)
+            self._step(batch, step, before, (began + asked * (index + 0.5) / len(rounds)) / self.budget)
+            for index, (step, before) in enumerate(rounds)
         ]
         metrics = measured(found, clip_low=config.clip_low, clip_high=config.clip_high)
         return {name: value for name, value in metrics.items() if self.reference or name not in ("kl", "losses/kl")}
@@ -341,21 +340,22 @@ class GRPO:
         return packed, *self.model.log_probs(packed, temperature=self.config.temperature)
 
     def _step(
-        self, batch: Judged, parts: Sequence[Sequence[int]], old: Sequence[Tensor] | None, progress: float
+        self, batch: Judged, step: Step, old: Sequence[Tensor] | None, progress: float
     ) -> tuple[dict[str, Any], list[Seen]]:
         """Take one optimizer step, micro-batch by micro-batch, with one denominator for all of them."""
         config, device = self.config, self.model.device
         factor = math.sqrt(config.group) if config.scale == "1/sqrt(G)" else 1.0
-        weight = step_weights(batch.samples, parts, how=config.weights, longest=self.max_tokens, device=device)
+        size = {"longest": self.max_tokens, "answers": step.answers}
+        weight = step_weights(batch.samples, step.parts, how=config.weights, device=device, **size)
         total = penalty = torch.zeros((), device=device)
         seen: list[Seen] = []
-        for index, part in enumerate(parts):
+        for index, part in enumerate(step.parts):
             packed, new, entropy = self._forward(batch, part)
             before = new.detach() if old is None else old[index]
             advantages, behaviour = (torch.cat(take(r, part)).to(device) for r in (batch.advantages, batch.behaviour))
             if not self.stepper.steps:
                 check_start(new, before, behaviour, dtype=self.model.dtype)
-            trust = corrections(before, behaviour, config.correction, cap=config.correction_cap)
+            trust = corrections(before, behaviour, config.correction, packed.lengths, cap=config.correction_cap)
             losses, ratios = OBJECTIVES[config.objective](new, before, advantages, packed, config)
             kl = self._divergence(packed, new, before)
             spread = weight[part][packed.owner]

@@ -12,25 +12,37 @@ from torch import Tensor
 
 from operant import ops
 
-Correction = Literal["none", "truncate", "mask"]
-"""What is done about the gap: nothing, truncated importance weights, or no gradient where the ratio is far from 1."""
+Correction = Literal["none", "truncate", "mask", "sequence-truncate", "sequence-mask"]
+"""What is done about the gap: nothing, truncated importance weights of tokens, or no gradient where the ratio is far
+from 1; or the same by the ratios of whole sequences."""
+
+TOKEN_CAP, SEQUENCE_CAP = 2.0, 3.0
+"""Largest weights of tokens and of sequences, unless others are asked for; 3 is TRL's."""
 
 STARTING_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
 """Most that sampled log-probabilities may be off on average before the first step, in nats."""
 
 
-def corrections(log_probs: Tensor, behaviour: Tensor, how: Correction, *, cap: float, low: float = 0.5) -> Tensor:
+def corrections(
+    log_probs: Tensor, behaviour: Tensor, how: Correction, lengths: Tensor, *, cap: float | None, low: float = 0.5
+) -> Tensor:
     """Return the weights `[m]` of the policy loss of each token.
 
     Args:
         log_probs: `[m]` by the trainer, under the policy that sampled.
         behaviour: `[m]` by the engine.
         how: what is done.
-        cap: largest weight.
+        lengths: `[B]` tokens of each sequence; sequences are here whole, one behind the other.
+        cap: largest weight; None: `TOKEN_CAP` or `SEQUENCE_CAP`.
         low: smallest ratio that `mask` keeps.
     """
     if how == "none":
         return torch.ones_like(log_probs)
+    if how in ("sequence-truncate", "sequence-mask"):
+        owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+        cap, mask = SEQUENCE_CAP if cap is None else cap, how == "sequence-mask"
+        return ops.sequence_weights(log_probs, behaviour, owner, len(lengths), cap=cap, mask=mask)
+    cap = TOKEN_CAP if cap is None else cap
     weights = ops.truncated_weights(log_probs, behaviour, cap=cap)
     return weights if how == "truncate" else weights * ops.mismatch_mask(log_probs, behaviour, low=low, high=cap)
 

@@ -196,21 +196,29 @@ def step_weights(
     *,
     how: Aggregation,
     longest: int,
+    answers: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Tensor:
     """Return the weight `[N]` of each token of each sample in an optimizer step (`operant.ops.token_weights`).
 
+    What the denominator counts, with |o| the tokens of a sample: token_mean, `1 / Σ |o|`, the tokens of the samples in
+    `parts`; sequence_mean, `1 / (answers |o|)`, and constant, `1 / (answers longest)`, the answers of the whole step.
+    So answers that a filter has masked leave the first denominator and stay in the other two, as in TRL's losses dapo,
+    grpo and dr_grpo: masking an answer changes the weight of no other one, unless tokens are averaged.
+
     Args:
         samples: all N of the batch, whose whole completions are trained.
-        parts: the micro-batches of the step; samples in none of them weigh 0, and are in no denominator.
+        parts: the micro-batches of the step; samples in none of them weigh 0.
         how: token_mean, sequence_mean or constant.
         longest: tokens that constant divides by.
+        answers: of the step, masked ones included; None: the samples in `parts`.
         device: where the weights go.
     """
     lengths = torch.zeros(len(samples), dtype=torch.int64)
     for part in parts:
         lengths[list(part)] = torch.tensor([len(samples[i].completion) for i in part])
-    return ops.token_weights(lengths, how=how, constant=longest if how == "constant" else None).to(device)
+    total = None if how == "token_mean" else answers
+    return ops.token_weights(lengths, how=how, total=total, constant=longest if how == "constant" else None).to(device)
 
 
 def take(things: Sequence[Thing], positions: Iterable[int]) -> list[Thing]:

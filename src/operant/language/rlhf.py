@@ -265,10 +265,11 @@ class RLHF:
             "value/explained_variance": ops.explained_variance(torch.cat(values), torch.cat(targets)),
         }
         behaviour = [torch.tensor(c.log_probs, device=device) for c in completions]
-        trust = corrections(torch.cat(old), torch.cat(behaviour), config.correction, cap=config.correction_cap)
+        lengths = torch.tensor([len(row) for row in old], device=device)
+        trust = corrections(torch.cat(old), torch.cat(behaviour), config.correction, lengths, cap=config.correction_cap)
         metrics |= mismatch_metrics(torch.cat(old), torch.cat(behaviour), trust)
         advantages = whitened(advantages) if config.whiten_advantages else advantages
-        advantages = [w * a for w, a in zip(trust.split([len(a) for a in advantages]), advantages, strict=True)]
+        advantages = [w * a for w, a in zip(trust.split(lengths.tolist()), advantages, strict=True)]
         self._adapt_price(metrics["objective/kl"], len(samples))
         return Judged(samples, planned, behaviour, old, values, advantages, targets), metrics
 

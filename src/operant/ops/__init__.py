@@ -55,6 +55,7 @@ from operant.ops.policy import (
     penalised_surrogate,
     policy_gradient,
     sequence_log_ratio,
+    sequence_weights,
     surrogate,
     truncated_weights,
 )
@@ -153,6 +154,7 @@ __all__ = [
     "q_target",
     "segment_sum",
     "sequence_log_ratio",
+    "sequence_weights",
     "soft_q",
     "soft_value",
     "standardise",

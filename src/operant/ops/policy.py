@@ -251,6 +251,45 @@ def mismatch_mask(
     return ((rho >= low) & (rho <= high)).to(log_probs.dtype)
 
 
+def sequence_weights(
+    log_probs: Float[Tensor, " m"],
+    behaviour_log_probs: Float[Tensor, " m"],
+    segments: Int[Tensor, " m"],
+    count: int,
+    *,
+    cap: float,
+    mask: bool,
+) -> Float[Tensor, " m"]:
+    r"""Importance weights of whole sequences, the same for all tokens of one: `w(Π_t π_t / μ_t)`, detached.
+
+    Truncated, `w(ρ) = min(ρ, cap)`; masked, `w(ρ) = ρ` up to the cap and 0 above it, so that a sequence that the engine
+    held for far less likely teaches nothing. TRL's `sequence_truncate` and `sequence_mask`. The product is the ratio
+    that makes the gradient of a whole answer unbiased, where ratios of single tokens are only a first order; its spread
+    grows with the length, so that long answers are masked often where the engines differ much. Weighed tokens stay in
+    the denominator of the loss.
+
+    Args:
+        log_probs: `[m]` log-probabilities of the tokens under the policy to correct to.
+        behaviour_log_probs: `[m]` those under the policy that drew them.
+        segments: `[m]` the sequence of each token, in 0 to `count - 1`; a sequence must be here whole.
+        count: number of sequences.
+        cap: largest weight, positive.
+        mask: whether a ratio above the cap gives weight 0, instead of the cap.
+
+    Returns:
+        `[m]` weights in [0, cap].
+
+    Raises:
+        ValueError: if shapes differ, `count` is negative or `cap` is not positive.
+    """
+    _check_shapes(log_probs, behaviour_log_probs=behaviour_log_probs, segments=segments)
+    if not cap > 0.0:
+        raise ValueError(f"cap is {cap}, expected a positive number")
+    rho = segment_sum(log_probs.detach() - behaviour_log_probs.detach(), segments, count).exp()
+    weights = torch.where(rho > cap, 0.0, rho) if mask else rho.clamp(max=cap)
+    return weights.to(log_probs.dtype)[segments]
+
+
 def clip_fraction(
     log_probs: Float[Tensor, "*S n"],
     old_log_probs: Float[Tensor, "*S n"],

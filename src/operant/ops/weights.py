@@ -7,6 +7,10 @@ The three aggregations differ in the weight of one token of sequence b, with `|o
   arXiv 2402.03300, equation 3).
 * constant, `1 / (B constant)`: every token alike, whatever the lengths (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783).
 
+What counts in a denominator where a sequence is dropped whole (a filter of answers that were cut off): its tokens never
+count under token_mean. Under sequence_mean and constant B is `total`, where it is given: with the dropped sequences
+among it, as TRL's losses grpo and dr_grpo have it, the others weigh what they would weigh without the filter.
+
 A loss is `(weights * per_element).sum()`. When one update is split over micro-batches or ranks, `total` is the
 count over all of them, and the *sum* of the parts is the loss of the whole; where a framework averages gradients over
 ranks, multiply by their number.
