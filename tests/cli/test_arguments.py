@@ -192,10 +192,13 @@ def test_no_parameter_of_an_algorithm_is_called_like_an_option(algorithm):
 ENVIRONMENTS_ONLY = (
     "--env-backend",
     "--vectorization",
+    "--num-workers",
+    "--lost-workers",
     "--worker-seconds",
     "--clip-rewards",
     "--episodic-life",
     "--evaluate-episodes",
+    "--evaluate-max-steps",
 )
 
 

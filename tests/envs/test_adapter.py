@@ -176,7 +176,7 @@ def test_resume_is_exact_in_the_middle_of_episodes(vector, steps):
     for key in ("episode", "age", "actions", "obs"):
         assert torch.equal(again[key], state[key])
     for action in actions[steps:]:
-        for ours, theirs in zip(env.step(action), other.step(action), strict=True):
+        for ours, theirs in zip(env.step(action)[:7], other.step(action)[:7], strict=True):
             assert torch.equal(ours, theirs)
     assert steps < 60 or len(set(state["age"].tolist())) > 1
     env.close()

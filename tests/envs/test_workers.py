@@ -1,10 +1,8 @@
 import multiprocessing
 import os
-import re
 import signal
 import threading
 import time
-from functools import partial
 
 import gymnasium
 import numpy as np
@@ -14,8 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RescaleAction
 
-from operant.envs import EnvError, GymnasiumEnv, make
-from operant.envs.workers import IsolatedVectorEnv
+from operant.envs import EnvError, GymnasiumEnv
 
 
 class Still(gymnasium.Env):
@@ -46,58 +43,7 @@ class Locked(Still):
         raise ValueError(threading.Lock())
 
 
-class Begun(Still):
-    """Something happens when it is made in some processes."""
-
-    def __init__(self, happening, where=""):
-        if re.search(where, multiprocessing.current_process().name):
-            happening(self)
-
-
-class TwoWordsError(Exception):
-    """Cannot be made again from what it says."""
-
-    def __init__(self, one, two):
-        super().__init__(f"{one} {two}")
-
-
-def sleep(_):
-    time.sleep(600)
-
-
-def die(_):
-    os._exit(7)
-
-
-def die_slowly(env):
-    """Close every pipe, and end when whoever listened has long heard of it."""
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    time.sleep(0.5)
-    os._exit(7)
-
-
-def divide(_):
-    raise ZeroDivisionError("one by nought")
-
-
-def complain(_):
-    raise TwoWordsError("no", "power")
-
-
-def whisper(_):
-    class LocalError(Exception):
-        """Cannot be found by its name."""
-
-    raise LocalError("no light")
-
-
-def widen(env):
-    env.action_space = spaces.Box(-3, 3, (1,), np.float32)
-
-
 ACTIONS = torch.zeros(3, 1)
-WORKERS = "^Worker"
-"""In which processes an environment fails: those of all rows, but not the one that is made to learn the spaces."""
 
 
 def workers(kind=Still, **kwargs):
@@ -141,77 +87,6 @@ def test_a_worker_that_hangs_is_named_when_the_deadline_is_over(call, wrapped):
     with pytest.raises(RuntimeError, match=r"rows 0, 2 have not answered for 0.5 seconds.*operant resume"):
         env.step(ACTIONS) if call == "step" else env.reset()
     assert_closed(vector, env)
-
-
-def isolated(happening, where="", deadline=30.0):
-    return IsolatedVectorEnv(partial(Begun, happening, where), 3, task="Begun", deadline=deadline)
-
-
-def assert_fails(error, message, *arguments, **options):
-    """Check that the environments cannot be made, and that no process is left."""
-    before = set(multiprocessing.active_children())
-    with pytest.raises(error, match=message) as caught:
-        isolated(*arguments, **options)
-    assert set(multiprocessing.active_children()) == before
-    return caught.value
-
-
-@pytest.mark.parametrize(("where", "rows"), [("", "0, 1, 2"), (WORKERS, "0, 1, 2"), ("-1$", "1")])
-def test_an_environment_whose_making_hangs_is_named_when_the_deadline_is_over(where, rows):
-    start = time.monotonic()
-    message = rf"Begun: the worker processes of rows {rows} have not made their environments within 1 seconds"
-    assert_fails(RuntimeError, message, sleep, where, deadline=1.0)
-    assert time.monotonic() - start < 4.0
-
-
-@pytest.mark.parametrize(("where", "first"), [("", "0"), (WORKERS, "0"), ("-2$", "2")])
-def test_an_environment_whose_making_kills_its_process_is_named(where, first):
-    for happening in (die, die_slowly):
-        assert_fails(
-            RuntimeError, rf"Begun lost the worker processes of rows {first} \(exit code 7\)", happening, where
-        )
-
-
-@pytest.mark.filterwarnings("ignore:.*ERROR")
-@pytest.mark.parametrize("where", ["", WORKERS, "-1$"])
-def test_a_mistake_in_making_an_environment_is_shown_as_it_is(where):
-    assert_fails(ZeroDivisionError, "^one by nought", divide, where)
-
-
-def test_a_mistake_in_making_an_environment_shows_where_it_was_made():
-    error = assert_fails(ZeroDivisionError, "one by nought", divide)
-    assert "in divide" in "".join(error.__notes__)
-
-
-@pytest.mark.filterwarnings("ignore:.*ERROR")
-@pytest.mark.parametrize("where", ["", "-1$"])
-@pytest.mark.parametrize(("happening", "text"), [(complain, "TwoWordsError: no power"), (whisper, "LocalError: no li")])
-def test_a_mistake_that_cannot_be_sent_is_told_by_its_text(happening, text, where):
-    assert_fails(RuntimeError, text, happening, where)
-
-
-@pytest.mark.filterwarnings("ignore:.*ERROR")
-def test_rows_with_other_spaces_are_refused():
-    assert_fails(RuntimeError, r"same spaces, but row 1 has .*Box\(-3.0, 3.0.*and others .*Box\(-2.0", widen, "-1$")
-
-
-def test_making_by_name_has_the_deadline():
-    gymnasium.register("OperantTestBegun-v0", Begun, kwargs={"happening": sleep})
-    try:
-        with pytest.raises(RuntimeError, match=r"OperantTestBegun-v0: the worker processes of rows 0, 1 have not"):
-            make("OperantTestBegun-v0", 2, [0], vectorization="async", deadline=0.5)
-    finally:
-        gymnasium.registry.pop("OperantTestBegun-v0")
-
-
-def test_isolated_environments_are_those_that_share_a_process():
-    async_, sync = (make("Acrobot-v1", 2, [3], backend="gymnasium", vectorization=kind) for kind in ("async", "sync"))
-    assert torch.equal(async_.reset(), sync.reset())
-    for _ in range(20):
-        here, there = (env.step(torch.tensor([0, 2])) for env in (async_, sync))
-        assert torch.equal(here.obs, there.obs)
-    async_.close()
-    sync.close()
 
 
 @pytest.mark.parametrize("pending", [False, True])
@@ -261,5 +136,3 @@ def test_a_deadline_is_positive(deadline):
     with pytest.raises(ValueError, match="deadline must be a positive number"):
         GymnasiumEnv(vector, [1], deadline=deadline)
     vector.close()
-    with pytest.raises(ValueError, match="deadline must be a positive number"):
-        isolated(sleep, deadline=deadline)

@@ -4,7 +4,7 @@ import json
 import pytest
 import torch
 
-from operant.envs import EndlessError
+from operant.envs import EndlessError, WorkerError
 from operant.runtime.evaluation import Evaluation, StoppedError, evaluate_policy
 from runtime.tiny import Corridor
 
@@ -111,3 +111,68 @@ def test_a_record_is_json_and_complete():
 def test_scores_must_be_a_table(bad):
     with pytest.raises(ValueError, match="seeds, episodes"):
         Evaluation.of(bad)
+
+
+class Telling(Corridor):
+    """Says at the end of an episode whether it was an even one of its row, and in odd rows how long it was."""
+
+    def reset(self, seeds=None):
+        self.ended = torch.zeros(self.rows, dtype=torch.int64)
+        return super().reset(seeds)
+
+    def step(self, actions):
+        step = super().step(actions)
+        over = (step.terminated | step.truncated) & step.valid
+        if not over.any():
+            return step
+        success = (self.ended % 2 == 0).double().where(over, torch.nan)
+        length = step.score.double().where(over & (torch.arange(self.rows) % 2 == 1), torch.nan)
+        self.ended += over
+        return step._replace(infos={"is_success": success, "length": length})
+
+
+def test_what_environments_say_of_their_episodes_is_averaged_over_those_that_count():
+    result = evaluate_policy(Constant(), Telling([3, 5, 8, 2]), seeds=2, episodes=6)
+    assert result.success_rate == pytest.approx((2 / 3, 2 / 3))
+    assert set(result.infos) == {"length"}
+    assert json.loads(json.dumps(result.record()))["success_rate"] == pytest.approx([2 / 3, 2 / 3])
+    silent = evaluate_policy(Constant(), Corridor([3]), seeds=1, episodes=1)
+    assert (silent.success_rate, silent.infos) == ((), {})
+
+
+class Losing(Corridor):
+    """Loses its row in the third step of its first lives."""
+
+    lives = 0
+
+    def reset(self, seeds=None):
+        self.clock, self.lives = 0, self.lives - 1
+        return super().reset(seeds)
+
+    def step(self, actions):
+        self.clock += 1
+        step = super().step(actions)
+        lost = torch.full((self.rows,), self.clock == 3 and self.lives >= 0)
+        return step._replace(truncated=step.truncated | lost, valid=step.valid & ~lost)
+
+
+def test_an_evaluation_in_which_a_worker_is_lost_is_made_again():
+    env = Losing([4, 6], next_step=True)
+    env.lives = 2
+    assert evaluate_policy(Constant(), env, seeds=1, episodes=4).episode_scores == ((4.0, 4.0, 6.0, 6.0),)
+    env.lives = 9
+    with pytest.raises(WorkerError, match="in each of 3 attempts"):
+        evaluate_policy(Constant(), env, seeds=1, episodes=4)
+
+
+def test_episodes_that_were_cut_count_and_are_warned_of(caplog):
+    result = evaluate_policy(Constant(), Corridor([2, 50]), seeds=1, episodes=4, max_steps=50, cut=True)
+    assert result.episode_scores == ((2.0, 2.0, 50.0, 50.0),)
+    assert "2 of 4 episodes of seed 0 (counted from 0) in Corridor did not end: they were cut after 50" in caplog.text
+
+
+def test_a_long_episode_is_said_to_be_one_while_it_goes_on(caplog):
+    evaluate_policy(Constant(), Corridor([2, 12_000]), seeds=1, episodes=2)
+    assert [record.message for record in caplog.records] == [
+        "an episode of an evaluation in Corridor (row 1) goes on after 10240 steps; so evaluations take long"
+    ]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from operant.envs.base import Step
-from operant.runtime.rollouts import Collector, by_seed
+from operant.runtime.rollouts import Collector, all_episodes, by_seed
 from operant.state import clone
 
 FEATURES = 3
@@ -348,3 +348,57 @@ def test_by_seed_gathers_all_samples_of_each_seed():
     assert flat.shape == (3, 8, 5)
     for t, s, n in torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(4)).tolist():
         assert torch.equal(flat[s, 4 * t + n], tensor[t, s, n])
+
+
+class Told(Scripted):
+    """Says the return of every episode of its even rows that ends, and loses those that the script says."""
+
+    lost: Tensor | None = None
+
+    def step(self, actions):
+        step = super().step(actions)
+        if self.lost is not None:
+            lost = self.lost[self.time - 1]
+            self.episode, self.step_ = self.episode + lost, self.step_.masked_fill(lost, 0)
+            step = step._replace(
+                truncated=step.truncated | lost, valid=step.valid & ~lost, obs=self._obs(), reward=step.reward * ~lost
+            )
+        ended = (step.terminated | step.truncated) & step.valid & (self.row % 2 == 0)
+        return step._replace(infos={"reward": step.reward.double().where(ended, torch.nan)}) if ended.any() else step
+
+
+def act_row(obs, t):
+    return (), torch.arange(obs.shape[0] * obs.shape[1]).view(obs.shape[:2])
+
+
+def test_what_environments_say_of_their_episodes_becomes_metrics():
+    terminated = torch.zeros(6, 4, dtype=torch.bool)
+    terminated[2, 0] = terminated[5, 0] = terminated[3, 3] = True
+    collector = Collector(Told(terminated, torch.zeros_like(terminated)), seeds=2)
+    first, second, third = (collector.collect(2, act_row).metrics for _ in range(3))
+    assert "rollout/info/reward" not in first
+    told = second["rollout/info/reward"]
+    assert told[0] == reward_of(torch.tensor(0), torch.tensor(0), torch.tensor(3))
+    assert told[1].isnan()
+    together = all_episodes([first, second, third])["rollout/info/reward"]
+    assert together[0] == (told[0] + third["rollout/info/reward"][0]) / 2
+    assert together[1].isnan()
+
+
+def test_lost_episodes_are_cut_where_they_were_seen_last_and_count_nowhere():
+    terminated = torch.zeros(8, 2, dtype=torch.bool)
+    terminated[6, :] = True
+    env = Told(terminated, torch.zeros_like(terminated))
+    env.always_valid = False
+    env.lost = torch.zeros_like(terminated)
+    env.lost[3, 1] = True
+    collector = Collector(env, seeds=1)
+    first, second = (collector.collect(4, act_row) for _ in range(2))
+    assert first.truncated[:, 0, 1].tolist() == [False, False, True, True]
+    assert not first.truncated[:, 0, 0].any()
+    assert first.valid[:, 0, 1].tolist() == [True, True, True, False]
+    assert first.metrics["health/lost_episodes"].tolist() == [1]
+    assert first.metrics["rollout/episodes"].tolist() == [0]
+    assert "health/lost_episodes" not in second.metrics
+    assert second.metrics["rollout/episodes"].tolist() == [2]
+    assert second.metrics["rollout/episode_length"].tolist() == [(7 + 3) / 2]

@@ -184,3 +184,15 @@ def test_a_policy_that_stays_where_it_is_is_warned_of_once_a_seed(caplog):
     watch.check({"health/refused_steps": np.ones((3, 2))})
     texts = [record.getMessage() for record in caplog.records]
     assert [text.split(" (")[0] for text in texts] == ["3 steps in a row of seed 1", "3 steps in a row of seed 0"]
+
+
+def test_what_environments_say_is_averaged_over_the_episodes_that_it_was_said_of():
+    nothing = {"rollout/episodes": torch.tensor([2, 5]), "rollout/episode_return": torch.zeros(2)}
+    said = nothing | {"rollout/success_rate": torch.tensor([1.0, NAN]), "rollout/info/x": torch.tensor([4.0, 1.0])}
+    more = {**said, "rollout/episodes": torch.tensor([6, 1]), "rollout/info/x": torch.tensor([0.0, 7.0])}
+    taken = reports(nothing, said, nothing, more, nothing)
+    assert taken["rollout/info/x"].shape == (5, 2)
+    summary = summarise(taken)
+    assert summary["rollout/info/x"].tolist() == [1.0, 2.0]
+    assert summary["rollout/success_rate"][0] == 1.0
+    assert np.isnan(summary["rollout/success_rate"][1])

@@ -96,11 +96,14 @@ class LanguageTrainOptions(TrainOptions):
 
     env_backend: Annotated[Literal["auto", "tensor", "gymnasium"], *_NOT_A_FLAG] = "auto"
     vectorization: Annotated[Literal["sync", "async"], *_NOT_A_FLAG] = "sync"
+    num_workers: Annotated[int, *_NOT_A_FLAG] = 0
+    lost_workers: Annotated[Literal["end", "restart"], *_NOT_A_FLAG] = "end"
     worker_seconds: Annotated[float, *_NOT_A_FLAG] = 120.0
     clip_rewards: Annotated[bool, *_NOT_A_FLAG] = True
     episodic_life: Annotated[bool, *_NOT_A_FLAG] = False
     init: Annotated[Path | None, *_NOT_A_FLAG] = None
     evaluate_episodes: Annotated[int, *_NOT_A_FLAG] = 20
+    evaluate_max_steps: Annotated[int, *_NOT_A_FLAG] = 0
 
     count: Annotated[int, tyro.conf.arg(name="seeds")] = 1
     """How many seeds are trained, in turns. One seed is no result: report 3 or more."""

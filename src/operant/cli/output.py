@@ -69,13 +69,16 @@ def seed_table(
         counted: what was scored.
         skipped: updates of each seed that were not made, as their numbers were not finite; shown where there are some.
     """
-    rows = [["seed", "score", "worst", "best", counted] + ([] if threshold is None else ["solved"])]
-    rows[0] += ["skipped updates"] if any(skipped) else []
-    lost = [[f"{count:.0f}"] for count in skipped] if any(skipped) else [[]] * len(seeds)
-    for seed, score, episodes, last in zip(seeds, evaluation.scores, evaluation.episode_scores, lost, strict=True):
+    rows = [["seed", "score", "worst", "best", counted]]
+    for seed, score, episodes in zip(seeds, evaluation.scores, evaluation.episode_scores, strict=True):
         worst, best = (math.nan,) * 2 if math.isnan(sum(episodes)) else (min(episodes), max(episodes))
-        row = [str(seed), number(score), number(worst), number(best), str(len(episodes))]
-        rows.append(row + ([] if threshold is None else ["yes" if score >= threshold else "no"]) + last)
+        rows.append([str(seed), number(score), number(worst), number(best), str(len(episodes))])
+    if evaluation.success_rate:
+        _append(rows, "success", [f"{share:.1%}" for share in evaluation.success_rate])
+    if threshold is not None:
+        _append(rows, "solved", ["yes" if score >= threshold else "no" for score in evaluation.scores])
+    if any(skipped):
+        _append(rows, "skipped updates", [f"{count:.0f}" for count in skipped])
     return f"{table(rows, '>' * len(rows[0]))}\n\n{summary(evaluation)}"
 
 
@@ -88,6 +91,12 @@ def faulty(seeds: Sequence[int], evaluation: "Evaluation") -> bool:
             "that are not finite"
         )
     return bool(wrong)
+
+
+def _append(rows: list[list[str]], heading: str, cells: Sequence[str]) -> None:
+    """Add a column to a table."""
+    for row, cell in zip(rows, [heading, *cells], strict=True):
+        row.append(cell)
 
 
 def summary(evaluation: "Evaluation") -> str:
@@ -108,6 +117,8 @@ def score_fields(evaluation: "Evaluation") -> dict[str, Any]:
         "mean": evaluation.mean,
         "iqm": evaluation.iqm,
         "interval": evaluation.interval,
+        **({"success_rate": evaluation.success_rate} if evaluation.success_rate else {}),
+        **({"infos": evaluation.infos} if evaluation.infos else {}),
     }
 
 

@@ -8,9 +8,9 @@ import torch
 
 from operant import catalog
 from operant.control.agent import Agent
-from operant.envs import BatchEnv, make, resolve_backend
+from operant.envs import BatchEnv, WorkerPool, make, resolve_backend
 from operant.nets import missing_tool, programs
-from operant.runtime.evaluation import Evaluation, evaluate_policy
+from operant.runtime.evaluation import LONGEST_EPISODE, Evaluation, evaluate_policy
 from operant.runtime.experiments import learner_kind
 from operant.runtime.settings import Settings
 
@@ -29,10 +29,12 @@ class Experiment:
     Attributes:
         learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
         settings: what it was made from.
+        pool: the worker processes of its environments, in training and in evaluations.
     """
 
     learner: Any
     settings: Settings
+    pool: WorkerPool | None = None
 
     @property
     def compiled(self) -> bool:
@@ -66,10 +68,18 @@ class Experiment:
             backend=backend or settings.env_backend,
             purpose="evaluation",
             device=self.learner.device,
+            pool=self.pool,
+            max_steps=(longest := settings.evaluate_max_steps or LONGEST_EPISODE),
         )
         try:
             return evaluate_policy(
-                self.learner, env, seeds=len(settings.seeds), episodes=episodes, interrupted=interrupted
+                self.learner,
+                env,
+                seeds=len(settings.seeds),
+                episodes=episodes,
+                max_steps=longest,
+                cut=True,
+                interrupted=interrupted,
             )
         finally:
             env.close()
@@ -82,8 +92,10 @@ class Experiment:
         return config.environments * getattr(config, "steps", 0) if own is None else own
 
     def close(self) -> None:
-        """Close the environments that the learner acts in."""
+        """Close the environments that the learner acts in, and end their worker processes."""
         self.learner.close()
+        if self.pool is not None:
+            self.pool.close()
 
 
 def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:
@@ -101,11 +113,30 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
     """
     kind = learner_kind(algorithm, config)
     _require_vectorization(settings)
+    pool = _pool(settings)
+    try:
+        return _assemble(kind, algorithm, settings, config, device=device, pool=pool)
+    except BaseException:
+        if pool is not None:
+            pool.close()
+        raise
+
+
+def _pool(settings: Settings) -> WorkerPool | None:
+    if settings.vectorization == "sync":
+        return None
+    return WorkerPool(settings.num_workers, deadline=settings.worker_seconds, lost_workers=settings.lost_workers)
+
+
+def _assemble(
+    kind: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str, pool: WorkerPool | None
+) -> Experiment:
     env = _make(
         settings,
         config.environments,
         backend=settings.env_backend,
         device=torch.device(device),
+        pool=pool,
         clip_rewards=settings.clip_rewards,
         episodic_life=settings.episodic_life,
     )
@@ -119,7 +150,7 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
     except BaseException:
         env.close()
         raise
-    return Experiment(learner, settings)
+    return Experiment(learner, settings, pool)
 
 
 def _require_vectorization(settings: Settings) -> None:
@@ -128,6 +159,11 @@ def _require_vectorization(settings: Settings) -> None:
         raise ValueError(
             f"vectorization='async' is for environments of Gymnasium, but those of {settings.task} are of the backend "
             f"{backend!r} here: leave it out, or take env_backend='gymnasium'"
+        )
+    if settings.vectorization == "sync" and (settings.num_workers or settings.lost_workers != "end"):
+        raise ValueError(
+            f"num_workers={settings.num_workers} and lost_workers={settings.lost_workers!r} are for environments in "
+            "worker processes: leave them out, or take vectorization='async'"
         )
 
 
@@ -138,7 +174,6 @@ def _make(settings: Settings, rows: int, **options: Any) -> BatchEnv:
         rows,
         settings.seeds,
         vectorization=settings.vectorization,
-        deadline=settings.worker_seconds,
         **options,
     )
 

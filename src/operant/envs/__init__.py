@@ -20,6 +20,7 @@ from operant.envs.tensor import (
     Pendulum,
     TensorEnv,
 )
+from operant.envs.worker_pool import WorkerPool
 from operant.envs.workers import EnvError, WorkerError
 from operant.envs.worlds import WORLDS, register_worlds
 
@@ -50,6 +51,7 @@ __all__ = [
     "Transitions",
     "Tree",
     "WorkerError",
+    "WorkerPool",
     "begins_anew",
     "grid_transitions",
     "is_picture",

@@ -14,8 +14,10 @@ from torch import Tensor
 from operant import streams
 from operant.envs.base import Step, Tree
 from operant.envs.features import MASK
+from operant.envs.infos import final_infos
+from operant.envs.pooled_env import PooledVectorEnv
 from operant.envs.spaces import ActionFormat, GymnasiumActions, ObservationFormat, reader
-from operant.envs.workers import DEADLINE, Workers
+from operant.envs.workers import DEADLINE, WorkerError, Workers
 from operant.state import State, clone
 
 _Ends = tuple[Tree, Tree, Tensor]
@@ -48,7 +50,7 @@ class GymnasiumEnv:
         action_space: the space of one row's action, as `operant.envs.spaces.GymnasiumActions` has it: discrete ones
             count from 0, and no shape has more than one axis.
         device: where observations live and actions are expected.
-        always_valid: false in the mode NEXT_STEP.
+        always_valid: false in the mode NEXT_STEP, and where lost workers are replaced.
         begins_anew: whether the state loaded last was one `without_episodes`.
     """
 
@@ -84,7 +86,8 @@ class GymnasiumEnv:
         self.task = task or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
         self._workers = Workers(env, task=self.task, deadline=deadline)
         self.rows, self.device = env.num_envs, torch.device(device)
-        self.always_valid = self._mode is not AutoresetMode.NEXT_STEP
+        restarts = isinstance(env.unwrapped, PooledVectorEnv) and env.unwrapped.pool.lost_workers == "restart"
+        self.always_valid = self._mode is not AutoresetMode.NEXT_STEP and not restarts
         self._observations = ObservationFormat.of(env.single_observation_space, self.device)
         self.observation_space = self._observations.space
         self._gymnasium_actions = GymnasiumActions.of(env.single_action_space)
@@ -157,16 +160,18 @@ class GymnasiumEnv:
         ended = terminations | truncations
         reward, terminated, truncated = self._reward(rewards), self._flags(terminations), self._flags(truncations)
         self._obs, final_obs, valid = self._ends(self._observations.read(observed), ended, info)
-        return Step(self._obs, reward, terminated, truncated, final_obs, valid, reward)
+        infos = final_infos(info.get("final_info", info), ended, self.device) if info else None
+        return Step(self._obs, reward, terminated, truncated, final_obs, valid, reward, infos)
 
-    def _ends_by_us(self, obs: Tree, ended: np.ndarray, _: dict[str, Any]) -> _Ends:
+    def _ends_by_us(self, obs: Tree, ended: np.ndarray, info: dict[str, Any]) -> _Ends:
         if not ended.any():
             return obs, obs, self._valid
+        valid = self._valid if "lost" not in info else self._flags(~info["lost"])
         self._episode[ended] += 1
         self._age[ended] = 0
         while len(self._log) > self._age.max():
             self._log.popleft()
-        return self._observations.read(self._restart(ended)), obs, self._valid
+        return self._observations.read(self._restart(ended)), obs, valid
 
     def _restart(self, rows: np.ndarray) -> Any:
         """Begin the current episodes of the rows that the mask chooses and return the observations of all."""
@@ -246,8 +251,10 @@ class GymnasiumEnv:
             actions = logged.copy()
             if isinstance(obs, dict) and MASK in obs:
                 actions[waiting] = self._gymnasium_actions.allowed(obs[MASK])[waiting]
-            obs, _, terminations, truncations, _ = self._workers.ask(self._env.step, actions)
+            obs, _, terminations, truncations, info = self._workers.ask(self._env.step, actions)
             ended = terminations | truncations
+            if "lost" in info:
+                raise WorkerError(f"{self.task} lost a worker process while episodes were restored; resume once more")
             if (ended & ~waiting).any():
                 self._not_deterministic(np.flatnonzero(ended & ~waiting).tolist(), "ended the episode too early")
             restarting = (ended & waiting) | (self._age == left - 1)

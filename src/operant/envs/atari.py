@@ -74,7 +74,7 @@ class Games(VectorEnv):
         obs, rewards, terminations, truncations, info = self._env.step(actions)
         self.lost = (info["lives"] < self.lives) & ~terminations & ~truncations
         self.lives = info["lives"].copy()
-        return obs, rewards, terminations, truncations, info
+        return obs, rewards, terminations, truncations, {}
 
     def close_extras(self, **kwargs: Any) -> None:
         """Release the emulators."""

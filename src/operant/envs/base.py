@@ -38,9 +38,11 @@ class Step(NamedTuple):
         truncated: the episode was cut for a reason outside the problem, such as a time limit; the successor keeps its
             value.
         final_obs: the true successor of the action; equal to `obs` where the episode goes on.
-        valid: false for the dummy transition that NEXT_STEP autoreset inserts; such rows take part in no loss and no
-            average.
+        valid: false for the dummy transition that NEXT_STEP autoreset inserts, and for one whose worker process was
+            lost, which is truncated, too; such rows take part in no loss and no average.
         score: the environment's own reward, which wrappers leave as it is; what is reported to people.
+        infos: numbers that environments say of the episodes that ended, by name, float64; NaN where one says nothing.
+            None where none does.
     """
 
     obs: Tree
@@ -50,6 +52,7 @@ class Step(NamedTuple):
     final_obs: Tree
     valid: Tensor
     score: Tensor
+    infos: Mapping[str, Tensor] | None = None
 
 
 class BatchEnv(Protocol):

@@ -14,14 +14,17 @@ import gymnasium
 import torch
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from operant import streams
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.atari import Atari, is_atari
 from operant.envs.base import BatchEnv
 from operant.envs.envpool import EnvPool
+from operant.envs.infos import scalars
 from operant.envs.tensor import TENSOR_ENVS, TensorEnv
-from operant.envs.workers import DEADLINE, IsolatedVectorEnv
+from operant.envs.worker_pool import WorkerPool, pooled
+from operant.envs.workers import DEADLINE
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +46,8 @@ def make(
     dtype: torch.dtype = torch.float32,
     vectorization: Vectorization = "sync",
     deadline: float = DEADLINE,
+    pool: WorkerPool | None = None,
+    max_steps: int | None = None,
     clip_rewards: bool = True,
     episodic_life: bool = False,
 ) -> BatchEnv:
@@ -60,9 +65,13 @@ def make(
         purpose: of the random numbers; give evaluation another one than training.
         device: where observations live and actions are expected.
         dtype: of observations; Gymnasium's have float32.
-        vectorization: of the backend "gymnasium": "sync" runs in this process, "async" in one process a row. Games of
-            Atari run in threads of their own (see `operant.envs.Atari`).
-        deadline: seconds that such a process may take for one answer.
+        vectorization: of the backend "gymnasium": "sync" runs in this process, "async" in worker processes, of which
+            there are at most as many as cores. Games of Atari run in threads of their own (see `operant.envs.Atari`).
+        deadline: seconds that a worker process may take for one answer.
+        pool: worker processes that "async" is to use, with their own deadline. Default: new ones, which end when the
+            environments are closed.
+        max_steps: after which an episode of an environment of the backend "gymnasium" is truncated that has no shorter
+            limit of its own. Default: never.
         clip_rewards: for games of Atari, see `operant.envs.Atari`.
         episodic_life: likewise.
 
@@ -93,7 +102,12 @@ def make(
         return EnvPool(_spec(task), row_seeds, device=device)
     if game:
         return Atari(spec, row_seeds, device=device, clip_rewards=clip_rewards, episodic_life=episodic_life)
-    return _gymnasium_env(spec, row_seeds, device, vectorization, deadline)
+    one = partial(_make_one, spec, max_steps)
+    if vectorization == "async":
+        env = pooled(one, len(row_seeds), task=spec.id, deadline=deadline, pool=pool)
+    else:
+        env = SyncVectorEnv([one] * len(row_seeds), copy=False, autoreset_mode=AutoresetMode.DISABLED)
+    return GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline)
 
 
 def resolve_backend(task: str, backend: Backend) -> Literal["tensor", "gymnasium", "envpool"]:
@@ -109,20 +123,6 @@ def resolve_backend(task: str, backend: Backend) -> Literal["tensor", "gymnasium
     if backend == "tensor" and task not in TENSOR_ENVS:
         raise ValueError(f"{task!r} has no tensor environment; the tasks that have one: {', '.join(TENSOR_ENVS)}")
     return "tensor" if backend != "gymnasium" and task in TENSOR_ENVS else "gymnasium"
-
-
-def _gymnasium_env(
-    spec: EnvSpec, row_seeds: Sequence[int], device: str | torch.device, vectorization: Vectorization, deadline: float
-) -> GymnasiumEnv:
-    one, rows = partial(_make_one, spec), len(row_seeds)
-    try:
-        if vectorization == "async":
-            env = IsolatedVectorEnv(one, rows, task=spec.id, deadline=deadline)
-        else:
-            env = SyncVectorEnv([one] * rows, copy=False, autoreset_mode=AutoresetMode.DISABLED)
-    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise ModuleNotFoundError(f"{spec.id} needs a package that is not installed: {error}{_hint(spec)}") from error
-    return GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline)
 
 
 def maker_like(env: BatchEnv, rows: int) -> Callable[[int], BatchEnv]:
@@ -155,7 +155,9 @@ def _make_registered(task: str, spec: EnvSpec | None, rows: int, backend: Backen
 
 
 class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """What a vector environment is to see of an environment: no infos, which nobody reads and which it would merge.
+    """What a vector environment is to see of an environment: no infos but the numbers of the last one of an episode.
+
+    Nobody reads the others, and it would merge them at every step.
 
     A vector environment that resets some rows hands no options over as an empty dictionary, and here as None.
     """
@@ -165,8 +167,9 @@ class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, _ = self.env.step(action)
-        return obs, reward, terminated, truncated, {}
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        ended = terminated or truncated
+        return obs, reward, terminated, truncated, scalars(info) if info and ended else {}
 
 
 @lru_cache(maxsize=64)
@@ -175,12 +178,17 @@ def _warn(text: str) -> None:
     logger.warning("MuJoCo: %s", text)
 
 
-def _make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
+def _make_one(spec: EnvSpec, max_steps: int | None) -> gymnasium.Env[Any, Any]:
     if "mujoco" in str(spec.entry_point) and importlib.util.find_spec("mujoco"):
         mujoco: Any = importlib.import_module("mujoco")
         if mujoco.get_mju_user_warning() is None:  # which prints, and writes a file where the program was started
             mujoco.set_mju_user_warning(_warn)
-    return _Plain(gymnasium.make(spec, disable_env_checker=True))
+    try:
+        env = gymnasium.make(spec, disable_env_checker=True)
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise ModuleNotFoundError(f"{spec.id} needs a package that is not installed: {error}{_hint(spec)}") from error
+    own = spec.max_episode_steps
+    return _Plain(env if max_steps is None or (own is not None and own <= max_steps) else TimeLimit(env, max_steps))
 
 
 def _hint(spec: EnvSpec) -> str:

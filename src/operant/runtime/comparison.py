@@ -123,10 +123,14 @@ def improvement_probability(scores: ArrayLike, others: ArrayLike) -> float:
 
 
 def _evaluation(record: dict[str, Any]) -> Evaluation:
-    return Evaluation(**{field.name: _tuples(record[field.name]) for field in fields(Evaluation)})
+    names = [field.name for field in fields(Evaluation)]
+    newer = {"success_rate", "infos"} - record.keys()  # than a record of an earlier version
+    return Evaluation(**{name: _tuples(record[name]) for name in names if name not in newer})
 
 
 def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
     return tuple(map(_tuples, value)) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
 
 

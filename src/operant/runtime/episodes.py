@@ -1,12 +1,12 @@
 """Collecting whole episodes from a `operant.envs.BatchEnv`: `Episodes`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from operant.envs import BatchEnv, EndlessError, Features, Step, Tree
-from operant.runtime.rollouts import Act, Rollout
+from operant.runtime.rollouts import Act, Rollout, info_metrics
 
 _SYNC_EVERY = 32
 
@@ -52,6 +52,7 @@ class Episodes:
         kept: list[tuple[Tensor, ...]] = []
         results: list[Step] = []
         live: list[Tensor] = []
+        told: list[Mapping[str, Tensor]] = []
         stride = 1 if self.env.device.type == "cpu" else _SYNC_EVERY
         for t in range(self.max_steps):
             keep, actions = act(obs, t)
@@ -60,15 +61,19 @@ class Episodes:
             kept.append(keep)
             results.append(result)
             live.append(playing & result.valid)
+            if result.infos is not None:
+                told.append({name: values.where(live[-1], torch.nan) for name, values in result.infos.items()})
             obs = self._shape(result.obs)
-            playing = playing & ~(live[-1] & (result.terminated | result.truncated))
+            playing = playing & ~(result.terminated | result.truncated)  # an episode that was lost ends, too
             if (t + 1) % stride == 0 and not playing.any():
                 break
         else:
             if playing.any():
                 row = int(playing.nonzero()[0, 0])
                 raise EndlessError.of(self.env.task, row, self.max_steps, remedy=", or raise max_steps")
-        return self._rollout(torch.stack(seen), obs, kept, results, torch.stack(live))
+        rollout = self._rollout(torch.stack(seen), obs, kept, results, torch.stack(live))
+        rollout.metrics.update(info_metrics(told, self.seeds))
+        return rollout
 
     def _rollout(
         self, seen: Tensor, obs: Tensor, kept: list[tuple[Tensor, ...]], results: list[Step], live: Tensor

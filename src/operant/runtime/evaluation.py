@@ -1,8 +1,10 @@
 """How good is what was learned: `Evaluation`, and `evaluate_policy` for policies in environments."""
 
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -10,11 +12,27 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from operant.envs.base import BatchEnv, EndlessError, Tree
+from operant.envs.infos import metric
+from operant.envs.workers import WorkerError
 from operant.runtime.learner import Policy
 from operant.runtime.statistics import iqm, stratified_bootstrap
+from operant.runtime.window import INFO, SUCCESS_RATE
+
+LONGEST_EPISODE = 100_000
+"""Steps of an episode after which an evaluation does not wait for its end, unless told otherwise."""
+LONG = 10_000
+"""Steps after which an episode that goes on is said to be long."""
 
 _SYNC_EVERY = 32
 _LOOK_EVERY = 1024
+_TOTAL, _LENGTH = "/total", "/length"
+_ATTEMPTS = 3
+
+logger = logging.getLogger(__name__)
+
+
+class _LostEpisodesError(Exception):
+    """Episodes of an evaluation were lost with the worker process that their environments were in."""
 
 
 class StoppedError(Exception):
@@ -33,6 +51,9 @@ class Evaluation:
         episodes: how many of them each seed was scored on.
         lengths: mean length of an episode of each seed, in steps; empty where there is no such thing.
         episode_scores: every score; `S` tuples of `episodes` numbers.
+        success_rate: share of the episodes of each seed that reached their goal, where environments say so in their
+            last `info` (`is_success` or `success`); else empty.
+        infos: means of the other numbers of the last `info`, of each seed, by name.
     """
 
     scores: tuple[float, ...]
@@ -42,10 +63,19 @@ class Evaluation:
     episodes: int
     lengths: tuple[float, ...]
     episode_scores: tuple[tuple[float, ...], ...]
+    success_rate: tuple[float, ...] = ()
+    infos: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
 
     @classmethod
-    def of(cls, episode_scores: ArrayLike, lengths: ArrayLike = ()) -> Self:
-        """Summarise the scores `[S, episodes]` of single episodes, and the mean lengths `[S]` of each seed's.
+    def of(
+        cls, episode_scores: ArrayLike, lengths: ArrayLike = (), infos: Mapping[str, ArrayLike] | None = None
+    ) -> Self:
+        """Summarise the scores `[S, episodes]` of single episodes.
+
+        Args:
+            episode_scores: of all seeds.
+            lengths: the mean lengths `[S]` of each seed's.
+            infos: what environments said of the episodes, mean `[S]` of each seed by the name of its metric.
 
         Raises:
             ValueError: the scores are no table, or an empty one.
@@ -54,6 +84,7 @@ class Evaluation:
         if table.ndim != 2 or table.size == 0:
             raise ValueError(f"scores must be [seeds, episodes] with at least one of each, got shape {table.shape}")
         scores = table.mean(axis=1)
+        told = {name: _floats(values) for name, values in (infos or {}).items()}
         return cls(
             scores=_floats(scores),
             mean=float(scores.mean()),
@@ -62,6 +93,8 @@ class Evaluation:
             episodes=table.shape[1],
             lengths=_floats(lengths),
             episode_scores=tuple(_floats(row) for row in table),
+            success_rate=told.pop(SUCCESS_RATE, ()),
+            infos={name.removeprefix(INFO): values for name, values in told.items()},
         )
 
     def fault(self) -> str:
@@ -80,7 +113,8 @@ def evaluate_policy(
     *,
     seeds: int,
     episodes: int,
-    max_steps: int = 100_000,
+    max_steps: int = LONGEST_EPISODE,
+    cut: bool = False,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
     """Score the greedy actions of a policy by the undiscounted sum of `Step.score` over whole episodes.
@@ -94,6 +128,8 @@ def evaluate_policy(
         seeds: S.
         episodes: of each seed; a multiple of N.
         max_steps: how long an episode may be; looked at every 1024 steps.
+        cut: whether the environments truncate episodes after `max_steps`, or have a limit of their own; episodes that
+            were cut count, and there is a warning.
         interrupted: asked before every step; after true, the evaluation is given up.
 
     Raises:
@@ -109,43 +145,107 @@ def evaluate_policy(
             f"episodes must be a positive multiple of the {rows} rows that each seed has, got {episodes}; "
             f"take {max(1, round(episodes / rows)) * rows} episodes or an env with fewer rows"
         )
-    with torch.no_grad():
-        totals, lengths = _play(
-            policy, env, seeds=seeds, quota=episodes // rows, max_steps=max_steps, interrupted=interrupted
+    results = _results(policy, env, seeds, episodes // rows, _Limits(max_steps, cut, interrupted))
+    totals, lengths = (results.pop(name).reshape(seeds, episodes) for name in (_TOTAL, _LENGTH))
+    if cut:
+        _warn_of_cut_episodes(env.task, lengths, max_steps)
+    infos = {metric(name): values.reshape(seeds, episodes).nanmean(dim=1).cpu() for name, values in results.items()}
+    return Evaluation.of(totals.cpu().numpy(), lengths.mean(dim=1).cpu().numpy(), infos)
+
+
+class _Limits(NamedTuple):
+    """When an evaluation ends early, as the arguments of `evaluate_policy` say."""
+
+    max_steps: int
+    cut: bool
+    interrupted: Callable[[], bool]
+
+
+def _results(policy: Policy, env: BatchEnv, seeds: int, quota: int, limits: _Limits) -> dict[str, Tensor]:
+    """Play until no worker process is lost in the course of it: the episodes are the same each time."""
+    for _ in range(_ATTEMPTS):
+        with torch.no_grad(), suppress(_LostEpisodesError):
+            return _play(policy, env, seeds=seeds, quota=quota, limits=limits)
+    raise WorkerError(f"{env.task} lost a worker process in each of {_ATTEMPTS} attempts at an evaluation")
+
+
+def _warn_of_cut_episodes(task: str, lengths: Tensor, longest: int) -> None:
+    counts = (lengths >= longest).sum(1)
+    if counts.any():
+        seed = int(counts.argmax())
+        logger.warning(
+            "%d of %d episodes of seed %d (counted from 0) in %s did not end: they were cut after %d steps "
+            "(evaluate_max_steps) and count with what they scored until then",
+            int(counts[seed]),
+            lengths.shape[1],
+            seed,
+            task,
+            longest,
         )
-    table, means = totals.reshape(seeds, episodes), lengths.reshape(seeds, episodes).mean(dim=1)
-    return Evaluation.of(table.cpu().numpy(), means.cpu().numpy())
 
 
-def _play(
-    policy: Policy, env: BatchEnv, *, seeds: int, quota: int, max_steps: int, interrupted: Callable[[], bool]
-) -> tuple[Tensor, Tensor]:
-    """Play `quota` episodes in every row; return their totals and lengths, both `[B, quota]`."""
+def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Limits) -> dict[str, Tensor]:
+    """Play `quota` episodes in every row; return their totals, lengths, and what is said of them, `[B, quota]` each."""
     sums = torch.zeros(2, env.rows, dtype=torch.float64, device=env.device)
     results = torch.zeros(2, env.rows, quota + 1, dtype=torch.float64, device=env.device)
     finished = torch.zeros(env.rows, dtype=torch.int64, device=env.device)
     every_row = torch.arange(env.rows, device=env.device)
     obs, memory = _split(env.reset(), seeds), None
     stride = 1 if env.device.type == "cpu" else _SYNC_EVERY
-    t = 0
+    told: dict[str, Tensor] = {}
+    t, longest = 0, 0
     while True:
         t += 1
-        if interrupted():
+        if limits.interrupted():
             raise StoppedError("training was asked to stop in the middle of an evaluation")
         actions, memory = policy.act(obs, memory, None)
         step = env.step(actions.flatten(0, 1))
+        if not env.always_valid and (step.truncated & ~step.valid).any():
+            raise _LostEpisodesError
         ended = (step.terminated | step.truncated) & step.valid
         sums += torch.stack((step.score.double(), torch.ones_like(sums[1]))).masked_fill(~step.valid, 0.0)
         slot = finished.clamp(max=quota)
         results[:, every_row, slot] = torch.where(ended, sums, results[:, every_row, slot])
+        if step.infos is not None:
+            _keep(told, step.infos, slot, results[0])
         sums = sums.masked_fill(ended, 0.0)
-        if t % _LOOK_EVERY == 0 and int(sums[1].max()) >= max_steps:
-            raise EndlessError.of(env.task, int(sums[1].argmax()), int(sums[1].max()))
+        if t % _LOOK_EVERY == 0:
+            longest = _look(env, sums[1].masked_fill(finished >= quota, 0.0), limits, longest)
         finished += ended
         if t % stride == 0 and int(finished.min()) >= quota:
-            return results[0, :, :quota], results[1, :, :quota]
+            told |= {_TOTAL: results[0], _LENGTH: results[1]}
+            return {name: values[:, :quota] for name, values in told.items()}
         memory = _forget(memory, (ended | ~step.valid).view(seeds, -1))
         obs = _split(step.obs, seeds)
+
+
+def _keep(told: dict[str, Tensor], infos: Mapping[str, Tensor], slot: Tensor, results: Tensor) -> None:
+    """Note what is said of the episodes that ended, each in its row and its place of tensors `[B, quota + 1]`."""
+    every_row = torch.arange(len(slot), device=slot.device)
+    for name, values in infos.items():
+        kept = told.setdefault(name, torch.full_like(results, torch.nan))
+        kept[every_row, slot] = values.where(~values.isnan(), kept[every_row, slot])
+
+
+def _look(env: BatchEnv, ages: Tensor, limits: _Limits, before: int) -> int:
+    """Say once of an episode that it is long, or give up, and return the length of the longest one.
+
+    Raises:
+        EndlessError: it is longer than it may be.
+    """
+    longest = int(ages.max())
+    if not limits.cut and longest >= limits.max_steps:
+        raise EndlessError.of(env.task, int(ages.argmax()), longest)
+    if before < LONG <= longest:
+        end = f"it is cut after {limits.max_steps} (evaluate_max_steps)" if limits.cut else "so evaluations take long"
+        logger.warning(
+            "an episode of an evaluation in %s (row %d) goes on after %d steps; %s",
+            env.task,
+            int(ages.argmax()),
+            longest,
+            end,
+        )
+    return max(before, longest)
 
 
 def _floats(numbers: ArrayLike) -> tuple[float, ...]:

@@ -69,13 +69,15 @@ def require_no_workers(settings: Settings) -> None:
     """Refuse to run environments in processes of their own for an algorithm that runs one in this process.
 
     Raises:
-        ValueError: `Settings.vectorization` is async.
+        ValueError: `Settings.vectorization` is async, or workers are described.
     """
-    if settings.vectorization != "sync":
-        raise ValueError(
-            f"{settings.algorithm} has no environments in processes of their own: leave out "
-            f"vectorization={settings.vectorization!r}"
-        )
+    defaults = {"vectorization": "sync", "num_workers": 0, "lost_workers": "end"}
+    for name, default in defaults.items():
+        if getattr(settings, name) != default:
+            raise ValueError(
+                f"{settings.algorithm} has no environments in processes of their own: leave out "
+                f"{name}={getattr(settings, name)!r}"
+            )
 
 
 def learner_kind(algorithm: Algorithm, config: Any) -> Any:

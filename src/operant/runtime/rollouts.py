@@ -1,6 +1,6 @@
 """Collecting fixed-length stretches of experience from a `operant.envs.BatchEnv`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from operant.envs import BatchEnv, Features, Step, Tree, begins_anew
+from operant.envs.infos import metric
 from operant.runtime.learner import Metrics
-from operant.runtime.window import EPISODES, LENGTH, RETURN
+from operant.runtime.window import EPISODES, LENGTH, LOST, RETURN, told_by_environments
 from operant.state import State, copy_into
 
 Act = Callable[[Tensor, int], tuple[tuple[Tensor, ...], Tensor]]
@@ -87,7 +88,36 @@ def all_episodes(reports: Sequence[Metrics]) -> dict[str, Tensor]:
     def mean(name: str) -> Tensor:
         return (every(name) * counts).masked_fill(counts == 0, 0.0).sum(0) / total
 
-    return {RETURN: mean(RETURN), LENGTH: mean(LENGTH), EPISODES: total}
+    means = {RETURN: mean(RETURN), LENGTH: mean(LENGTH), EPISODES: total}
+    others = dict.fromkeys(name for report in reports for name in report if told_by_environments(name))
+    return means | {name: _mean_where_told(name, reports) for name in others} | _losses(reports)
+
+
+def _mean_where_told(name: str, reports: Sequence[Metrics]) -> Tensor:
+    """Return the mean over episodes of what not every rollout reports."""
+    told = [report for report in reports if name in report]
+    values, counts = (torch.stack([torch.as_tensor(report[key]) for report in told]) for key in (name, EPISODES))
+    counts = counts.masked_fill(values.isnan(), 0)
+    return (values.nan_to_num() * counts).sum(0) / counts.sum(0)
+
+
+def _losses(reports: Sequence[Metrics]) -> dict[str, Tensor]:
+    found = [torch.as_tensor(report[LOST]) for report in reports if LOST in report]
+    return {LOST: torch.stack(found).sum(0)} if found else {}
+
+
+def info_metrics(told: Sequence[Mapping[str, Tensor]], seeds: int) -> dict[str, Tensor]:
+    """Return the means `[S]` of what environments said of their episodes, NaN for a seed whose environments did not.
+
+    Args:
+        told: `Step.infos` of several steps.
+        seeds: S.
+    """
+    metrics: dict[str, Tensor] = {}
+    for name in dict.fromkeys(name for infos in told for name in infos):
+        values = torch.cat([infos[name].view(seeds, -1) for infos in told if name in infos], dim=1)
+        metrics[metric(name)] = values.nanmean(dim=1)
+    return metrics
 
 
 def _stack(tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
@@ -115,6 +145,7 @@ class Collector:
         self.features = Features.of(env.observation_space, env.action_space)
         self.obs = self.seen(env.reset())
         self.result: Step | None = None
+        self._told: list[Mapping[str, Tensor]] = []
         # Return and length so far of the episode that each row is in; float64 so that long sums stay exact.
         self.carried = torch.zeros(2, seeds, self.rows, dtype=torch.float64, device=env.device)
         nothing = torch.full((seeds,), torch.nan, dtype=torch.float64)
@@ -136,6 +167,8 @@ class Collector:
             seen.append(obs)
             kept.append(keep)
             results.append(result)
+            if result.infos is not None:
+                self._told.append(result.infos)
             obs = self.seen(result.obs)
             final.append(obs if result.final_obs is result.obs else self.seen(result.final_obs))
         shape = (steps, self.seeds, self.rows)
@@ -153,9 +186,19 @@ class Collector:
 
     def rollout(self, *, scores: Tensor, **parts: Any) -> Rollout:
         """Go on from what was played, and count its episodes; `scores [T, S, N]` are rewards to report."""
-        self.obs = parts["last_obs"]
+        self.obs, valid = parts["last_obs"], parts["valid"]
         ended = parts["terminated"] | parts["truncated"]
-        return Rollout(**parts, metrics=self._episodes(scores, ended, parts["valid"]))
+        lost = None if valid is None else parts["truncated"] & ~valid
+        if valid is None or lost is None or not lost.any():
+            metrics = self._episodes(scores, ended, valid)
+        else:
+            metrics = self._episodes_step_by_step(scores, ended, valid) | {LOST: lost.sum((0, 2))}
+            # The last step that is known of a lost episode is where it is cut.
+            parts["truncated"] = torch.cat((parts["truncated"][:-1] | lost[1:], parts["truncated"][-1:]))
+        if self._told:
+            metrics = metrics | info_metrics(self._told, self.seeds)
+            self._told = []
+        return Rollout(**parts, metrics=metrics)
 
     def seen(self, obs: Tree) -> Tensor:
         """Return observations of all rows as what networks look at, `[S, N, ...]`."""
@@ -177,6 +220,17 @@ class Collector:
         finished = steps.masked_fill(unfinished, 0.0).sum(1) + self.carried.masked_fill(unfinished[0], 0.0)
         self.carried = steps.masked_fill(~unfinished, 0.0).sum(1) + self.carried.masked_fill(~unfinished[0], 0.0)
         count = ended.sum((0, 2))
+        returns, lengths = finished.sum(2) / count
+        return self._metrics(returns, lengths, count)
+
+    def _episodes_step_by_step(self, scores: Tensor, ended: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """Return the same where episodes were lost: what they scored until then belongs to no episode."""
+        finished = torch.zeros_like(self.carried)
+        for score, ends, real in zip(scores, ended, valid, strict=True):
+            self.carried = self.carried + torch.stack((score, torch.ones_like(score))).masked_fill(~real, 0.0).double()
+            finished += self.carried.masked_fill(~(ends & real), 0.0)
+            self.carried = self.carried.masked_fill(ends, 0.0)
+        count = (ended & valid).sum((0, 2))
         returns, lengths = finished.sum(2) / count
         return self._metrics(returns, lengths, count)
 

@@ -35,7 +35,15 @@ class Settings:
     (auto); EnvPool's, in C++ threads, where it is installed: with these a resumed run begins new episodes."""
 
     vectorization: Literal["sync", "async"] = "sync"
-    """Where Gymnasium's environments run: in this process (sync), or each in a worker process (async)."""
+    """Where Gymnasium's environments run: in this process (sync), or in worker processes (async)."""
+
+    num_workers: int = 0
+    """Worker processes of a run, which its environments are divided among, in training and evaluations; 0: one a core,
+    or fewer where there are fewer environments. More pay off where environments wait for something else."""
+
+    lost_workers: Literal["end", "restart"] = "end"
+    """What happens when a worker process dies or hangs: training ends with an error that names its environments and
+    can be resumed (end); or it is replaced, and its environments begin new episodes (restart): no exact resume then."""
 
     worker_seconds: float = 120.0
     """Seconds that a worker process may take for one answer before training ends with an error that names it."""
@@ -69,6 +77,10 @@ class Settings:
     evaluate_episodes: int = 20
     """Episodes of each seed in one evaluation."""
 
+    evaluate_max_steps: int = 0
+    """Steps after which an episode of an evaluation is cut where the environment has no shorter limit of its own; it
+    counts with what it scored until then. 0: 100000, for tables 10000."""
+
     checkpoint_seconds: float = 60.0
     """Seconds of wall-clock time between two checkpoints; what a crash can cost at most. 0 saves after every update."""
 
@@ -83,6 +95,9 @@ class Settings:
             budget="[1, inf)",
             evaluate_every="[0, inf)",
             evaluate_episodes="[1, inf)",
+            evaluate_max_steps="[0, inf)",
+            num_workers="[0, inf)",
+            lost_workers=("end", "restart"),
             threads="[0, inf)",
             checkpoint_seconds="[0, inf)",
             worker_seconds="(0, inf)",

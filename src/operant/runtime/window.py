@@ -19,6 +19,10 @@ HEALTH = "health/"
 SKIPPED = "health/skipped_updates"
 EPISODES = "rollout/episodes"
 RETURN, LENGTH = "rollout/episode_return", "rollout/episode_length"
+SUCCESS_RATE, INFO = "rollout/success_rate", "rollout/info/"
+"""Metrics that environments tell of the episodes that ended; not of all, so not in every iteration."""
+LOST = "health/lost_episodes"
+"""Name of the metric that counts episodes whose worker process was lost."""
 DROPPED = "health/dropped_transitions"
 """Name of the metric that counts transitions with a number that is not finite."""
 REFUSED = "health/refused_steps"
@@ -37,11 +41,15 @@ class Window:
 
     def __init__(self) -> None:
         self._values: defaultdict[str, list[Tensor | float]] = defaultdict(list)
+        self._places: defaultdict[str, list[int]] = defaultdict(list)
 
     def add(self, metrics: Metrics) -> None:
         """Take what one iteration reports."""
+        place = len(self._values[EPISODES]) if EPISODES in metrics else 0
         for name, value in metrics.items():
             self._values[name].append(value)
+            if told_by_environments(name):
+                self._places[name].append(place)
 
     def take(self) -> dict[str, NDArray[np.float64]]:
         """Return the reports by name, `[K]` or `[K, S]` over the K iterations that made one, and forget them.
@@ -50,7 +58,12 @@ class Window:
             ValueError: a metric changed its shape. The message names it.
         """
         stacked = {name: _stack(name, values) for name, values in self._values.items()}
+        for name, places in self._places.items():  # beside the episodes that it is about
+            whole = np.full((len(self._values[EPISODES]), *stacked[name].shape[1:]), np.nan)
+            whole[places] = stacked[name]
+            stacked[name] = whole
         self._values.clear()
+        self._places.clear()
         return stacked
 
 
@@ -184,6 +197,11 @@ class RefusalWatch:
                     )
 
 
+def told_by_environments(name: str) -> bool:
+    """Whether a metric is the mean of what environments say of their episodes in `info`."""
+    return name == SUCCESS_RATE or name.startswith(INFO)
+
+
 def summarise(reports: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
     """Return one number, or one a seed, for each metric.
 
@@ -202,7 +220,7 @@ def _reduce(name: str, values: NDArray[np.float64], episodes: NDArray[np.float64
         if name.startswith(LOSSES):
             return np.mean(values, axis=0)
         weights = ~np.isnan(values)
-        if name in (RETURN, LENGTH) and episodes is not None:
+        if (name in (RETURN, LENGTH) or told_by_environments(name)) and episodes is not None:
             weights = weights * np.nan_to_num(episodes)
         return np.nansum(values * weights, axis=0) / np.sum(weights, axis=0)
 

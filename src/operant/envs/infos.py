@@ -1,0 +1,67 @@
+"""What environments say of an episode when it ends: the numbers of the last `info`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+SUCCESS = ("is_success", "success")
+"""Entries of `info` that say whether an episode reached its goal."""
+
+_ELSEWHERE = {"episode", "final_obs", "final_info", "TimeLimit.truncated"}
+"""Entries that repeat what is measured or handed over in another way."""
+
+
+def scalars(info: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers and truth values of an `info`, as floats, by name."""
+    found: dict[str, float] = {}
+    for name, value in info.items():
+        plain = value.item() if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 else value
+        if name not in _ELSEWHERE and isinstance(plain, bool | int | float):
+            found[name] = float(plain)
+    return found
+
+
+def gather(infos: Sequence[Mapping[str, Any] | None]) -> dict[str, NDArray[Any]]:
+    """Return the infos of B environments as Gymnasium merges them: `name` `[B]`, and `_name`, who has one.
+
+    Args:
+        infos: of numbers; None for an environment that says nothing.
+    """
+    merged: dict[str, NDArray[Any]] = {}
+    for index, info in enumerate(infos):
+        for name, value in (info or {}).items():
+            values = merged.setdefault(name, np.full(len(infos), np.nan))
+            told = merged.setdefault(f"_{name}", np.zeros(len(infos), np.bool_))
+            values[index], told[index] = value, True
+    return merged
+
+
+def final_infos(info: Mapping[str, Any], ended: NDArray[np.bool_], device: torch.device) -> dict[str, Tensor] | None:
+    """Return what a merged info says of the episodes that ended.
+
+    Args:
+        info: of a vector environment, or its `final_info`.
+        ended: `[B]`, whose episode ended.
+        device: where the tensors go.
+
+    Returns:
+        By name, float64 `[B]`; NaN where an environment does not say it, or goes on. None where none says anything.
+    """
+    found: dict[str, Tensor] = {}
+    for name, values in info.items():
+        told = info.get(f"_{name}")
+        if told is None or name in _ELSEWHERE or not isinstance(values, np.ndarray):
+            continue
+        if values.shape == ended.shape and values.dtype.kind in "biuf" and (told & ended).any():
+            numbers = np.where(told & ended, values.astype(np.float64), np.nan)
+            found[name] = torch.from_numpy(numbers).to(device)
+    return found or None
+
+
+def metric(name: str) -> str:
+    """Return under which name the mean of an entry of `info` is reported."""
+    return "rollout/success_rate" if name in SUCCESS else f"rollout/info/{name}"

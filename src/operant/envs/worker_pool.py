@@ -1,0 +1,323 @@
+"""Worker processes that hold Gymnasium environments, several each, and serve a whole run: `WorkerPool`."""
+
+import logging
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Literal, get_args
+
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import CloudpickleWrapper
+
+from operant.envs.pooled_env import PooledVectorEnv
+from operant.envs.worker_process import Answer, Made, serve
+from operant.envs.workers import CLOSING, DEADLINE, WorkerError, env_error, exit_code, require_positive
+
+logger = logging.getLogger(__name__)
+
+LostWorkers = Literal["end", "restart"]
+
+ATTEMPTS = 3
+"""How often in a row a worker may be started again before it has answered; then training ends."""
+
+
+@dataclass
+class _Worker:
+    """A process, our end of the pipe to it, and how often it was started since it answered a step."""
+
+    process: Any
+    pipe: Connection
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Why a worker gave no answer.
+
+    Attributes:
+        exit_code: with which its process ended, if it did.
+        error: what its pipe said; None where it did not answer before the deadline.
+    """
+
+    exit_code: int | None
+    error: Exception | None = None
+
+    def __str__(self) -> str:
+        return "no answer" if self.error is None else f"exit code {self.exit_code}"
+
+
+class WorkerPool:
+    """Processes that environments are divided among.
+
+    They start with the first environments, and end with `close`; environments come and go. So the processes of
+    training also serve every evaluation.
+
+    Args:
+        workers: how many processes there are at most; 0: as many as this process may use cores. Environments that wait
+            for something other than the processor (a simulator elsewhere, the network) gain from more.
+        deadline: seconds that a worker may take for one answer: a step or reset of its environments, or making them.
+        lost_workers: what happens when a worker dies or misses the deadline while environments are stepped or reset:
+            "end" raises `WorkerError`; "restart" starts another one, whose environments begin new episodes.
+
+    Attributes:
+        restarts: how many workers were started in place of lost ones.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    def __init__(self, workers: int = 0, *, deadline: float = DEADLINE, lost_workers: LostWorkers = "end") -> None:
+        require_positive(deadline)
+        if workers < 0:
+            raise ValueError(f"num_workers must be at least 0, got {workers}")
+        if lost_workers not in get_args(LostWorkers):
+            raise ValueError(f"lost_workers must be 'end' or 'restart', got {lost_workers!r}")
+        self.deadline, self.lost_workers, self.restarts = deadline, lost_workers, 0
+        self._most = workers or _cores()
+        self._workers: list[_Worker] = []
+        self._envs: dict[int, PooledVectorEnv] = {}
+        self._serial = 0
+        self._broken: Exception | None = None
+        self._closed = False
+
+    @property
+    def processes(self) -> list[Any]:
+        """The processes that run now."""
+        return [worker.process for worker in self._workers]
+
+    def make(self, make: Callable[[], gymnasium.Env[Any, Any]], rows: int, *, task: str) -> PooledVectorEnv:
+        """Make `rows` environments in the workers.
+
+        Args:
+            make: makes one; it is sent to the workers by cloudpickle.
+            rows: B.
+            task: what messages call it.
+
+        Raises:
+            WorkerError: a worker died, or did not make its environments before the deadline.
+            RuntimeError: an environment has other spaces than the others.
+            Exception: what making an environment raises.
+        """
+        while len(self._workers) < min(rows, self._most):
+            self._workers.append(self._start())
+        places = np.array_split(np.arange(rows), min(rows, self._most))
+        self._serial += 1
+        env = PooledVectorEnv(self, self._serial, _pickled(make), places, task)
+        try:
+            env.open(self._made(env, range(len(places))))
+        except BaseException:
+            env.close()
+            raise
+        self._envs[env.number] = env
+        return env
+
+    def forget(self, env: PooledVectorEnv) -> None:
+        """Close an environment in the workers, without waiting for them."""
+        self._envs.pop(env.number, None)
+        for worker in self._workers:
+            with suppress(OSError):  # of a worker that is dead
+                worker.pipe.send((0, "drop", env.number, None))
+
+    def ask(
+        self, env: PooledVectorEnv, command: str, payloads: Mapping[int, Any]
+    ) -> tuple[dict[int, Any], dict[int, Lost]]:
+        """Have workers do something with their environments, and wait for all of them.
+
+        Args:
+            env: whose environments.
+            command: what to do.
+            payloads: with what, by the number of the worker.
+
+        Returns:
+            The answers, and the workers that gave none.
+
+        Raises:
+            EnvError: an environment raised an error.
+        """
+        if self._broken is not None:
+            raise self._broken
+        answers, lost = self._exchange(env, command, payloads)
+        failed = {index: answer.error for index, answer in answers.items() if answer.error is not None}
+        if failed and command != "make":
+            rows = sorted({env.places[index][answers[index].row] for index in failed})
+            raise env_error(env.task, command, next(iter(failed.values())), rows)
+        if failed:
+            raise next(iter(failed.values()))
+        if command == "step":  # all else is done again by a worker that replaces a lost one
+            for index in answers:
+                self._workers[index].restarts = 0
+        return {index: answer.value for index, answer in answers.items()}, lost
+
+    def _exchange(
+        self, env: PooledVectorEnv, command: str, payloads: Mapping[int, Any]
+    ) -> tuple[dict[int, Answer], dict[int, Lost]]:
+        self._serial += 1
+        answers: dict[int, Answer] = {}
+        lost: dict[int, Lost] = {}
+        for index, payload in payloads.items():
+            try:
+                self._workers[index].pipe.send((self._serial, command, env.number, payload))
+            except OSError as error:
+                lost[index] = self._died(index, error)
+        until = time.monotonic() + self.deadline
+        for index in [index for index in payloads if index not in lost]:
+            try:
+                answer = self._answer(index, until)
+            except (EOFError, OSError) as error:
+                lost[index] = self._died(index, error)
+                continue
+            if answer is None:
+                lost[index] = Lost(None)
+            else:
+                answers[index] = answer
+        return answers, lost
+
+    def _answer(self, index: int, until: float) -> Answer | None:
+        """Return the answer of a worker to the latest question, None after the deadline; older ones are passed over."""
+        pipe = self._workers[index].pipe
+        while pipe.poll(max(0.0, until - time.monotonic())):
+            serial, answer = pipe.recv()
+            if serial == self._serial:
+                return answer
+        return None
+
+    def _died(self, index: int, error: Exception) -> Lost:
+        return Lost(exit_code(self._workers[index].process), error)
+
+    def _made(self, env: PooledVectorEnv, indices: Sequence[int]) -> dict[int, Made]:
+        """Make the environments of some workers."""
+        made, lost = self.ask(env, "make", {index: (env.maker, len(env.places[index])) for index in indices})
+        late = [index for index, why in lost.items() if why.error is None]
+        if late:
+            self._fail(
+                f"{env.task}: the worker processes of rows {env.rows_of(late)} have not made their environments within "
+                f"{self.deadline:g} seconds. If that takes so long, raise the deadline (--worker-seconds); otherwise "
+                "the constructor hangs"
+            )
+        if lost:
+            self._fail(_dead(env, lost))
+        return made
+
+    def replace(self, env: PooledVectorEnv, lost: Mapping[int, Lost]) -> None:
+        """Start workers in place of lost ones, with new environments; or end, as `lost_workers` says.
+
+        Raises:
+            WorkerError: lost workers end training, or one was lost too often in a row.
+        """
+        late = [index for index, why in lost.items() if why.error is None]
+        what = (
+            _dead(env, {index: why for index, why in lost.items() if why.error is not None})
+            if len(late) < len(lost)
+            else (
+                f"{env.task}: the worker processes of rows {env.rows_of(late)} have not answered for {self.deadline:g} "
+                "seconds. If the environment is that slow, raise the deadline (--worker-seconds); otherwise it hangs"
+            )
+        )
+        if self.lost_workers == "end":
+            self._fail(f"{what}. `operant resume` goes on from the last checkpoint")
+        for index in lost:
+            self._replace(index, what)
+        logger.warning(
+            "%s. It was replaced, and its environments begin new episodes: the %d. time in this run",
+            what,
+            self.restarts,
+        )
+
+    def _replace(self, index: int, what: str) -> None:
+        attempts = self._workers[index].restarts + 1
+        if attempts > ATTEMPTS:
+            self._fail(f"{what}. It was replaced {ATTEMPTS} times and lost again before it took a step")
+        _end(self._workers[index])
+        self._workers[index] = self._start()
+        self._workers[index].restarts = attempts
+        self.restarts += 1
+        for env in [env for env in self._envs.values() if index < len(env.places)]:
+            self._made(env, [index])
+            env.share([index])
+            env.interrupt(index)
+
+    def _fail(self, what: str) -> None:
+        self._broken = WorkerError(what)
+        raise self._broken
+
+    def _start(self) -> _Worker:
+        resource_tracker.ensure_running()  # one for all, which knows whose memory is shared
+        ours, theirs = multiprocessing.Pipe()
+        # A forked process inherits our ends of the pipes, and would keep them open after us.
+        forked = multiprocessing.get_start_method() == "fork"
+        inherited = [*(worker.pipe for worker in self._workers), ours] if forked else []
+        name = f"operant-worker-{len(self._workers)}"
+        process = multiprocessing.Process(target=serve, args=(theirs, inherited), name=name, daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def close(self) -> None:
+        """End the workers; those that do not end in time are killed. Calling it twice does no harm."""
+        if self._closed:
+            return
+        self._closed = True
+        self._broken = RuntimeError("the worker processes are closed")
+        for env in list(self._envs.values()):
+            env.close()
+        for worker in self._workers:
+            with suppress(OSError):  # of a worker that is dead
+                worker.pipe.send((0, "stop", 0, None))
+        until = time.monotonic() + min(CLOSING, self.deadline)
+        for worker in self._workers:
+            worker.process.join(max(0.0, until - time.monotonic()))
+            _end(worker)
+
+
+def pooled(
+    make: Callable[[], gymnasium.Env[Any, Any]],
+    rows: int,
+    *,
+    task: str,
+    deadline: float,
+    pool: WorkerPool | None = None,
+) -> PooledVectorEnv:
+    """Return `rows` environments in the workers of a pool; without one, in workers that end with them.
+
+    Raises:
+        Exception: as `WorkerPool.make` does.
+    """
+    if pool is not None:
+        return pool.make(make, rows, task=task)
+    own = WorkerPool(deadline=deadline)
+    try:
+        env = own.make(make, rows, task=task)
+    except BaseException:
+        own.close()
+        raise
+    env.owns_pool = True
+    return env
+
+
+def _dead(env: PooledVectorEnv, lost: Mapping[int, Lost]) -> str:
+    named = "; ".join(f"{env.rows_of([index])} ({why})" for index, why in lost.items())
+    return (
+        f"{env.task} lost the worker processes of rows {named}. A negative exit code is the signal that killed the "
+        "worker; -9 often means that the machine ran out of memory"
+    )
+
+
+def _end(worker: _Worker) -> None:
+    worker.process.kill()  # which also ends a stopped one
+    worker.process.join()
+    worker.pipe.close()
+
+
+def _pickled(make: Callable[[], Any]) -> bytes:
+    return bytes(ForkingPickler.dumps(CloudpickleWrapper(make)))  # pyright: ignore[reportAttributeAccessIssue] - exists
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

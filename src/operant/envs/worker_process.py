@@ -1,0 +1,231 @@
+"""What runs in a worker process of `operant.envs.worker_pool.WorkerPool`: `serve`."""
+
+import math
+import os
+import signal
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from numpy.typing import NDArray
+
+from operant.envs.infos import scalars
+
+PATIENCE = 10.0
+"""Seconds after which a worker without a question looks whether there is still somebody to ask one."""
+
+_ALIGNMENT = 64
+"""Bytes; where arrays begin in shared memory."""
+
+
+class Answer(NamedTuple):
+    """What a worker says to a question.
+
+    Attributes:
+        value: what was asked for.
+        error: what an environment raised instead.
+        row: which of the worker's environments did.
+    """
+
+    value: Any = None
+    error: Exception | None = None
+    row: int = 0
+
+
+class Made(NamedTuple):
+    """What the environments of a worker are like.
+
+    Attributes:
+        spaces: of observations and of actions.
+        metadata: as Gymnasium declares it.
+    """
+
+    spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
+    metadata: dict[str, Any]
+
+
+class Stepped(NamedTuple):
+    """What a step of `n` environments led to, beside the observations.
+
+    Attributes:
+        rewards: float64 `[n]`.
+        terminations: `[n]`.
+        truncations: `[n]`.
+        infos: number and numbers of each environment whose episode ended and that says something of it.
+    """
+
+    rewards: NDArray[np.float64]
+    terminations: NDArray[np.bool_]
+    truncations: NDArray[np.bool_]
+    infos: list[tuple[int, dict[str, float]]]
+
+
+def observation_buffers(space: gymnasium.Space[Any], rows: int, buffer: memoryview | None) -> tuple[int, Any]:
+    """Return how many bytes observations of `rows` environments take, and arrays for them in a buffer.
+
+    Args:
+        space: of one observation.
+        rows: B.
+        buffer: where the arrays are; None: only their size is asked for.
+    """
+    end = 0
+
+    def place(shape: Any, dtype: Any = None) -> Any:
+        nonlocal end
+        start, dtype = end, np.dtype(dtype or np.float64)
+        whole = tuple(np.atleast_1d(shape))
+        end += -(-math.prod(whole) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        return None if buffer is None else np.ndarray(whole, dtype, buffer=buffer, offset=start)
+
+    arrays = create_empty_array(space, rows, fn=place)
+    return end, arrays
+
+
+def part(arrays: Any, first: int, rows: int) -> Any:
+    """Return the view of `rows` environments, from the one at `first`, in a tree of arrays."""
+    if isinstance(arrays, Mapping):
+        return {key: part(value, first, rows) for key, value in arrays.items()}
+    if isinstance(arrays, tuple):
+        return tuple(part(value, first, rows) for value in arrays)
+    return arrays[first : first + rows]
+
+
+@dataclass
+class _Group:
+    """Environments of a worker that belong together."""
+
+    envs: list[gymnasium.Env[Any, Any]] = field(default_factory=list)
+    obs: list[Any] = field(default_factory=list)
+    out: Any = None
+    memory: SharedMemory | None = None
+    row: int = 0
+    """Which environment was asked last."""
+
+    def make(self, maker: bytes, rows: int) -> Made:
+        make: Any = ForkingPickler.loads(maker).fn  # pyright: ignore[reportAttributeAccessIssue] - exists
+        for self.row in range(rows):
+            self.envs.append(make())
+        found = [(env.observation_space, env.action_space) for env in self.envs]
+        for spaces in found:
+            if spaces != found[0]:
+                raise RuntimeError(f"all rows must have the same spaces, but one has {spaces}, and others {found[0]}")
+        self.obs = [None] * rows
+        return Made(found[0], dict(self.envs[0].metadata))
+
+    def share(self, name: str, rows: int, first: int) -> None:
+        self.memory = SharedMemory(name=name)
+        env = self.envs[0]
+        _, arrays = observation_buffers(env.observation_space, rows, self.memory.buf)
+        self.out = part(arrays, first, len(self.envs))
+        self._actions = batch_space(env.action_space, len(self.envs))
+
+    def reset(self, *seeds: tuple[int, int]) -> None:
+        for self.row, seed in seeds:
+            self.obs[self.row], _ = self.envs[self.row].reset(seed=seed)
+        self._write()
+
+    def step(self, actions: Any, skipped: NDArray[np.bool_] | None) -> Stepped:
+        count = len(self.envs)
+        rewards, flags = np.zeros(count), np.zeros((2, count), np.bool_)
+        infos: list[tuple[int, dict[str, float]]] = []
+        for row, action in enumerate(iterate(self._actions, actions)):
+            if skipped is not None and skipped[row]:
+                continue
+            self.row = row
+            self.obs[row], rewards[row], terminated, truncated, info = self.envs[row].step(action)
+            flags[0, row], flags[1, row] = terminated, truncated
+            if info and (terminated or truncated):
+                infos.append((row, scalars(info)))
+        self._write()
+        return Stepped(rewards, flags[0], flags[1], infos)
+
+    def _write(self) -> None:
+        """Write the latest observations where everybody sees them; environments never reset have none."""
+        if all(obs is not None for obs in self.obs):
+            concatenate(self.envs[0].observation_space, self.obs, self.out)
+            return
+        for row, obs in enumerate(self.obs):
+            if obs is not None:
+                concatenate(self.envs[0].observation_space, [obs], part(self.out, row, 1))
+
+    def close(self) -> None:
+        self.out = None
+        for env in self.envs:
+            env.close()
+        if self.memory is not None:
+            self.memory.close()
+
+
+def serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
+    """Answer questions until told to stop, or until nobody is there to ask them.
+
+    Args:
+        pipe: where they come from: `(serial number, command, number of the group, payload)`.
+        inherited: ends of pipes that belong to the parent process.
+    """
+    for connection in inherited:
+        connection.close()
+    lonely = _ignoring_signals()
+    groups: dict[int, _Group] = {}
+    try:
+        while (question := _question(pipe, lonely)) is not None:
+            serial, command, number, payload = question
+            if command == "drop":
+                if number in groups:
+                    groups.pop(number).close()
+            else:
+                pipe.send((serial, _do(groups.setdefault(number, _Group()), command, payload)))
+    except (EOFError, OSError):
+        return  # the parent has gone
+    finally:
+        for group in groups.values():
+            group.close()
+
+
+def _ignoring_signals() -> Callable[[], bool]:
+    """Leave signals to the parent, and return what says whether nobody is there any more to ask questions."""
+    parent, asked_to_end = os.getppid(), False
+
+    def end_when_idle(*_: Any) -> None:
+        nonlocal asked_to_end
+        asked_to_end = True
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGTERM", "SIGUSR1"):  # which may go to a whole group of processes, whose parent saves its state
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), end_when_idle)
+    return lambda: asked_to_end or os.getppid() != parent
+
+
+def _question(pipe: Connection, lonely: Callable[[], bool]) -> tuple[int, str, int, Any] | None:
+    """Return the next question, None if there will be no other."""
+    while not pipe.poll(PATIENCE):
+        if lonely():
+            return None
+    question = pipe.recv()
+    return None if question[1] == "stop" else question
+
+
+def _do(group: _Group, command: str, payload: Any) -> Answer:
+    try:
+        return Answer(getattr(group, command)(*payload))
+    except Exception as error:
+        return Answer(error=_sendable(error), row=group.row)
+
+
+def _sendable(error: Exception) -> Exception:
+    """Return an error with the place where it was raised; one of the same text if it cannot be pickled."""
+    try:
+        ForkingPickler.loads(ForkingPickler.dumps(error))  # pyright: ignore[reportAttributeAccessIssue] - a function
+        sent = error
+    except Exception:
+        sent = RuntimeError(f"{type(error).__name__}: {error}")
+    sent.add_note(f"In a worker process:\n{traceback.format_exc()}")
+    return sent
