@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from operant import catalog, streams
 from operant.assembling import assemble, begin_with, chapter, pin, reassemble, resolve
 from operant.envs import without_episodes
+from operant.envs.registry import drawn
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.learned import Best, teach
@@ -97,7 +98,14 @@ class Trained:
                 f"try `operant chat {self.run.path}`"
             )
         wrap = getattr(self.experiment, "wrap", None)
-        return Predictor(learner, settings.task, seeds=len(settings.seeds), wrap=wrap, device=learner.device)
+        return Predictor(
+            learner,
+            settings.task,
+            seeds=len(settings.seeds),
+            wrap=wrap,
+            env_kwargs=settings.env_kwargs,
+            device=learner.device,
+        )
 
     @cached_property
     def _stream(self) -> torch.Generator:
@@ -147,7 +155,8 @@ def train(
 
     Args:
         algorithm: a name that `operant list` prints, such as `"ppo"`.
-        task: what to train on, such as `"CartPole-v1"`.
+        task: what to train on, such as `"CartPole-v1"`; a text file (`.txt`) with the drawing of a grid stands for
+            `"operant/Grid-v0"` with `env_kwargs={"drawing": ...}`.
         seeds: how many, counted from `seed`; or the seeds themselves.
         seed: the first one.
         budget: of each seed, in the algorithm's unit (environment steps, prompts, ...). Default: the algorithm's own.
@@ -175,6 +184,8 @@ def train(
     entry = catalog.find(algorithm)
     common = {field.name for field in fields(Settings)}
     chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
+    if entry.chapter != "language":
+        task, chosen["env_kwargs"] = drawn(task, chosen.get("env_kwargs", {}))
     budget = entry.budget if budget is None else budget
     settings = Settings(algorithm=algorithm, task=task, seeds=_seeds(seeds, seed), budget=budget, **chosen)
     if init is not None and entry.chapter == "language":

@@ -12,7 +12,7 @@ import torch
 from operant import catalog
 from operant.envs import without_episodes
 from operant.nets import missing_tool, set_precision
-from operant.runtime.experiments import require_no_compiling, require_no_game, require_no_workers
+from operant.runtime.experiments import require_no_compiling, require_no_env_kwargs, require_no_game, require_no_workers
 from operant.runtime.inputs import Input
 from operant.runtime.learned import Learned, teach
 from operant.runtime.machine import cores, present
@@ -35,6 +35,8 @@ def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[s
         require_no_game(settings)
         require_no_workers(settings)
     language = entry.chapter == "language"
+    if language:
+        require_no_env_kwargs(settings)
     large = language and not chapter(entry).built_in(config)
     device = settings.device
     if device == "auto":

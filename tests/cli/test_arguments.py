@@ -4,7 +4,7 @@ from dataclasses import fields
 import pytest
 
 from operant import catalog, configure
-from operant.cli.arguments import TrainOptions, parse_training, whole
+from operant.cli.arguments import TrainOptions, parameters, parse_training, whole
 from operant.control.ppo import PPOConfig
 from operant.runtime.settings import Settings
 
@@ -190,6 +190,7 @@ def test_no_parameter_of_an_algorithm_is_called_like_an_option(algorithm):
 
 
 ENVIRONMENTS_ONLY = (
+    "--env-kwargs",
     "--env-backend",
     "--vectorization",
     "--num-workers",
@@ -262,3 +263,29 @@ def test_a_run_that_went_on_from_a_pretrained_model_is_not_small(spoken, tmp_pat
         (tmp_path / name / "config.toml").write_text(changed)
     paper = configure("sft", "arithmetic", preset="paper").learning_rate
     assert parse_training(["sft", "arithmetic", "--init", str(tmp_path / "second")])[1].learning_rate == paper
+
+
+def test_parameters_of_an_environment_are_read_from_words(tmp_path):
+    file = tmp_path / "map.txt"
+    file.write_text("S.G\n")
+    words = ["size=30", "slip=0.5", "wet=false", "dry=True", "name=8x8", "sides=[1, 2]", "none=None", f"map=@{file}"]
+    expected = {"size": 30, "slip": 0.5, "wet": False, "dry": True, "name": "8x8", "sides": [1, 2], "none": None}
+    assert parameters(words) == {**expected, "map": "S.G\n"}
+    options, _ = parse_training(["ppo", "FrozenLake-v1", "--env-kwargs", *words[:3], "--budget", "7"])
+    assert options.settings()["env_kwargs"] == {"size": 30, "slip": 0.5, "wet": False}
+    assert options.settings()["budget"] == 7
+
+
+@pytest.mark.parametrize("words", [["size"], ["=3"], ["a b=3"], ["a=1", "a=2"], ["a=@/no/such/file"]])
+def test_words_that_are_no_parameters_are_refused(words):
+    with pytest.raises(ValueError, match=r"expected parameters such as|cannot be read: No such file"):
+        parameters(words)
+
+
+def test_parameters_of_an_environment_come_from_a_file_and_flags_win(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text('[settings]\nalgorithm = "ppo"\ntask = "X-v0"\n[settings.env_kwargs]\nsize = 3\n[config]\n')
+    options, _ = parse_training(["ppo", "Y-v0", "--config", str(file)])
+    assert options.settings()["env_kwargs"] == {"size": 3}
+    options, _ = parse_training(["ppo", "Y-v0", "--config", str(file), "--env-kwargs", "size=4"])
+    assert options.settings()["env_kwargs"] == {"size": 4}

@@ -77,6 +77,10 @@ def test_what_is_compared_may_differ(make):
         ({"budget": 90}, "--budget is 100 and 90"),
         ({"evaluate_episodes": 7}, "--evaluate-episodes is 20 and 7"),
         ({"evaluate_every": 10}, "--evaluate-every is 5 and 10"),
+        (
+            {"env_kwargs": {"max_episode_steps": 5}, "env_backend": "gymnasium"},
+            "--env-kwargs is {} and {.max_episode_steps.: 5}",
+        ),
         ({"env_backend": "gymnasium"}, "--env-backend is tensor and gymnasium"),
     ],
 )

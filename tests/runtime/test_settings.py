@@ -1,9 +1,11 @@
 from dataclasses import fields
 
+import numpy as np
 import pytest
-import tyro
 
+from operant.cli.arguments import parse
 from operant.runtime.settings import Settings
+from operant.runtime.tables import from_table, to_table
 
 
 def test_defaults_are_good():
@@ -55,7 +57,7 @@ def test_devices(device):
 
 def test_every_field_is_explained_on_the_command_line(capsys):
     with pytest.raises(SystemExit):
-        tyro.cli(Settings, args=["--help"])
+        parse(Settings, ["--help"], "settings")
     text = " ".join(capsys.readouterr().out.split())
     for field in fields(Settings):
         assert f"--{field.name.replace('_', '-')}" in text
@@ -65,4 +67,14 @@ def test_every_field_is_explained_on_the_command_line(capsys):
 
 def test_the_command_line_parses_seeds():
     arguments = ["--algorithm", "ppo", "--task", "CartPole-v1", "--seeds", "3", "4"]
-    assert tyro.cli(Settings, args=arguments).seeds == (3, 4)
+    assert parse(Settings, arguments, "settings").seeds == (3, 4)
+
+
+def test_parameters_of_the_environment_are_what_a_file_gives_back():
+    settings = Settings("ppo", "X-v0", env_kwargs={"a": (1, np.float64(2.0)), "b": np.arange(2), "c": {"d": None}})
+    assert settings.env_kwargs == {"a": [1, 2.0], "b": [0, 1], "c": {"d": None}}
+    assert from_table(Settings, to_table(settings)) == settings
+    with pytest.raises(ValueError, match=r"env_kwargs: a must be a number, .* got <object"):
+        Settings("ppo", "X-v0", env_kwargs={"a": object()})
+    with pytest.raises(ValueError, match="env_kwargs must be a dictionary with names as keys, got 3"):
+        Settings("ppo", "X-v0", env_kwargs=3)

@@ -1,7 +1,8 @@
 import enum
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 import tomli_w
@@ -143,3 +144,20 @@ def test_errors_of_the_dataclass_itself_say_where():
 
     with pytest.raises(ValueError, match="preset: n must be at least 1, got 0"):
         from_table(Positive, {"n": 0}, where="preset")
+
+
+@dataclass(frozen=True)
+class Free:
+    """Holds anything."""
+
+    free: Mapping[str, Any] = field(default_factory=dict)
+
+
+def test_mappings_of_anything_are_tables():
+    free = Free({"a": 1, "b": [0.5, True, None], "c": {"d": "x"}})
+    assert to_table(free) == {"free": {"a": 1, "b": [0.5, True, "none"], "c": {"d": "x"}}}
+    assert from_table(Free, tomllib.loads(tomli_w.dumps(to_table(free)))) == free
+    with pytest.raises(ValueError, match="would be read back"):
+        to_table(Free({"a": "none"}))
+    with pytest.raises(ValueError, match=r"config.free: 3 is not a table"):
+        from_table(Free, {"free": 3})

@@ -1,13 +1,14 @@
 """From arguments to dataclasses, by tyro: flags are the fields, help texts are their docstrings."""
 
 import argparse
+import json
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, make_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from decimal import Decimal
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 import tyro
 
@@ -94,6 +95,7 @@ class TrainOptions(Training, Settings):
 class LanguageTrainOptions(TrainOptions):
     """What is common to all algorithms for language models."""
 
+    env_kwargs: Annotated[Mapping[str, Any], *_NOT_A_FLAG] = field(default_factory=dict[str, Any])
     env_backend: Annotated[Literal["auto", "tensor", "gymnasium"], *_NOT_A_FLAG] = "auto"
     vectorization: Annotated[Literal["sync", "async"], *_NOT_A_FLAG] = "sync"
     num_workers: Annotated[int, *_NOT_A_FLAG] = 0
@@ -124,6 +126,52 @@ def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructo
         is_instance=lambda value: isinstance(value, int),
         str_from_instance=lambda value: [str(value)],
     )
+
+
+@_registry.primitive_rule
+def _parameters(
+    info: tyro.constructors.PrimitiveTypeInfo,
+) -> tyro.constructors.PrimitiveConstructorSpec[Mapping[str, Any]] | None:
+    """Read the parameters of an environment: size=30 slippery=false."""
+    if get_origin(info.type) is not Mapping:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="[NAME=VALUE [NAME=VALUE ...]]",
+        instance_from_str=parameters,
+        is_instance=lambda value: isinstance(value, Mapping),
+        str_from_instance=lambda value: [f"{name}={json.dumps(item)}" for name, item in value.items()],
+    )
+
+
+def parameters(words: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters of an environment that words such as `size=30` say.
+
+    A value is read as JSON where it is some (30, 0.5, true, null, [1, 2]), True, False and None as in Python, `@FILE`
+    as the text of the file, and everything else as a text.
+
+    Raises:
+        ValueError: a word has another form, a name comes twice, or a file cannot be read.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name.isidentifier() or not equals or name in found:
+            raise ValueError(f"expected parameters such as size=30 slippery=false, each once, got {word}")
+        found[name] = _value(value)
+    return found
+
+
+def _value(word: str) -> Any:
+    if word.startswith("@"):
+        try:
+            return Path(word[1:]).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{word[1:]} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(word, word))
+    except ValueError:
+        return word
 
 
 def whole(word: str) -> int:

@@ -1,6 +1,7 @@
 """`operant solve`: a known model solved exactly."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -34,6 +35,8 @@ class SolveOptions(Answering):
 
     task: Annotated[str | None, tyro.conf.Positional] = None
     """Id of an environment that shows its transition table, such as FrozenLake-v1."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters for the constructor of the task's environment, such as is_slippery=false."""
     map: Path | None = None
     """A text file with a drawing of a grid, instead of a task."""
     mdp: Path | None = None
@@ -52,7 +55,7 @@ def solve(arguments: list[str]) -> int:
     from operant import mdp
     from operant.mdp import maps
 
-    model = maps.read(options.task, drawing=options.map, file=options.mdp)
+    model = maps.read(options.task, drawing=options.map, file=options.mdp, env_kwargs=options.env_kwargs)
     solution = _solver(mdp, options.method)(model.mdp, gamma=options.gamma, tolerance=options.tolerance)
     if options.json:
         print_json(_record(model, solution))

@@ -177,6 +177,7 @@ def _stage(trained: "Trained", index: int, sample: bool, *, live: bool = False) 
         noise=(lambda: learner.noise(1, stream)) if sample else None,
         wrap=getattr(trained.experiment, "wrap", lambda env: env),
         live=live,
+        env_kwargs=settings.env_kwargs,
         device=learner.device,
     )
 

@@ -154,7 +154,7 @@ def _assemble(
 
 
 def _require_vectorization(settings: Settings) -> None:
-    backend = resolve_backend(settings.task, settings.env_backend)
+    backend = resolve_backend(settings.task, settings.env_backend, settings.env_kwargs)
     if settings.vectorization == "async" and backend != "gymnasium":
         raise ValueError(
             f"vectorization='async' is for environments of Gymnasium, but those of {settings.task} are of the backend "
@@ -174,6 +174,7 @@ def _make(settings: Settings, rows: int, **options: Any) -> BatchEnv:
         rows,
         settings.seeds,
         vectorization=settings.vectorization,
+        env_kwargs=settings.env_kwargs,
         **options,
     )
 

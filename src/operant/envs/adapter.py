@@ -52,6 +52,7 @@ class GymnasiumEnv:
         device: where observations live and actions are expected.
         always_valid: false in the mode NEXT_STEP, and where lost workers are replaced.
         begins_anew: whether the state loaded last was one `without_episodes`.
+        env_kwargs: parameters of one's own that the environments were made with.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class GymnasiumEnv:
         self._obs: Tree | None = None
         self._closed = False
         self.begins_anew = False
+        self.env_kwargs: dict[str, Any] = {}
 
     def _checked_seeds(self, seeds: Sequence[int]) -> list[int]:
         if len(seeds) != self.rows or not all(seed >= 0 for seed in seeds):

@@ -1,18 +1,16 @@
 """Making environments by name."""
 
-import difflib
 import importlib
 import importlib.util
 import logging
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache, partial
 from typing import Any, Literal, get_args
 
 import gymnasium
 import torch
-from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
@@ -22,6 +20,7 @@ from operant.envs.atari import Atari, is_atari
 from operant.envs.base import BatchEnv
 from operant.envs.envpool import EnvPool
 from operant.envs.infos import scalars
+from operant.envs.registry import make_single, registered, specified
 from operant.envs.tensor import TENSOR_ENVS, TensorEnv
 from operant.envs.worker_pool import WorkerPool, pooled
 from operant.envs.workers import DEADLINE
@@ -30,9 +29,6 @@ logger = logging.getLogger(__name__)
 
 Backend = Literal["auto", "tensor", "gymnasium", "envpool"]
 Vectorization = Literal["sync", "async"]
-
-_EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari"}
-"""Extra of operant that installs what an environment needs, by a part of its entry point."""
 
 
 def make(
@@ -50,6 +46,7 @@ def make(
     max_steps: int | None = None,
     clip_rewards: bool = True,
     episodic_life: bool = False,
+    env_kwargs: Mapping[str, Any] | None = None,
 ) -> BatchEnv:
     """Return `len(seeds) * rows` copies of a task, ordered as `[S, N]` flattened.
 
@@ -74,6 +71,8 @@ def make(
             limit of its own. Default: never.
         clip_rewards: for games of Atari, see `operant.envs.Atari`.
         episodic_life: likewise.
+        env_kwargs: parameters for the constructor of Gymnasium's environment, in the place of those it is registered
+            with; `max_episode_steps` is its time limit. Tasks with parameters of one's own have no tensor environments.
 
     Raises:
         ValueError: an argument is out of its range, or the task is unknown, out of date, has no tensor environment, or
@@ -85,8 +84,8 @@ def make(
     if vectorization not in get_args(Vectorization):
         raise ValueError(f"vectorization must be 'sync' or 'async', got {vectorization!r}")
     row_seeds = streams.row_seeds(seeds, rows, purpose)
-    resolved = resolve_backend(task, backend)
-    spec = _spec(task) if resolved == "gymnasium" else None
+    resolved = resolve_backend(task, backend, env_kwargs)
+    spec = specified(task, env_kwargs) if resolved == "gymnasium" else None
     game = spec is not None and is_atari(spec)
     if not game and (episodic_life or not clip_rewards):
         raise ValueError(
@@ -99,7 +98,7 @@ def make(
     if dtype is not torch.float32:
         raise ValueError(f"Gymnasium environments have observations of torch.float32, got dtype={dtype}")
     if spec is None:
-        return EnvPool(_spec(task), row_seeds, device=device)
+        return EnvPool(registered(task), row_seeds, device=device)
     if game:
         return Atari(spec, row_seeds, device=device, clip_rewards=clip_rewards, episodic_life=episodic_life)
     one = partial(_make_one, spec, max_steps)
@@ -107,17 +106,28 @@ def make(
         env = pooled(one, len(row_seeds), task=spec.id, deadline=deadline, pool=pool)
     else:
         env = SyncVectorEnv([one] * len(row_seeds), copy=False, autoreset_mode=AutoresetMode.DISABLED)
-    return GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline)
+    made = GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline)
+    made.env_kwargs = dict(env_kwargs or {})
+    return made
 
 
-def resolve_backend(task: str, backend: Backend) -> Literal["tensor", "gymnasium", "envpool"]:
-    """Return where `make` takes the environments of a task from.
+def resolve_backend(
+    task: str, backend: Backend, env_kwargs: Mapping[str, Any] | None = None
+) -> Literal["tensor", "gymnasium", "envpool"]:
+    """Return where `make` takes the environments of a task from, with parameters of one's own or without.
 
     Raises:
         ValueError: there is no such backend, or no tensor environment where one is asked for.
     """
     if backend not in get_args(Backend):
         raise ValueError(f"backend must be 'auto', 'tensor', 'gymnasium' or 'envpool', got {backend!r}")
+    if env_kwargs:
+        if backend in ("tensor", "envpool"):
+            raise ValueError(
+                f"env_kwargs are for environments of Gymnasium, but env_backend is {backend!r}: leave that at 'auto', "
+                f"got env_kwargs={dict(env_kwargs)}"
+            )
+        return "gymnasium"
     if backend == "envpool":
         return "envpool"
     if backend == "tensor" and task not in TENSOR_ENVS:
@@ -132,8 +142,9 @@ def maker_like(env: BatchEnv, rows: int) -> Callable[[int], BatchEnv]:
     module.
     """
     game = {"clip_rewards": env.clip_rewards, "episodic_life": env.episodic_life} if isinstance(env, Atari) else {}
+    own = {"env_kwargs": env.env_kwargs} if isinstance(env, GymnasiumEnv) else {}
     backend = "tensor" if isinstance(env, TensorEnv) else "envpool" if isinstance(env, EnvPool) else "gymnasium"
-    return partial(_make_registered, env.task, _registration(env.task), rows, backend, **game)
+    return partial(_make_registered, env.task, _registration(env.task), rows, backend, **game, **own)
 
 
 def _registration(task: str) -> EnvSpec | None:
@@ -147,11 +158,13 @@ def _registration(task: str) -> EnvSpec | None:
     return spec if isinstance(point, str) else None
 
 
-def _make_registered(task: str, spec: EnvSpec | None, rows: int, backend: Backend, seed: int, **game: Any) -> BatchEnv:
+def _make_registered(
+    task: str, spec: EnvSpec | None, rows: int, backend: Backend, seed: int, **options: Any
+) -> BatchEnv:
     if spec is not None:
         importlib.import_module(str(spec.entry_point).partition(":")[0])  # which may register it
         gymnasium.registry.setdefault(task, spec)
-    return make(task, rows, [seed], backend=backend, **game)
+    return make(task, rows, [seed], backend=backend, **options)
 
 
 class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -183,67 +196,5 @@ def _make_one(spec: EnvSpec, max_steps: int | None) -> gymnasium.Env[Any, Any]:
         mujoco: Any = importlib.import_module("mujoco")
         if mujoco.get_mju_user_warning() is None:  # which prints, and writes a file where the program was started
             mujoco.set_mju_user_warning(_warn)
-    try:
-        env = gymnasium.make(spec, disable_env_checker=True)
-    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise ModuleNotFoundError(f"{spec.id} needs a package that is not installed: {error}{_hint(spec)}") from error
-    own = spec.max_episode_steps
+    env, own = make_single(spec), spec.max_episode_steps
     return _Plain(env if max_steps is None or (own is not None and own <= max_steps) else TimeLimit(env, max_steps))
-
-
-def _hint(spec: EnvSpec) -> str:
-    extras = [extra for part, extra in _EXTRAS.items() if part in str(spec.entry_point)]
-    return "".join(f'. Try: pip install "operant[{extra}]"' for extra in extras)
-
-
-def _spec(task: str) -> EnvSpec:
-    """Return what Gymnasium knows of `task`, after the import of the module that registers it."""
-    module, _, name = task.rpartition(":")
-    if not module and name.startswith("ALE/"):
-        module = "ale_py"
-    if module:
-        _import(module, task)
-    known = gymnasium.registry
-    if name not in known:
-        raise ValueError(_unknown(name, list(known)))
-    namespace, stem, version = parse_env_id(name)
-    newest = find_highest_version(namespace, stem)
-    if version is not None and newest is not None and version < newest:
-        raise ValueError(
-            f"{name!r} is out of date: use {get_env_id(namespace, stem, newest)!r}. If you want the old one, hand its "
-            "vector environment to operant.envs.GymnasiumEnv"
-        )
-    return known[name]
-
-
-def _import(module: str, task: str) -> None:
-    try:
-        gymnasium.register_envs(importlib.import_module(module))
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise ModuleNotFoundError(
-                f"{task!r} needs the module {module!r}, which cannot be imported: {error}", name=error.name
-            ) from error
-        hint = (
-            f': pip install "operant[{_EXTRAS[module]}]"'
-            if module in _EXTRAS
-            else "; one in the working folder is found by `python -m operant`, or with PYTHONPATH=."
-        )
-        raise ModuleNotFoundError(f"{task!r} needs the module {module!r}, which is not installed{hint}") from error
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    """Say that `name` is unknown and what may have been meant."""
-    stems = {_stem(task).lower(): _stem(task) for task in known}
-    near = [stems[match] for match in difflib.get_close_matches(_stem(name).lower(), stems, n=3)]
-    newest = [get_env_id(*parse_env_id(stem)[:2], find_highest_version(*parse_env_id(stem)[:2])) for stem in near]
-    meant = f"; did you mean {' or '.join(newest)}?" if near else "."
-    return (
-        f"{name!r} is not a registered environment{meant} An environment of another package is found by "
-        "'module:Name-v0', where importing the module registers it; those of Atari are named like 'ALE/Pong-v5'"
-    )
-
-
-def _stem(task: str) -> str:
-    """Return a Gymnasium id without its version."""
-    return re.sub(r"-v\d+$", "", task)

@@ -124,7 +124,7 @@ def env_error(task: str, call: str, error: Exception, rows: Iterable[int] = ()) 
     failed = _listed(rows)
     where = f" in rows {failed}" if failed else ""
     found = EnvError(
-        f"{task}: {call}() of the environment raised {type(error).__name__}{where}: {error}{_place(error)}. "
+        f"{task}: {call}() of the environment raised {type(error).__name__}{where}: {error}{place(error)}. "
         "Mend the environment; `operant resume` then goes on from the last checkpoint, if there is one yet"
     )
     found.__cause__ = error
@@ -158,7 +158,7 @@ def exit_code(process: Any) -> int | None:
     return process.exitcode
 
 
-def _place(error: Exception) -> str:
+def place(error: Exception) -> str:
     """Say in which line of the environment an error was raised, where that is known."""
     frames = traceback.extract_tb(error.__traceback__)
     foreign = ("site-packages", sysconfig.get_path("stdlib"), __file__)

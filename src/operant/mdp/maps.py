@@ -1,5 +1,6 @@
 """Models by name or from a file, with the map they are drawn on where there is one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.envs import GridWorld
+from operant.envs.registry import make_single, specified
 from operant.mdp.files import load
 from operant.mdp.model import MDP
 
@@ -35,12 +37,19 @@ class Mapped:
     arrows: str = ""
 
 
-def read(task: str | None = None, *, drawing: str | Path | None = None, file: str | Path | None = None) -> Mapped:
+def read(
+    task: str | None = None,
+    *,
+    drawing: str | Path | None = None,
+    file: str | Path | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> Mapped:
     """Return the model of a task, of a grid drawn in a text file, or of a file.
 
     Args:
         task: the id of a Gymnasium environment that shows its transition table.
         drawing: a text file in the format of `operant.envs.drawing`.
+        env_kwargs: parameters of one's own for the constructor of the environment, with a task.
         file: a model as `operant.mdp.save` writes it, or a table `s,a,s',p,r` that ends in `.csv`.
 
     Raises:
@@ -49,12 +58,14 @@ def read(task: str | None = None, *, drawing: str | Path | None = None, file: st
     """
     if sum(source is not None for source in (task, drawing, file)) != 1:
         raise ValueError("name exactly one model: a task, a drawing (--map FILE) or a file (--mdp FILE)")
+    if env_kwargs and task is None:
+        raise ValueError(f"env_kwargs are for the environment of a task, and none is named: {dict(env_kwargs)}")
     if file is not None:
         path = Path(file)
         return Mapped(path.name, MDP.from_table(path) if path.suffix == ".csv" else load(path))
     if drawing is not None:
         return _of_env(GridWorld(Path(drawing).read_text(encoding="utf-8")), Path(drawing).name)
-    env = gymnasium.make(str(task))
+    env = make_single(specified(str(task), env_kwargs))
     try:
         return _of_env(env, str(task))
     finally:

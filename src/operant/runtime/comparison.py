@@ -142,8 +142,9 @@ def _protocol(run: Run) -> dict[str, Any]:
     if catalog.find(settings.algorithm).chapter == "language":
         found = evaluations(run)
         return common | every | {"--held-out": found[-1][1].episodes if found else 0}
-    backend = {"--env-backend": resolve_backend(settings.task, settings.env_backend)}
-    return common | backend | every | {"--evaluate-episodes": settings.evaluate_episodes}
+    backend = {"--env-backend": resolve_backend(settings.task, settings.env_backend, settings.env_kwargs)}
+    own = {"--env-kwargs": dict(settings.env_kwargs), "--evaluate-max-steps": settings.evaluate_max_steps}
+    return common | backend | every | own | {"--evaluate-episodes": settings.evaluate_episodes}
 
 
 def _require_same_protocol(first: Run, other: Run) -> None:

@@ -80,6 +80,18 @@ def require_no_workers(settings: Settings) -> None:
             )
 
 
+def require_no_env_kwargs(settings: Settings) -> None:
+    """Refuse parameters of an environment for an algorithm that acts in none.
+
+    Raises:
+        ValueError: `Settings.env_kwargs` is not empty.
+    """
+    if settings.env_kwargs:
+        raise ValueError(
+            f"{settings.algorithm} acts in no environment: leave out env_kwargs={dict(settings.env_kwargs)}"
+        )
+
+
 def learner_kind(algorithm: Algorithm, config: Any) -> Any:
     """Return the class of an algorithm's learner, for a configuration of the algorithm's own kind.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from operant.envs import Tree, make
 from operant.envs.atari import is_atari
+from operant.envs.registry import make_single, specified
 from operant.envs.spaces import GymnasiumActions, ObservationFormat
 from operant.runtime.learner import Policy
 
@@ -27,6 +28,7 @@ class Predictor:
         task: a Gymnasium id; one environment is made, for its spaces, and closed.
         seeds: S.
         wrap: puts the environment in a wrapper, where the policy does not see its observations as they are.
+        env_kwargs: parameters of one's own for the constructor of the environment.
         device: where the policy lives.
     """
 
@@ -37,10 +39,11 @@ class Predictor:
         *,
         seeds: int,
         wrap: Wrap | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
         device: str | torch.device = "cpu",
     ):
         self._policy, self._task, self._seeds = policy, task, seeds
-        env = gymnasium.make(task, disable_env_checker=True)
+        env = make_single(specified(task, env_kwargs))
         env.close()
         self._wrapper = wrap(env) if wrap else None
         self._space = env.observation_space

@@ -1,8 +1,11 @@
 """What every run is told, whatever it trains: `Settings`."""
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import numpy as np
 
 from operant.runtime.bounds import require
 
@@ -26,6 +29,10 @@ class Settings:
 
     seeds: tuple[int, ...] = (0,)
     """Seeds of the run, trained side by side; different integers from 0. One seed is no result: take 5 or more."""
+
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters for the constructor of the task's environment, such as size=30 slippery=false; drawing=@FILE is the
+    text of a file."""
 
     budget: int = 100_000
     """How much to train, for each seed, in the algorithm's own unit: environment steps, prompts or examples."""
@@ -115,6 +122,10 @@ class Settings:
                 "what makes the environment, in all its wrappers, with gymnasium.register, and give its id, such as "
                 '"module:Name-v0"'
             )
+        if not isinstance(self.env_kwargs, Mapping) or not all(isinstance(name, str) for name in self.env_kwargs):  # pyright: ignore[reportUnnecessaryIsInstance] - from anywhere
+            raise ValueError(f"env_kwargs must be a dictionary with names as keys, got {self.env_kwargs!r}")
+        plain = {name: _plain(value, f"env_kwargs: {name}") for name, value in self.env_kwargs.items()}
+        object.__setattr__(self, "env_kwargs", plain)
         for name in ("algorithm", "task"):
             if not getattr(self, name).strip():
                 raise ValueError(f"{name} must be named, got {getattr(self, name)!r}")
@@ -122,3 +133,23 @@ class Settings:
             raise ValueError(f"seeds must be one or more different non-negative integers, got {self.seeds}")
         if not _DEVICE.fullmatch(self.device):
             raise ValueError(f"device must be auto, cpu, cuda, cuda:<n>, mps or xpu, got {self.device!r}")
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Return a parameter as a file gives it back: lists for tuples, numbers of Python for those of NumPy.
+
+    Raises:
+        ValueError: a file cannot hold it.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(cast(Any, value).tolist(), where)
+    if isinstance(value, list | tuple):
+        return [_plain(item, where) for item in cast(Sequence[Any], value)]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, where) for key, item in cast(Mapping[Any, Any], value).items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(
+        f"{where} must be a number, a truth value, a text, or a list or dictionary of these, which config.toml holds, "
+        f"got {value!r:.80}; register an environment with it by gymnasium.register(..., kwargs=...)"
+    )

@@ -2,6 +2,7 @@
 
 TOML has no null: None is written as the string `"none"` and read back where the field's type admits None. Enums are
 written by name, nested dataclasses as tables, tuples and lists as arrays. Missing keys take the field's default.
+Mappings are tables, too; where their type says no more, they hold numbers, strings, booleans, None, lists and tables.
 """
 
 import dataclasses
@@ -100,6 +101,9 @@ def _encode(value: Any, where: str) -> Any:
         return value
     if isinstance(value, tuple | list):
         return [_encode(item, f"{where}[{i}]") for i, item in enumerate(cast(list[Any], value))]
+    if isinstance(value, Mapping):
+        mapping = cast(Mapping[Any, Any], value)
+        return {str(key): _encode(_plain(item), f"{where}.{key}") for key, item in mapping.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _encode(getattr(value, f.name), f"{where}.{f.name}") for f in _fields(type(value))}
     raise TypeError(
@@ -119,8 +123,11 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
         return _decode_union(get_args(hint), value, where)
     if origin is Literal:
         return _decode_literal(get_args(hint), value, where)
-    if origin in (tuple, list):
-        return _decode_array(origin, get_args(hint), value, where)
+    if isinstance(origin, type):
+        decode = _decode_mapping if issubclass(origin, Mapping) else _decode_array
+        return decode(origin, get_args(hint), value, where)
+    if hint is Any:
+        return _decode_anything(value, where)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return from_table(hint, value, where=where) if _is_table(value) else _refuse(where, value, "a table")
     if isinstance(hint, type):
@@ -171,6 +178,23 @@ def _decode_array(origin: Any, items: tuple[Any, ...], value: Any, where: str) -
     pairs = enumerate(zip(hints, elements, strict=True))
     decoded = [_decode(hint, element, f"{where}[{i}]") for i, (hint, element) in pairs]
     return tuple(decoded) if origin is tuple else decoded
+
+
+def _decode_mapping(_: Any, items: tuple[Any, ...], value: Any, where: str) -> Any:
+    if not _is_table(value):
+        return _refuse(where, value, "a table")
+    return {key: _decode(items[1], item, f"{where}.{key}") for key, item in value.items()}
+
+
+def _decode_anything(value: Any, where: str) -> Any:
+    """Return what a file holds as it is, but for None; tuples are read back as lists."""
+    if isinstance(value, list | tuple):
+        return [_decode_anything(item, f"{where}[{i}]") for i, item in enumerate(cast(list[Any], value))]
+    if _is_table(value):
+        return {key: _decode_anything(item, f"{where}.{key}") for key, item in value.items()}
+    if value is None or value == NONE:
+        return None
+    return value if isinstance(value, bool | int | float | str) else _refuse(where, value, "a value that files hold")
 
 
 def _refuse(where: str, value: Any, expected: str) -> Any:

@@ -7,12 +7,14 @@ from typing import Any, Self
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
 from operant import streams
 from operant.envs import GymnasiumEnv, Tree
+from operant.envs.registry import make_single, specified
 from operant.runtime.learner import Policy
 
 Frame = NDArray[np.uint8]
@@ -32,6 +34,7 @@ class Stage:
         noise: draws the noise `[S, 1, ...]` that the policy samples with. Default: it acts greedily.
         wrap: puts the environment in a wrapper, where the policy does not see its observations as they are.
         live: whether to open a window, which shows every step at its own pace, instead of making frames.
+        env_kwargs: parameters of one's own for the constructor of the environment.
         device: where the policy lives.
 
     Attributes:
@@ -51,6 +54,7 @@ class Stage:
         noise: Callable[[], Tensor] | None = None,
         wrap: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = lambda env: env,
         live: bool = False,
+        env_kwargs: Mapping[str, Any] | None = None,
         device: str | torch.device = "cpu",
     ):
         if not 0 <= index < len(seeds):
@@ -58,13 +62,14 @@ class Stage:
                 f"index must lie between 0 and {len(seeds) - 1}, as there are {len(seeds)} seeds; got {index}"
             )
         mode = "human" if live else "rgb_array"
-        self.frames_per_second = _check_rendering(task, mode)
+        spec = specified(task, env_kwargs)
+        self.frames_per_second = _check_rendering(spec, mode)
         self._policy, self._count, self._index, self._noise, self._live = policy, len(seeds), index, noise, live
 
         def make() -> gymnasium.Env[Any, Any]:
             try:
-                return wrap(gymnasium.make(task, render_mode=mode, disable_env_checker=True))
-            except TypeError as error:
+                return wrap(make_single(spec, render_mode=mode))
+            except ValueError as error:
                 if "render_mode" not in str(error):
                     raise
                 raise ValueError(f"{task} cannot be rendered: its constructor takes no render_mode: {error}") from error
@@ -132,9 +137,9 @@ class Stage:
             show(np.ascontiguousarray(pictures[0], dtype=np.uint8))
 
 
-def _check_rendering(task: str, mode: str) -> float:
+def _check_rendering(spec: EnvSpec, mode: str) -> float:
     """Return the frames a second of a task, or refuse to render it."""
-    env = gymnasium.make(task, disable_env_checker=True)
+    env, task = make_single(spec), spec.id
     metadata = env.metadata
     env.close()
     known = metadata.get("render_modes", [])

@@ -1,13 +1,14 @@
 """From names and numbers to a learner and what it learns in: what every algorithm of this chapter shares."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 import gymnasium
 
 from operant import catalog
-from operant.envs import BatchEnv, FiniteEnv, make
+from operant.envs import BatchEnv, FiniteEnv
+from operant.envs.registry import make_single, specified
 from operant.envs.worlds.bandits import Bandit
 from operant.envs.worlds.mazes import ChangingMaze
 from operant.mdp import MDP
@@ -48,7 +49,8 @@ class Experiment:
     ) -> Evaluation:
         """Score the greedy policies (what is followed, for prediction), with the same episodes at every call.
 
-        In a task without a step limit, an episode is cut after `operant.tabular.judging.LONGEST_EPISODE` steps.
+        In a task without a step limit, an episode is cut after `operant.tabular.judging.LONGEST_EPISODE` steps, or as
+        the settings say.
 
         Args:
             episodes: of each seed. Default: as many as the settings say.
@@ -66,18 +68,32 @@ class Experiment:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
         if _simulated(settings.task, self.mdp, backend or settings.env_backend):
             assert self.mdp is not None  # noqa: S101 - what is simulated has a model
-            sampled = sampled_returns(self.mdp, learner.policy(), seeds=settings.seeds, episodes=episodes)
+            sampled = sampled_returns(
+                self.mdp,
+                learner.policy(),
+                seeds=settings.seeds,
+                episodes=episodes,
+                longest=settings.evaluate_max_steps or LONGEST_EPISODE,
+            )
             return Evaluation.of(sampled.returns, sampled.lengths.mean(axis=1))
         rows = max(n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0)
-        env = enumerated(settings.task, settings.seeds, rows=rows, purpose="evaluation", longest=LONGEST_EPISODE)
+        longest = settings.evaluate_max_steps or LONGEST_EPISODE
+        env = enumerated(
+            settings.task,
+            settings.seeds,
+            rows=rows,
+            purpose="evaluation",
+            longest=longest,
+            env_kwargs=settings.env_kwargs,
+        )
         try:
-            most = max(1_000_000, episodes * LONGEST_EPISODE)
             return evaluate_policy(
                 Player(learner),
                 env,
                 seeds=len(settings.seeds),
                 episodes=episodes,
-                max_steps=most,
+                max_steps=longest,
+                cut=True,
                 interrupted=interrupted,
             )
         finally:
@@ -117,10 +133,10 @@ def assemble(
         raise ValueError(f"{algorithm.name} runs on the cpu alone, where a table is fastest; got device {device!r}")
     if algorithm.family == "bandit":
         return _with_arms(kind, settings, config)
-    mdp = known_model(settings.task)
+    mdp = known_model(settings.task, settings.env_kwargs)
     source: MDP | BatchEnv | None = mdp if _simulated(settings.task, mdp, settings.env_backend) else None
     if source is None:
-        source = enumerated(settings.task, settings.seeds)
+        source = enumerated(settings.task, settings.seeds, env_kwargs=settings.env_kwargs)
     try:
         learner = kind(config, source, seeds=settings.seeds, budget=settings.budget)
     except BaseException:
@@ -136,20 +152,22 @@ def _with_arms(kind: Any, settings: Settings, config: Any) -> BanditExperiment:
             "the arms of a bandit are pulled inside the kernel: leave env_backend at 'auto' for training; "
             "an evaluation can pull those of Gymnasium's environment"
         )
-    _check_name(settings.task)
-    arms = arms_of(settings.task, settings.seeds)
+    arms = arms_of(settings.task, settings.seeds, settings.env_kwargs)
     return BanditExperiment(kind(config, arms, seeds=settings.seeds, budget=settings.budget), settings)
 
 
-def known_model(task: str) -> MDP | None:
+def known_model(task: str, env_kwargs: Mapping[str, Any] | None = None) -> MDP | None:
     """Return the model of a task, with its step limit; None if it has none, or one that changes.
+
+    Args:
+        task: a Gymnasium id.
+        env_kwargs: parameters of one's own for the constructor of the environment.
 
     Raises:
         ValueError: the task is unknown or out of date.
         ModuleNotFoundError: the task needs a package that is not installed.
     """
-    _check_name(task)
-    env = gymnasium.make(task, disable_env_checker=True)
+    env = make_single(specified(task, env_kwargs))
     try:
         bare = env.unwrapped
         if isinstance(bare, Bandit | ChangingMaze) or not (isinstance(bare, FiniteEnv) or hasattr(bare, "P")):
@@ -157,14 +175,6 @@ def known_model(task: str) -> MDP | None:
         return MDP.from_gymnasium(env)
     finally:
         env.close()
-
-
-def _check_name(task: str) -> None:
-    """Refuse a name that Gymnasium does not know, with the message of `operant.envs.make`."""
-    try:
-        make(task, 1, [0], backend="gymnasium").close()
-    except TypeError:
-        return  # it is known, but its spaces are composite
 
 
 def _simulated(task: str, mdp: MDP | None, backend: str) -> bool:

@@ -1,6 +1,6 @@
 """Numbering the members of finite spaces, so that a table can be learned in any discrete Gymnasium environment."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from gymnasium.wrappers import TimeLimit
 
 from operant import streams
 from operant.envs import GymnasiumEnv
+from operant.envs.registry import make_single, specified
 from operant.envs.spaces import members
 
 
@@ -60,7 +61,13 @@ class Enumerated(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 def enumerated(
-    task: str, seeds: Sequence[int], *, rows: int = 1, purpose: str = "environment", longest: int | None = None
+    task: str,
+    seeds: Sequence[int],
+    *,
+    rows: int = 1,
+    purpose: str = "environment",
+    longest: int | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
 ) -> GymnasiumEnv:
     """Return `len(seeds) * rows` copies of a Gymnasium environment with numbered observations.
 
@@ -70,13 +77,15 @@ def enumerated(
         rows: N, environments a seed.
         purpose: of the random numbers.
         longest: steps after which an episode is cut if the task has no limit of its own; None for never.
+        env_kwargs: parameters of one's own for the constructor of the environment.
 
     Raises:
         ValueError: the observations are not finite.
     """
+    spec = specified(task, env_kwargs)
 
     def make() -> gymnasium.Env[Any, Any]:
-        env = Enumerated(gymnasium.make(task, disable_env_checker=True))
+        env = Enumerated(make_single(spec))
         unlimited = env.spec is None or env.spec.max_episode_steps is None
         return TimeLimit(env, longest) if longest is not None and unlimited else env
 

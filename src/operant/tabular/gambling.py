@@ -1,6 +1,6 @@
 """From the name of a bandit to the arms that it has, and how good what was learned is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from operant import streams
+from operant.envs.registry import make_single, specified
 from operant.envs.worlds.bandits import Bandit, BernoulliBandit, Testbed
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.settings import Settings
@@ -63,7 +64,7 @@ class BanditExperiment:
         """Return what greedy arms pay in Gymnasium's environment, `[S, episodes]`."""
         obs = torch.zeros(len(self.settings.seeds), episodes, dtype=torch.int64)
         actions, _ = Player(self.learner).act(obs, None, None)
-        env = _bandit(self.settings.task)
+        env = _bandit(self.settings.task, self.settings.env_kwargs)
         paid = np.zeros(actions.shape)
         for i, seed in enumerate(_reset_seeds(self.settings.seeds)):
             env.reset(seed=seed)
@@ -76,17 +77,18 @@ class BanditExperiment:
         self.learner.close()
 
 
-def arms_of(task: str, seeds: Sequence[int]) -> Arms:
+def arms_of(task: str, seeds: Sequence[int], env_kwargs: Mapping[str, Any] | None = None) -> Arms:
     """Return the arms of a bandit, for each seed those that Gymnasium's environment draws in its first episode.
 
     Args:
         task: the id of a registered bandit of `operant.envs.worlds.bandits`.
         seeds: of the runs.
+        env_kwargs: parameters of one's own for the constructor of the bandit.
 
     Raises:
         ValueError: the task has more than one state, or is no bandit whose arms are known.
     """
-    env = _bandit(task)
+    env = _bandit(task, env_kwargs)
     means = []
     for seed in _reset_seeds(seeds):
         env.reset(seed=seed)
@@ -100,8 +102,8 @@ def _reset_seeds(seeds: Sequence[int]) -> list[int]:
     return [streams.episode_seed(row, 0) for row in streams.row_seeds(seeds, 1, "environment")]
 
 
-def _bandit(task: str) -> Bandit:
-    env = gymnasium.make(task, disable_env_checker=True)
+def _bandit(task: str, env_kwargs: Mapping[str, Any] | None) -> Bandit:
+    env = make_single(specified(task, env_kwargs))
     bare = env.unwrapped
     if isinstance(bare, Testbed | BernoulliBandit):
         return bare

@@ -45,14 +45,17 @@ def _play(model, world, policies, episodes):
             advance(model, world, i, action)
 
 
-def sampled_returns(mdp: MDP, policies: ArrayLike, *, seeds: Sequence[int], episodes: int) -> Sampled:
+def sampled_returns(
+    mdp: MDP, policies: ArrayLike, *, seeds: Sequence[int], episodes: int, longest: int = LONGEST_EPISODE
+) -> Sampled:
     """Play episodes of policies, always the same ones for the same seeds.
 
     Args:
-        mdp: where; an episode is cut at its step limit, or after `LONGEST_EPISODE` steps if it has none.
+        mdp: where; an episode is cut at its step limit, or after `longest` steps if it has none.
         policies: `[S, states, A]`, probabilities.
         seeds: S of them.
         episodes: of each seed.
+        longest: steps.
 
     Raises:
         ValueError: the shapes differ, or there is no episode.
@@ -61,7 +64,7 @@ def sampled_returns(mdp: MDP, policies: ArrayLike, *, seeds: Sequence[int], epis
     if table.shape != (len(seeds), mdp.states, mdp.actions) or episodes < 1:
         expected = (len(seeds), mdp.states, mdp.actions)
         raise ValueError(f"policies must have shape {expected}, got {table.shape}; episodes at least 1, got {episodes}")
-    limit = mdp.max_steps or LONGEST_EPISODE
+    limit = mdp.max_steps or longest
     model, world = Model.of(mdp, limit), World.new(seeds, "evaluation", record=episodes)
     begin_all(model, world)
     cumulative = np.cumsum(table, axis=2).reshape(len(seeds), -1)

@@ -1,0 +1,179 @@
+"""What Gymnasium knows of a task by its name, and making one environment of it with parameters of one's own."""
+
+import difflib
+import importlib
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, load_env_creator, parse_env_id
+
+from operant.envs.workers import EnvError, place
+
+GYMNASIUMS_OWN = ("max_episode_steps",)
+"""Parameters that `gymnasium.make` takes itself, whatever the environment."""
+
+_EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari"}
+"""Extra of operant that installs what an environment needs, by a part of its entry point."""
+
+
+def specified(task: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvSpec:
+    """Return how a task is made with parameters of one's own.
+
+    Args:
+        task: a Gymnasium id.
+        env_kwargs: for the constructor of the environment; they take the place of those it is registered with.
+
+    Raises:
+        ValueError: the task is unknown or out of date, its constructor does not take a parameter, or needs one.
+        ModuleNotFoundError: the task needs a package that is not installed.
+    """
+    known = registered(task)
+    own = dict(env_kwargs or {})
+    spec = copy(known)
+    if "max_episode_steps" in own:
+        spec.max_episode_steps = own.pop("max_episode_steps")
+    spec.kwargs = {**known.kwargs, **own}
+    _require_signature(spec, own)
+    return spec
+
+
+def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """Return the task and parameters that a text file with the drawing of a grid stands for; others as they are.
+
+    Raises:
+        ValueError: the file cannot be read, or there are two drawings.
+    """
+    if not isinstance(task, str) or not task.endswith(".txt"):
+        return task, env_kwargs
+    if "drawing" in env_kwargs:
+        raise ValueError(f"{task} is a drawing, and env_kwargs hold another one: leave out one of them")
+    try:
+        text = Path(task).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the drawing {task} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    return "operant/Grid-v0", {**env_kwargs, "drawing": text}
+
+
+def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    """Make one environment.
+
+    Args:
+        spec: of `specified`.
+        render_mode: how it is to be rendered; None: not.
+
+    Raises:
+        ValueError: its constructor refuses a parameter.
+        ModuleNotFoundError: it needs a package that is not installed.
+        EnvError: its constructor raised another error.
+    """
+    rendering: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+    try:
+        return gymnasium.make(spec, disable_env_checker=True, **rendering)
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise ModuleNotFoundError(f"{spec.id} needs a package that is not installed: {error}{_hint(spec)}") from error
+    except Exception as error:
+        what = f"the constructor of {spec.id} raised {type(error).__name__}: {error}{place(error)}"
+        if isinstance(error, ValueError | TypeError | gymnasium.error.Error):
+            raise ValueError(what) from error
+        raise EnvError(what) from error
+
+
+def _require_signature(spec: EnvSpec, own: Mapping[str, Any]) -> None:
+    """Refuse parameters that the constructor of an environment does not take, and miss those that it needs."""
+    parameters = _parameters(spec)
+    if parameters is None:
+        return
+    named = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name != "render_mode"
+    ]
+    more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    accepted = ", ".join([*named, *GYMNASIUMS_OWN]) + (", and others that it passes on" if more else "")
+    for name in own:
+        if name not in named and not more:
+            near = difflib.get_close_matches(name, named, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{spec.id} has no parameter {name!r}: its constructor accepts {accepted}{hint}")
+    missing = [
+        name for name in named if parameters[name].default is inspect.Parameter.empty and name not in spec.kwargs
+    ]
+    if missing:
+        example = " ".join(f"{name}=..." for name in missing)
+        raise ValueError(
+            f"{spec.id} needs {', '.join(missing)}: give --env-kwargs {example}, in Python env_kwargs={{...}}; its "
+            f"constructor accepts {accepted}"
+        )
+
+
+def _parameters(spec: EnvSpec) -> Mapping[str, inspect.Parameter] | None:
+    """Return what the constructor of an environment takes; None where it does not say, or cannot be imported."""
+    point: Any = spec.entry_point
+    try:
+        creator = load_env_creator(point) if isinstance(point, str) else point
+        return inspect.signature(creator).parameters
+    except Exception:
+        return None  # whoever makes the environment says why
+
+
+def _hint(spec: EnvSpec) -> str:
+    extras = [extra for part, extra in _EXTRAS.items() if part in str(spec.entry_point)]
+    return "".join(f'. Try: pip install "operant[{extra}]"' for extra in extras)
+
+
+def registered(task: str) -> EnvSpec:
+    """Return what Gymnasium knows of `task`, after the import of the module that registers it."""
+    module, _, name = task.rpartition(":")
+    if not module and name.startswith("ALE/"):
+        module = "ale_py"
+    if module:
+        _import(module, task)
+    known = gymnasium.registry
+    if name not in known:
+        raise ValueError(_unknown(name, list(known)))
+    namespace, stem, version = parse_env_id(name)
+    newest = find_highest_version(namespace, stem)
+    if version is not None and newest is not None and version < newest:
+        raise ValueError(
+            f"{name!r} is out of date: use {get_env_id(namespace, stem, newest)!r}. If you want the old one, hand its "
+            "vector environment to operant.envs.GymnasiumEnv"
+        )
+    return known[name]
+
+
+def _import(module: str, task: str) -> None:
+    try:
+        gymnasium.register_envs(importlib.import_module(module))
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise ModuleNotFoundError(
+                f"{task!r} needs the module {module!r}, which cannot be imported: {error}", name=error.name
+            ) from error
+        hint = (
+            f': pip install "operant[{_EXTRAS[module]}]"'
+            if module in _EXTRAS
+            else "; one in the working folder is found by `python -m operant`, or with PYTHONPATH=."
+        )
+        raise ModuleNotFoundError(f"{task!r} needs the module {module!r}, which is not installed{hint}") from error
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    """Say that `name` is unknown and what may have been meant."""
+    stems = {_stem(task).lower(): _stem(task) for task in known}
+    near = [stems[match] for match in difflib.get_close_matches(_stem(name).lower(), stems, n=3)]
+    newest = [get_env_id(*parse_env_id(stem)[:2], find_highest_version(*parse_env_id(stem)[:2])) for stem in near]
+    meant = f"; did you mean {' or '.join(newest)}?" if near else "."
+    return (
+        f"{name!r} is not a registered environment{meant} An environment of another package is found by "
+        "'module:Name-v0', where importing the module registers it; those of Atari are named like 'ALE/Pong-v5'"
+    )
+
+
+def _stem(task: str) -> str:
+    """Return a Gymnasium id without its version."""
+    return re.sub(r"-v\d+$", "", task)

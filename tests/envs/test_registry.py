@@ -1,0 +1,119 @@
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from operant.envs import EnvError, GymnasiumEnv, make, maker_like
+from operant.envs.registry import drawn, make_single, specified
+
+DRAWING = "step: -1\n\nS..\n.#.\n..G\n"
+
+
+class Field(gymnasium.Env):
+    """As large as it is told to be."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, size, *, slippery=True, render_mode=None):
+        if size < 0:
+            raise ValueError(f"size must not be negative, got {size}")
+        if size > 100:
+            raise RuntimeError("too large to plough")
+        self.observation_space = spaces.Box(-1, 1, (size,))
+        self.slippery = slippery
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {}
+
+
+@pytest.fixture(autouse=True)
+def field():
+    gymnasium.register("OperantTestField-v0", Field)
+    yield
+    gymnasium.registry.pop("OperantTestField-v0", None)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_parameters_reach_the_constructor(vectorization):
+    env = make("OperantTestField-v0", 2, [0], env_kwargs={"size": 3}, vectorization=vectorization)
+    assert env.observation_space.shape == (3,)
+    assert isinstance(env, GymnasiumEnv)
+    assert env.env_kwargs == {"size": 3}
+    other = maker_like(env, 1)(5)
+    assert other.observation_space.shape == (3,)
+    env.close()
+    assert gymnasium.registry["OperantTestField-v0"].kwargs == {}
+
+
+def test_the_time_limit_is_a_parameter_of_every_environment():
+    env = make("CartPole-v1", 1, [0], env_kwargs={"max_episode_steps": 3})
+    env.reset()
+    assert [bool(env.step(torch.tensor([t % 2])).truncated) for t in range(4)] == [False, False, True, False]
+
+
+def test_environments_without_end_are_cut_where_that_is_asked_for():
+    for own, longest, expected in ((None, 3, 3), (2, 3, 2), (9, 3, 3)):
+        limit = {} if own is None else {"max_episode_steps": own}
+        env = make("OperantTestField-v0", 1, [0], env_kwargs={"size": 1, **limit}, max_steps=longest)
+        env.reset()
+        ends = [bool(env.step(torch.tensor([0])).truncated) for _ in range(expected)]
+        assert ends == [False] * (expected - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    ("task", "env_kwargs", "message"),
+    [
+        (
+            "OperantTestField-v0",
+            {"siz": 3},
+            "no parameter 'siz': its .* size, slippery, max_episode_steps; did you mean",
+        ),
+        (
+            "OperantTestField-v0",
+            {},
+            "OperantTestField-v0 needs size: give --env-kwargs size=..., in Python env_kwargs=",
+        ),
+        (
+            "OperantTestField-v0",
+            {"size": -1},
+            r"constructor of .* raised ValueError: size must not be .* got -1 \(.*line",
+        ),
+        ("OperantTestField-v0", {"size": "x"}, "constructor of .* raised TypeError"),
+        ("operant/Grid-v0", {}, "operant/Grid-v0 needs drawing"),
+        ("operant/Grid-v0", {"drawing": "S?G"}, "line 1, column 2: .* is not a cell"),
+        ("FrozenLake-v1", {"is_slipery": False}, "did you mean is_slippery"),
+    ],
+)
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_parameters_that_do_not_fit_are_refused(task, env_kwargs, message, vectorization):
+    with pytest.raises(ValueError, match=message):
+        make(task, 1, [0], env_kwargs=env_kwargs, vectorization=vectorization)
+
+
+@pytest.mark.parametrize("backend", ["tensor", "envpool"])
+def test_only_environments_of_gymnasium_have_parameters(backend):
+    with pytest.raises(ValueError, match=f"env_backend is '{backend}'.*env_kwargs=.'max_episode_steps': 3"):
+        make("CartPole-v1", 1, [0], env_kwargs={"max_episode_steps": 3}, backend=backend)
+
+
+def test_another_mistake_of_a_constructor_names_it_and_its_line():
+    message = (
+        r"the constructor of OperantTestField-v0 raised RuntimeError: too large to plough \(.*test_registry.py, line"
+    )
+    with pytest.raises(EnvError, match=message):
+        make_single(specified("OperantTestField-v0", {"size": 101}))
+
+
+def test_a_file_with_a_drawing_is_a_task(tmp_path):
+    file = tmp_path / "mine.txt"
+    file.write_text(DRAWING)
+    assert drawn(str(file), {"slip": 0.2}) == ("operant/Grid-v0", {"slip": 0.2, "drawing": DRAWING})
+    assert drawn("CartPole-v1", {"a": 1}) == ("CartPole-v1", {"a": 1})
+    with pytest.raises(ValueError, match="leave out one"):
+        drawn(str(file), {"drawing": ""})
+    with pytest.raises(ValueError, match=r"the drawing .*no.txt cannot be read: No such file"):
+        drawn(str(tmp_path / "no.txt"), {})
