@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from operant import api, catalog
-from operant.envs import GymnasiumEnv
+from operant.envs import EnvError, GymnasiumEnv
 from operant.runtime.settings import Settings
 from operant.tabular import Arms, OneStepConfig, RandomConfig, assemble, known_model, learner_for
 
@@ -112,3 +112,28 @@ def test_a_run_is_trained_resumed_and_loaded(tmp_path):
     loaded = api.load(tmp_path / "whole")
     assert loaded.evaluate(5) == whole.evaluate(5)
     assert loaded.evaluate(5, backend="gymnasium").episodes == 5
+
+
+class Outside(gymnasium.Env):
+    """Returns a state that its space does not have."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(5), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 9, 0.0, False, False, {}
+
+
+def test_an_environment_of_a_user_is_checked_and_a_state_outside_its_space_is_named(tmp_path, caplog):
+    gymnasium.register("OperantTestOutside-v0", Outside)
+    try:
+        with pytest.raises(
+            EnvError, match=r"^OperantTestOutside-v0: step\(\).* 9 is not in Discrete\(5\), so it is no"
+        ):
+            api.train("q-learning", "OperantTestOutside-v0", seeds=2, budget=100, run=tmp_path / "run")
+        assert "OperantTestOutside-v0: Gymnasium's check_env says: " in caplog.text
+    finally:
+        gymnasium.registry.pop("OperantTestOutside-v0")

@@ -58,3 +58,20 @@ def test_tasks_without_a_limit_are_cut_where_they_are_told():
     limited = enumerated("FrozenLake-v1", (0,), longest=7)
     assert limited.rows == 1
     limited.close()
+
+
+@pytest.mark.parametrize(
+    ("space", "member"),
+    [
+        (spaces.Discrete(4), 4),
+        (spaces.Discrete(4), -1),
+        (spaces.Discrete(3, start=-1), 2),
+        (spaces.MultiDiscrete([2, 3]), [1, 3]),
+        (spaces.MultiBinary(2), [0, 2]),
+        (spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]), (2, 0)),
+    ],
+    ids=str,
+)
+def test_what_is_no_member_has_no_number(space, member):
+    with pytest.raises(ValueError, match="is not in"):
+        number(space, member)

@@ -1,8 +1,10 @@
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from operant.envs import make
+from operant.envs import EnvError, GymnasiumEnv, make
 from operant.mdp import MDP
 from operant.runtime.training import train
 from operant.tabular import OneStepConfig, QLearning, TabularLearner, learner_for
@@ -131,3 +133,45 @@ def test_thousands_of_seeds_are_as_easy_as_one():
     one.iterate()
     np.testing.assert_array_equal(many.q[2999], one.q[0])
     assert len(np.unique(many.q.reshape(3000, -1), axis=0)) > 2000
+
+
+class Straying(gymnasium.Env):
+    """Steps to a state that its space does not have, or pays what is no number."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(5), gymnasium.spaces.Discrete(2)
+
+    def __init__(self, state, reward):
+        self.after, self.reward = state, reward
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return self.after, self.reward, False, False, {}
+
+
+def straying(state, reward=0.0, kind="q-learning"):
+    """Return a learner in an environment that nothing stands between: only the learner itself can look."""
+    vector = SyncVectorEnv([lambda: Straying(state, reward)], autoreset_mode=AutoresetMode.DISABLED)
+    return learner_for(kind, GymnasiumEnv(vector, [0], task="Straying-v0"), seeds=[0], steps=10)
+
+
+@pytest.mark.parametrize("kind", ["q-learning", "td-lambda", "monte-carlo", "dyna-q"])
+@pytest.mark.parametrize("state", [5, -1, 10**12, -(10**12)])
+def test_a_state_without_a_row_is_an_error_and_not_a_crash(kind, state):
+    made = straying(state, kind=kind)
+    with pytest.raises(EnvError, match=rf"^Straying-v0 is in state {state}, but its observation space has 5 states"):
+        made.iterate()
+    with pytest.raises(EnvError, match=f"the environment is in state {state}, but"):
+        made.act(torch.tensor([[state]]), None, None)
+    made.close()
+
+
+@pytest.mark.parametrize("reward", [np.nan, np.inf])
+def test_a_reward_that_is_no_number_does_not_enter_the_table(reward):
+    made = straying(1, reward)
+    with pytest.raises(EnvError, match=rf"^Straying-v0 gave the reward {reward}, expected a finite number"):
+        made.iterate()
+    assert np.isfinite(made.q).all()
+    made.close()

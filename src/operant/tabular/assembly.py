@@ -8,6 +8,7 @@ import gymnasium
 
 from operant import catalog
 from operant.envs import BatchEnv, FiniteEnv
+from operant.envs.checking import check_users_environment
 from operant.envs.registry import make_single, specified
 from operant.envs.worlds.bandits import Bandit
 from operant.envs.worlds.mazes import ChangingMaze
@@ -98,6 +99,11 @@ class Experiment:
             )
         finally:
             env.close()
+
+    def reach(self) -> None:
+        """Run Gymnasium's check on an environment that the user brings, before training in it."""
+        if self.learner.env is not None:
+            check_users_environment(self.settings.task)
 
     @staticmethod
     def wrap(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

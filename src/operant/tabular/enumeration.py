@@ -29,13 +29,26 @@ def size(space: gymnasium.Space[Any]) -> int:
 
 
 def number(space: gymnasium.Space[Any], member: Any) -> int:
-    """Return the number of a member, from 0; members of composite spaces are counted with the last part fastest."""
+    """Return the number of a member, from 0; members of composite spaces are counted with the last part fastest.
+
+    Raises:
+        ValueError: what is given is no member of the space.
+    """
     if isinstance(space, spaces.Discrete):
-        return int(member - space.start)
+        index = int(member - space.start)
+        if not 0 <= index < space.n:
+            raise ValueError(f"{member!r} is not in {space}")
+        return index
     if isinstance(space, spaces.MultiDiscrete):
-        return int(np.ravel_multi_index(tuple((np.asarray(member) - space.start).ravel()), tuple(space.nvec.ravel())))
+        parts = (np.asarray(member) - space.start).ravel()
+        if ((parts < 0) | (parts >= space.nvec.ravel())).any():
+            raise ValueError(f"{np.asarray(member).tolist()} is not in {space}")
+        return int(np.ravel_multi_index(tuple(parts), tuple(space.nvec.ravel())))
     if isinstance(space, spaces.MultiBinary):
-        return int("".join(str(int(bit)) for bit in np.ravel(member)), 2)
+        bits = [int(bit) for bit in np.ravel(member)]
+        if not set(bits) <= {0, 1}:
+            raise ValueError(f"{np.asarray(member).tolist()} is not in {space}")
+        return int("".join(map(str, bits)), 2)
     members = [member[key] for key in space.spaces] if isinstance(space, spaces.Dict) else member
     total = 0
     for part, value in zip(_parts(space), members, strict=True):
@@ -53,11 +66,21 @@ class Enumerated(gymnasium.ObservationWrapper[Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         self._space = env.observation_space
-        self.observation_space = spaces.Discrete(size(env.observation_space))
+        self.observation_space: spaces.Discrete = spaces.Discrete(size(env.observation_space))
 
     def observation(self, observation: Any) -> int:
-        """Return the number of an observation."""
-        return number(self._space, observation)
+        """Return the number of an observation.
+
+        Raises:
+            ValueError: the observation is not in the observation space, so that the table has no row for it.
+        """
+        try:
+            return number(self._space, observation)
+        except ValueError as error:
+            raise ValueError(
+                f"observation {observation!r}: {error}, so it is none of the {self.observation_space.n} states of the "
+                "table; correct the environment's observation_space, or what reset() and step() return"
+            ) from None
 
 
 def enumerated(

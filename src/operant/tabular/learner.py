@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from operant.envs.base import BatchEnv
+from operant.envs.workers import EnvError
 from operant.mdp import MDP
 from operant.runtime.learner import Metrics
 from operant.state import State
@@ -101,7 +102,7 @@ class TabularLearner:
         else:
             self.feasible = _feasible(source, len(self.seeds))
             self.env = source
-            self.world.state[:] = _array(source.reset())
+            self.world.state[:] = _states(_array(source.reset()), len(self.feasible), source.task)
         self.states, self.actions = self.feasible.shape
         self.rule: Any = self.make_rule(config.rule(self.feasible))
         self.agent: Any = self.make_agent()
@@ -212,13 +213,15 @@ class TabularLearner:
             states = self.world.state.copy()
             actions = np.array([choose(self.rule, self.agent, i, states[i]) for i in rows], np.int64)
             step = self.env.step(torch.from_numpy(actions))
-            rewards, successors = step.reward.double().numpy(), _array(step.final_obs)
+            rewards = _finite(step.reward.double().numpy(), self.env.task)
+            successors = _states(_array(step.final_obs), self.states, self.env.task)
             terminated, truncated = step.terminated.numpy(), (step.truncated & ~step.terminated).numpy()
             for i in rows:
                 outcome = Step(states[i], actions[i], rewards[i], successors[i], terminated[i], truncated[i])
                 settle(self.world, i, outcome.reward, outcome.successor, outcome.terminated | outcome.truncated)
                 learn(self.rule, self.agent, i, outcome)
-            self.world.state[:] = _array(step.obs)
+            same = step.obs is step.final_obs  # no episode has ended
+            self.world.state[:] = successors if same else _states(_array(step.obs), self.states, self.env.task)
 
     def _report(self) -> Metrics:
         count, total, length = torch.from_numpy(self.world.ended.copy()).unbind(1)
@@ -240,7 +243,12 @@ class TabularLearner:
         return reported
 
     def act(self, obs: Any, memory: Any, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Choose actions for states `[S, N]` (see `operant.runtime.learner.Policy`)."""
+        """Choose actions for states `[S, N]` (see `operant.runtime.learner.Policy`).
+
+        Raises:
+            EnvError: a state has no row in the table.
+        """
+        _states(_array(obs), self.states, "the environment")
         return self._player.act(obs, memory, noise)
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
@@ -318,6 +326,25 @@ def shares(mask: NDArray[np.bool_]) -> Floats:
 def _array(obs: Any) -> NDArray[np.int64]:
     """Return observations `[B]` as state numbers."""
     return obs.numpy().astype(np.int64)
+
+
+def _states(found: NDArray[np.int64], states: int, task: str) -> NDArray[np.int64]:
+    """Return state numbers, or raise EnvError where one has no row in the table: kernels do not look."""
+    outside = found.view(np.uint64) >= states  # a negative number is a huge one
+    if outside.any():
+        raise EnvError(
+            f"{task} is in state {found[outside].flat[0]}, but its observation space has {states} states, 0 to "
+            f"{states - 1}; correct its observation_space, or what reset() and step() return"
+        )
+    return found
+
+
+def _finite(rewards: Floats, task: str) -> Floats:
+    """Return rewards, or raise EnvError where one is NaN or Inf: it would spread through the whole table."""
+    if not np.isfinite(rewards).all():
+        reward = rewards[~np.isfinite(rewards)][0]
+        raise EnvError(f"{task} gave the reward {reward}, expected a finite number; correct what its step() returns")
+    return rewards
 
 
 def _feasible(env: BatchEnv, seeds: int) -> NDArray[np.bool_]:

@@ -1,0 +1,64 @@
+"""Gymnasium's own check of environments that users bring, with its findings in one line each."""
+
+import logging
+import re
+import warnings
+
+import gymnasium
+from gymnasium.utils.env_checker import check_env
+
+logger = logging.getLogger(__name__)
+
+CHECKED_ELSEWHERE = ("gymnasium", "operant", "ale_py", "gymnasium_robotics", "minigrid")
+"""Packages whose environments have passed the check where they were made."""
+
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+_USUAL = ("is not in the environment registry", "render mode", "For Box action spaces", "A Box observation space")
+"""Warnings about what is usual or does not matter to learning."""
+
+
+def is_users(task: str) -> bool:
+    """Return whether the environment of a task comes from neither Gymnasium nor operant."""
+    entry = gymnasium.spec(task).entry_point
+    package = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
+    return package.partition(".")[0].partition(":")[0] not in CHECKED_ELSEWHERE
+
+
+def check_users_environment(task: str) -> list[str]:
+    """Run Gymnasium's `check_env` once on an environment that a user brings, and log every finding in one line.
+
+    A finding does not stop training: an environment that breaks the API in a way that matters raises an error later.
+
+    Args:
+        task: a Gymnasium id. Nothing is checked if the environment is Gymnasium's or operant's own.
+
+    Returns:
+        The findings.
+    """
+    if not is_users(task):
+        return []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        failure = _failure(task)
+    texts = [_one_line(str(warning.message)) for warning in caught]
+    findings = [text for text in dict.fromkeys(texts) if not any(usual in text for usual in _USUAL)]
+    findings += [failure] if failure else []
+    for finding in findings:
+        logger.warning("%s: Gymnasium's check_env says: %s", task, finding)
+    return findings
+
+
+def _failure(task: str) -> str | None:
+    """Return what the check fails with, or None."""
+    env = gymnasium.make(task, disable_env_checker=True)
+    try:
+        check_env(env.unwrapped, skip_render_check=True, skip_close_check=True)
+    except Exception as error:
+        return _one_line(str(error) or type(error).__name__)
+    finally:
+        env.close()
+    return None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(_COLOR.sub("", text).removeprefix("WARN: ").split())
