@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from operant.runtime.comparison import compare, evaluations, improvement_probability, learning_curve
+from operant.runtime.comparison import compare, evaluations, improvement_probability, learning_curve, metric_curve
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import RecordWriter
 from operant.runtime.run import Run, RunError
@@ -107,3 +107,50 @@ def test_improvement_is_the_share_of_pairs_that_win():
     pairs = [(a > b) + 0.5 * (a == b) for a in scores for b in others]
     assert improvement_probability(scores, others) == pytest.approx(np.mean(pairs))
     assert improvement_probability(scores, others) + improvement_probability(others, scores) == pytest.approx(1.0)
+
+
+def recorded(run, records):
+    writer = RecordWriter(run.metrics_path)
+    for consumed, returns, episodes in records:
+        writer.write({"consumed": consumed, "rollout/episode_return": returns, "rollout/episodes": episodes, "x": 1.0})
+    writer.close()
+
+
+def test_a_metric_is_averaged_over_episodes_between_evaluations(make):
+    run = make("a", {100: [[1.0], [2.0]]}, evaluate_every=50)
+    rows = [(10, [1.0, 2.0], [1, 3]), (50, [5.0, 6.0], [3, 1]), (80, [np.nan, 7.0], [0, 2]), (100, [9.0, 9.0], [1, 6])]
+    recorded(run, rows)
+    curve = metric_curve(run, "rollout/episode_return")
+    np.testing.assert_array_equal(curve.consumed, [50, 100])
+    np.testing.assert_allclose(curve.scores, [[4.0, 3.0], [9.0, 8.5]])
+    np.testing.assert_allclose(curve.iqm, [3.5, 8.75])
+    np.testing.assert_array_equal(metric_curve(run, "x").scores, [[1.0], [1.0]])
+
+
+def test_runs_are_compared_by_a_metric(make):
+    runs = [make(name, {100: [[1.0], [1.0]]}) for name in ("a", "b")]
+    recorded(runs[0], [(100, [1.0, 2.0], [1, 1])])
+    recorded(runs[1], [(100, [3.0, 4.0], [1, 1])])
+    first, second = compare(runs, metric="rollout/episode_return")
+    assert (first.final.mean, second.final.mean, second.improvement) == (1.5, 3.5, 1.0)
+    assert first.metric == "rollout/episode_return"
+    assert compare(runs)[0].metric is None
+
+
+def test_a_metric_that_is_not_there_is_named(make):
+    run = make("a", {100: [[1.0], [1.0]]})
+    with pytest.raises(RunError, match="has no metric 'rollout/return'; it has none yet"):
+        metric_curve(run, "rollout/return")
+    recorded(run, [(100, [1.0, np.nan], [1, 0])])
+    with pytest.raises(RunError, match=r"'rollout/episode_returns'; did you mean rollout/episode_return\?"):
+        metric_curve(run, "rollout/episode_returns")
+    with pytest.raises(RunError, match="no number at the end for seed 1: no episode has ended there"):
+        metric_curve(run, "rollout/episode_return")
+
+
+def test_records_of_earlier_versions_are_read(make):
+    run = make("a", {100: [[1.0], [2.0]]})
+    text = run.evaluations_path.read_text()
+    run.evaluations_path.write_text(text.replace(', "cut": [], "exact": false', ""))
+    assert run.evaluations_path.read_text() != text
+    assert evaluations(run)[0][1].cut == ()

@@ -118,6 +118,14 @@ def test_evaluations_fall_on_multiples_and_the_end(make_run, every):
     assert [r["consumed"] for r in read_records(run.evaluations_path)] == expected
 
 
+def test_metrics_are_recorded_at_every_evaluation(make_run):
+    run = make_run()
+    quiet(Regression(), run, budget=400, evaluate=evaluate, evaluate_every=40)
+    scored = [record["consumed"] for record in read_records(run.evaluations_path)]
+    assert len(scored) == 10
+    assert set(scored) <= {record["consumed"] for record in read_records(run.metrics_path)}
+
+
 @pytest.mark.parametrize("iterations", [0, 1, 7, 20])
 def test_resumed_is_uninterrupted_bit_for_bit(make_run, iterations):
     whole, parts = make_run("whole"), make_run("parts")

@@ -52,12 +52,32 @@ def test_evaluations_are_the_same_at_every_call_and_need_no_limit():
         made.evaluate(1, backend="jax")
 
 
-def test_the_samples_of_both_backends_agree():
+def test_scores_are_exact_where_the_model_is_known():
     made = experiment("FrozenLake-v1")
     made.learner.q[:] = np.eye(4)[[0, 3, 3, 3, 0, 0, 0, 0, 3, 1, 0, 0, 0, 2, 1, 0]]
-    for backend in ("tensor", "gymnasium"):
-        scores = np.array(made.evaluate(200, backend=backend).episode_scores)
-        assert scores.mean() == pytest.approx(0.740165, abs=4 * 0.44 / np.sqrt(scores.size))
+    exact, sampled = made.evaluate(200), made.evaluate(200, backend="gymnasium")
+    assert (exact.exact, sampled.exact) == (True, False)
+    assert exact.scores == pytest.approx((0.740165, 0.740165), abs=5e-7)
+    assert exact.episode_scores[0] == exact.scores[:1] * 200
+    scores = np.array(sampled.episode_scores)
+    assert scores.mean() == pytest.approx(exact.mean, abs=4 * 0.44 / np.sqrt(scores.size))
+    for cut, expected in zip(sampled.cut, exact.cut, strict=True):
+        assert cut == pytest.approx(expected, abs=4 * 0.5 / np.sqrt(200))
+
+
+def test_a_policy_that_never_ends_has_the_score_of_an_episode_that_is_cut():
+    made = experiment("CliffWalking-v1")
+    made.learner.q[:] = [1.0, 0.0, 0.0, 0.0]  # up, and up again
+    assert made.evaluate(3).scores == (-10_000.0, -10_000.0)
+    assert made.evaluate(3).cut == (1.0, 1.0)
+
+
+def test_a_large_model_is_sampled(monkeypatch):
+    monkeypatch.setattr("operant.tabular.exact.MOST_WORK", 100)
+    made = experiment("FrozenLake-v1")
+    sampled = made.evaluate(5)
+    assert not sampled.exact
+    assert len(sampled.cut) == 2
 
 
 def test_an_environment_is_wrapped_for_the_learner():

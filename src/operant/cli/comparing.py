@@ -27,6 +27,11 @@ class CompareOptions(Answering):
     out: Path | None = None
     """A picture to draw, such as compare.png (extra: plots)."""
 
+    metric: str | None = None
+    """Compare a metric of training, such as rollout/episode_return, the returns while exploring, in the place of the
+    scores of greedy evaluations.
+    """
+
     def __post_init__(self) -> None:
         if not self.runs:
             raise ValueError("name the folders of one or more runs")
@@ -42,14 +47,15 @@ def compare(arguments: list[str]) -> int:
     from operant.runtime.comparison import compare as standings_of
     from operant.runtime.run import Run
 
-    standings = standings_of([Run.open(path) for path in options.runs])
+    standings = standings_of([Run.open(path) for path in options.runs], metric=options.metric)
     _warn_of_ends([standing.run for standing in standings])
     _warn_of_data([standing.run.path for standing in standings])
     names = names_of([standing.run.path for standing in standings])
     if options.json:
         runs = [_answer(name, standing) for name, standing in zip(names, standings, strict=True)]
         settings = standings[0].run.settings
-        print_json({"task": settings.task, "budget": settings.budget, "runs": runs})
+        compared = {} if options.metric is None else {"metric": options.metric}
+        print_json({"task": settings.task, "budget": settings.budget, **compared, "runs": runs})
     else:
         _print_report(names, standings)
     if options.out is not None:
@@ -98,6 +104,8 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
     scored = f"{settings.evaluate_episodes} greedy episodes a seed"
     if entries[0].chapter == "language":
         scored = f"{standings[0].final.episodes} held-out examples"
+    if standings[0].metric is not None:
+        scored = f"{standings[0].metric} of the last {settings.evaluation_interval} {unit}"
     print(f"{settings.task}, {settings.budget} {unit} a seed, {scored}\n")
     print(_score_table(names, standings))
     print("\nIQM: interquartile mean over the seeds, with its 95 % bootstrap interval.")

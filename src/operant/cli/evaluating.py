@@ -12,6 +12,7 @@ from operant import catalog
 from operant.cli.answers import answer_table, sampled_fields, sampled_table
 from operant.cli.arguments import Opening, parse
 from operant.cli.output import faulty, number, print_json, say, score_fields, seed_table
+from operant.cli.tables import score_notes
 
 if TYPE_CHECKING:
     from operant.api import Trained
@@ -32,8 +33,10 @@ class EvaluateOptions(Opening):
     episodes: int | None = None
     """Episodes of each seed, or held-out examples. Default: 100 episodes, all the examples."""
 
-    env_backend: Literal["auto", "tensor", "gymnasium"] = "gymnasium"
-    """Where environments come from: Gymnasium, operant's batched ones (tensor), or the faster that exists (auto)."""
+    env_backend: Literal["auto", "tensor", "gymnasium"] | None = None
+    """Where environments come from: Gymnasium, operant's batched ones (tensor), or the faster that exists (auto).
+    Default: gymnasium; for tables auto, which computes scores exactly where the model of the task is known.
+    """
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
     """Score the policy of each seed that did best in the evaluations while it was trained, not the latest one."""
@@ -60,21 +63,26 @@ def evaluate(arguments: list[str]) -> int:
 
     entry = catalog.find(Run.open(options.run).settings.algorithm)
     speaks = entry.chapter == "language"
+    backend = options.env_backend or ("auto" if entry.chapter == "tabular" else "gymnasium")
     if options.samples and not speaks:
         raise ValueError(f"--samples is for language models, and {options.run} is a run of {entry.name}; leave it out")
     sampled: list[Sampled] = []
     permissions = {"remote_code": options.remote_code, "accept_changes": options.accept_changes}
     trained = api.load(options.run, best=options.best, **permissions)
     with closing(trained.experiment):
-        evaluation = trained.evaluate(options.episodes, backend=options.env_backend)
+        evaluation = trained.evaluate(options.episodes, backend=backend)
         if options.samples:
             sampled = trained.experiment.sample(options.samples, evaluation.episodes)
-    keep(trained, evaluation, None if speaks else options.env_backend)
+    keep(trained, evaluation, None if speaks else backend)
     settings = trained.run.settings
     if options.json:
         facts = {"algorithm": settings.algorithm, "task": settings.task, "seeds": settings.seeds}
         ours = _stamp(trained)
-        ours |= {"unit": entry.unit} if speaks else {"env_backend": options.env_backend}
+        ours |= (
+            {"unit": entry.unit}
+            if speaks
+            else {"env_backend": backend, "exact": evaluation.exact, "cut": evaluation.cut}
+        )
         counts = {"episodes": evaluation.episodes, "lengths": evaluation.lengths}
         drawn = sampled_fields(settings.seeds, sampled) if sampled else {}
         print_json({**facts, **ours, **counts, **score_fields(evaluation), **drawn})
@@ -88,6 +96,8 @@ def _print(trained: "Trained", evaluation: "Evaluation", sampled: Sequence["Samp
     seeds, answers = trained.run.settings.seeds, getattr(trained.experiment, "samples", None)
     counted = "episodes" if answers is None else "examples"
     print(seed_table(seeds, evaluation, threshold=threshold, counted=counted))
+    if notes := score_notes(trained, evaluation):
+        print(f"\n{notes}")
     if sampled:
         print(f"\n{sampled_table(seeds, sampled)}")
     if answers:

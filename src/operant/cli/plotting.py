@@ -43,7 +43,8 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
     entries = [catalog.find(standing.run.settings.algorithm) for standing in standings]
     curves.set_xlabel(f"{' or '.join(dict.fromkeys(entry.unit for entry in entries))} of each seed")
     speaks = entries[0].chapter == "language"
-    curves.set_ylabel("score on held-out examples" if speaks else "score: undiscounted return, greedy")
+    scored = "score on held-out examples" if speaks else "score: undiscounted return, greedy"
+    curves.set_ylabel(standings[0].metric or scored)
     curves.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g} k" if x >= 1000 else f"{x:g}")
     finals.set_xlabel("at the end: each seed, IQM")
     finals.set_xticks([])

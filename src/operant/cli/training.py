@@ -13,6 +13,7 @@ from operant import catalog
 from operant.cli.answers import answer_table
 from operant.cli.arguments import Opening, Training, parse, parse_training
 from operant.cli.output import faulty, location, print_json, say, score_fields, seed_table
+from operant.cli.tables import score_notes
 from operant.runtime.signals import Interruption
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         print(
             f"\nThe last evaluation, with greedy actions:\n\n{seed_table(settings.seeds, evaluation, skipped=skipped)}"
         )
+        if notes := score_notes(trained, evaluation):
+            print(notes)
     print(_speed(outcome.steps_per_second, seconds, entry.unit))
     print(f"\n{next_commands(place, entry)}")
     return status
@@ -158,7 +161,13 @@ def next_commands(place: str, entry: catalog.Algorithm | None = None) -> str:
         place: of the run.
         entry: its algorithm. Default: one that acts in environments.
     """
-    if entry is None or entry.chapter != "language":
+    if entry is not None and entry.chapter == "tabular":
+        calls = {
+            f"evaluate {place}": "score it, exactly where the model of the task is known",
+            f"show {place}": "see its values and its policy",
+            f"watch {place}": "see it act",
+        }
+    elif entry is None or entry.chapter != "language":
         calls = {
             f"evaluate {place}": "100 more episodes, in Gymnasium's own environment",
             f"watch {place}": "see it act",

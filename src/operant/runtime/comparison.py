@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from operant.envs import resolve_backend
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import read_records
 from operant.runtime.run import Run, RunError
+from operant.runtime.window import EPISODES, LENGTH, RETURN
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,14 @@ class Standing:
         curve: all its evaluations.
         improvement: probability that a seed of this run scores higher than one of the first run of the comparison
             (`improvement_probability`); one half for the first run itself.
+        metric: what is compared; None for the scores of evaluations.
     """
 
     run: Run
     final: Evaluation
     curve: Curve
     improvement: float
+    metric: str | None = None
 
 
 def evaluations(run: Run) -> list[tuple[int, Evaluation]]:
@@ -85,8 +89,65 @@ def learning_curve(run: Run) -> Curve:
     )
 
 
-def compare(runs: Sequence[Run]) -> list[Standing]:
+def metric_curve(run: Run, metric: str) -> Curve:
+    """Return a metric of training, such as the returns of the episodes that were learned from.
+
+    A point is the mean over one interval between two evaluations: of returns and lengths, over its episodes.
+
+    Args:
+        run: the run.
+        metric: its name in `metrics.jsonl`, such as `"rollout/episode_return"`.
+
+    Raises:
+        RunError: the run has no such metric, or at the end no number for some seed.
+    """
+    records = read_records(run.metrics_path)
+    found = [record for record in records if metric in record]
+    if not found:
+        names = sorted({name for record in records for name in record} - {"consumed"})
+        near = get_close_matches(metric, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}" if names else "it has none yet"
+        raise RunError(f"{run.path} has no metric {metric!r}; {hint}")
+    values = np.array([np.atleast_1d(record[metric]) for record in found], np.float64)
+    weights = np.where(np.isnan(values), 0.0, _episode_counts(found, metric))
+    consumed = np.array([int(record["consumed"]) for record in found])
+    parts = [np.flatnonzero(part) for part in _intervals(consumed, run.settings.evaluation_interval)]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = [np.nansum(values[part] * weights[part], 0) / weights[part].sum(0) for part in parts]
+    if not np.isfinite(means[-1]).all():
+        raise RunError(
+            f"{metric} of {run.path} has no number at the end for seed "
+            f"{run.settings.seeds[int(np.flatnonzero(~np.isfinite(means[-1]))[0])]}: no episode has ended there"
+        )
+    ends = [Evaluation.of(mean[:, None]) for mean in means]
+    return Curve(
+        consumed=np.array([consumed[part[-1]] for part in parts]),
+        scores=np.array(means),
+        iqm=np.array([end.iqm for end in ends]),
+        low=np.array([end.interval[0] for end in ends]),
+        high=np.array([end.interval[1] for end in ends]),
+    )
+
+
+def _episode_counts(records: Sequence[dict[str, Any]], metric: str) -> Any:
+    """Return how much every record counts, `[K, S]`, or 1."""
+    if metric not in (RETURN, LENGTH) or any(EPISODES not in record for record in records):
+        return 1.0
+    return np.array([np.atleast_1d(record[EPISODES]) for record in records], np.float64)
+
+
+def _intervals(consumed: NDArray[np.int64], every: int) -> list[NDArray[np.bool_]]:
+    """Return which records belong to each interval of the budget that has some, in order."""
+    numbers = (consumed - 1) // every
+    return [numbers == number for number in np.unique(numbers)]
+
+
+def compare(runs: Sequence[Run], *, metric: str | None = None) -> list[Standing]:
     """Return what each of several runs has reached under the same protocol.
+
+    Args:
+        runs: one or more.
+        metric: a metric of training that is compared (`metric_curve`) in the place of the scores of evaluations.
 
     They may differ in algorithm, configuration and seeds, but not in what their scores mean: task, budget, environments
     and evaluation.
@@ -99,8 +160,11 @@ def compare(runs: Sequence[Run]) -> list[Standing]:
         raise ValueError(f"one or more different runs are needed, got {[str(run.path) for run in runs]}")
     for run in runs[1:]:
         _require_same_protocol(runs[0], run)
-    curves = [learning_curve(run) for run in runs]
-    finals = [evaluations(run)[-1][1] for run in runs]
+    curves = [learning_curve(run) if metric is None else metric_curve(run, metric) for run in runs]
+    finals = [
+        evaluations(run)[-1][1] if metric is None else Evaluation.of(curve.scores[-1][:, None])
+        for run, curve in zip(runs, curves, strict=True)
+    ]
     for run, curve in zip(runs, curves, strict=True):
         if curve.consumed[-1] < run.settings.budget:
             raise RunError(
@@ -108,7 +172,7 @@ def compare(runs: Sequence[Run]) -> list[Standing]:
                 f"go on with `operant resume {run.path}` before comparing it"
             )
     return [
-        Standing(run, final, curve, improvement_probability(final.scores, finals[0].scores))
+        Standing(run, final, curve, improvement_probability(final.scores, finals[0].scores), metric)
         for run, final, curve in zip(runs, finals, curves, strict=True)
     ]
 
@@ -123,9 +187,8 @@ def improvement_probability(scores: ArrayLike, others: ArrayLike) -> float:
 
 
 def _evaluation(record: dict[str, Any]) -> Evaluation:
-    names = [field.name for field in fields(Evaluation)]
-    newer = {"success_rate", "infos"} - record.keys()  # than a record of an earlier version
-    return Evaluation(**{name: _tuples(record[name]) for name in names if name not in newer})
+    known = {field.name for field in fields(Evaluation)} & record.keys()  # earlier versions wrote fewer
+    return Evaluation(**{name: _tuples(record[name]) for name in known})
 
 
 def _tuples(value: Any) -> Any:

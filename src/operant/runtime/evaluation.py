@@ -25,7 +25,7 @@ LONG = 10_000
 
 _SYNC_EVERY = 32
 _LOOK_EVERY = 1024
-_TOTAL, _LENGTH = "/total", "/length"
+_TOTAL, _LENGTH, _CUT = "/total", "/length", "/cut"
 _ATTEMPTS = 3
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,9 @@ class Evaluation:
         success_rate: share of the episodes of each seed that reached their goal, where environments say so in their
             last `info` (`is_success` or `success`); else empty.
         infos: means of the other numbers of the last `info`, of each seed, by name.
+        cut: share of the episodes of each seed that a step limit has ended; empty where there is no such thing.
+        exact: whether scores are expectations that were computed and not sampled; then every episode has that of its
+            seed.
     """
 
     scores: tuple[float, ...]
@@ -65,10 +68,18 @@ class Evaluation:
     episode_scores: tuple[tuple[float, ...], ...]
     success_rate: tuple[float, ...] = ()
     infos: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    cut: tuple[float, ...] = ()
+    exact: bool = False
 
     @classmethod
     def of(
-        cls, episode_scores: ArrayLike, lengths: ArrayLike = (), infos: Mapping[str, ArrayLike] | None = None
+        cls,
+        episode_scores: ArrayLike,
+        lengths: ArrayLike = (),
+        infos: Mapping[str, ArrayLike] | None = None,
+        *,
+        cut: ArrayLike = (),
+        exact: bool = False,
     ) -> Self:
         """Summarise the scores `[S, episodes]` of single episodes.
 
@@ -76,6 +87,8 @@ class Evaluation:
             episode_scores: of all seeds.
             lengths: the mean lengths `[S]` of each seed's.
             infos: what environments said of the episodes, mean `[S]` of each seed by the name of its metric.
+            cut: the share `[S]` of each seed's that a step limit has ended.
+            exact: whether the scores are expectations.
 
         Raises:
             ValueError: the scores are no table, or an empty one.
@@ -83,7 +96,7 @@ class Evaluation:
         table = np.asarray(episode_scores, dtype=np.float64)
         if table.ndim != 2 or table.size == 0:
             raise ValueError(f"scores must be [seeds, episodes] with at least one of each, got shape {table.shape}")
-        scores = table.mean(axis=1)
+        scores = table[:, 0] if exact else table.mean(axis=1)
         told = {name: _floats(values) for name, values in (infos or {}).items()}
         return cls(
             scores=_floats(scores),
@@ -95,6 +108,8 @@ class Evaluation:
             episode_scores=tuple(_floats(row) for row in table),
             success_rate=told.pop(SUCCESS_RATE, ()),
             infos={name.removeprefix(INFO): values for name, values in told.items()},
+            cut=_floats(cut),
+            exact=exact,
         )
 
     def fault(self) -> str:
@@ -146,11 +161,12 @@ def evaluate_policy(
             f"take {max(1, round(episodes / rows)) * rows} episodes or an env with fewer rows"
         )
     results = _results(policy, env, seeds, episodes // rows, _Limits(max_steps, cut, interrupted))
-    totals, lengths = (results.pop(name).reshape(seeds, episodes) for name in (_TOTAL, _LENGTH))
+    totals, lengths, ended = (results.pop(name).reshape(seeds, episodes) for name in (_TOTAL, _LENGTH, _CUT))
     if cut:
         _warn_of_cut_episodes(env.task, lengths, max_steps)
     infos = {metric(name): values.reshape(seeds, episodes).nanmean(dim=1).cpu() for name, values in results.items()}
-    return Evaluation.of(totals.cpu().numpy(), lengths.mean(dim=1).cpu().numpy(), infos)
+    shares = ended.mean(dim=1).cpu().numpy()
+    return Evaluation.of(totals.cpu().numpy(), lengths.mean(dim=1).cpu().numpy(), infos, cut=shares)
 
 
 class _Limits(NamedTuple):
@@ -187,7 +203,7 @@ def _warn_of_cut_episodes(task: str, lengths: Tensor, longest: int) -> None:
 def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Limits) -> dict[str, Tensor]:
     """Play `quota` episodes in every row; return their totals, lengths, and what is said of them, `[B, quota]` each."""
     sums = torch.zeros(2, env.rows, dtype=torch.float64, device=env.device)
-    results = torch.zeros(2, env.rows, quota + 1, dtype=torch.float64, device=env.device)
+    results = torch.zeros(3, env.rows, quota + 1, dtype=torch.float64, device=env.device)
     finished = torch.zeros(env.rows, dtype=torch.int64, device=env.device)
     every_row = torch.arange(env.rows, device=env.device)
     obs, memory = _split(env.reset(), seeds), None
@@ -205,7 +221,8 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
         ended = (step.terminated | step.truncated) & step.valid
         sums += torch.stack((step.score.double(), torch.ones_like(sums[1]))).masked_fill(~step.valid, 0.0)
         slot = finished.clamp(max=quota)
-        results[:, every_row, slot] = torch.where(ended, sums, results[:, every_row, slot])
+        cut = (step.truncated & ~step.terminated).double()
+        results[:, every_row, slot] = torch.where(ended, torch.cat((sums, cut[None])), results[:, every_row, slot])
         if step.infos is not None:
             _keep(told, step.infos, slot, results[0])
         sums = sums.masked_fill(ended, 0.0)
@@ -213,7 +230,7 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
             longest = _look(env, sums[1].masked_fill(finished >= quota, 0.0), limits, longest)
         finished += ended
         if t % stride == 0 and int(finished.min()) >= quota:
-            told |= {_TOTAL: results[0], _LENGTH: results[1]}
+            told |= {_TOTAL: results[0], _LENGTH: results[1], _CUT: results[2]}
             return {name: values[:, :quota] for name, values in told.items()}
         memory = _forget(memory, (ended | ~step.valid).view(seeds, -1))
         obs = _split(step.obs, seeds)

@@ -56,9 +56,9 @@ def train(
 ) -> Outcome:
     """Iterate `learner` until its budget is used.
 
-    Metrics are gathered and written at most twice a second, each record an average since the one before
-    (`operant.runtime.window.summarise`). A run that is killed at any moment and resumed ends in the same state,
-    bit for bit, as one that is not, if its learner's `state_dict` is complete.
+    Metrics are gathered and written at most twice a second and before each evaluation, each record an average since
+    the one before (`operant.runtime.window.summarise`). A run that is killed at any moment and resumed ends in the same
+    state, bit for bit, as one that is not, if its learner's `state_dict` is complete.
 
     Args:
         learner: what is trained.
@@ -364,6 +364,7 @@ class _Session(Generic[L]):
         """Evaluate, if there is something to do it with; return false if that was given up."""
         if self.evaluate is None:
             return True
+        self._record()  # short runs have curves, too: a point of the metrics for each of the scores
         self.shown.show(replace(self._line(), evaluating=True))
         try:
             self._evaluation = self.evaluate(self.learner)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import gymnasium
+import numpy as np
+from numpy.typing import NDArray
 
 from operant import catalog
 from operant.envs import BatchEnv, FiniteEnv
@@ -18,6 +20,7 @@ from operant.runtime.experiments import configuration, learner_kind
 from operant.runtime.settings import Settings
 from operant.tabular.bandits import Arms, BanditLearner
 from operant.tabular.enumeration import Enumerated, enumerated
+from operant.tabular.exact import expected_episodes, may_compute
 from operant.tabular.gambling import BanditExperiment, arms_of
 from operant.tabular.judging import LONGEST_EPISODE, sampled_returns
 from operant.tabular.learner import Player, TabularLearner
@@ -48,15 +51,17 @@ class Experiment:
         backend: str | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
-        """Score the greedy policies (what is followed, for prediction), with the same episodes at every call.
+        """Score the greedy policies (what is followed, for prediction); equal policies get equal scores.
 
-        In a task without a step limit, an episode is cut after `operant.tabular.judging.LONGEST_EPISODE` steps, or as
-        the settings say.
+        Where the model is known and not too large (`operant.tabular.exact.may_compute`), the score is the expected
+        return, computed from the model; elsewhere it is sampled, with the same episodes at every call. In a task
+        without a step limit, an episode is cut after `operant.tabular.judging.LONGEST_EPISODE` steps, or as the
+        settings say.
 
         Args:
             episodes: of each seed. Default: as many as the settings say.
-            backend: "tensor" simulates the model, "gymnasium" steps Gymnasium's environment, "auto" is the former
-                where there is a model. Default: that of the settings.
+            backend: "tensor" takes the model, "gymnasium" steps Gymnasium's environment, "auto" is the former where
+                there is a model. Default: that of the settings.
             interrupted: asked in the course of it; after true, the evaluation is given up.
 
         Raises:
@@ -69,14 +74,8 @@ class Experiment:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
         if _simulated(settings.task, self.mdp, backend or settings.env_backend):
             assert self.mdp is not None  # noqa: S101 - what is simulated has a model
-            sampled = sampled_returns(
-                self.mdp,
-                learner.policy(),
-                seeds=settings.seeds,
-                episodes=episodes,
-                longest=settings.evaluate_max_steps or LONGEST_EPISODE,
-            )
-            return Evaluation.of(sampled.returns, sampled.lengths.mean(axis=1))
+            longest = settings.evaluate_max_steps or LONGEST_EPISODE
+            return _in_model(self.mdp, learner.policy(), settings.seeds, episodes, longest)
         rows = max(n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0)
         longest = settings.evaluate_max_steps or LONGEST_EPISODE
         env = enumerated(
@@ -113,6 +112,17 @@ class Experiment:
     def close(self) -> None:
         """Close the environments that the learner acts in."""
         self.learner.close()
+
+
+def _in_model(mdp: MDP, policies: NDArray[np.float64], seeds: Sequence[int], episodes: int, longest: int) -> Evaluation:
+    """Score policies `[S, states, A]` in a model: exactly where that is quick, else by sampled episodes."""
+    limit = mdp.max_steps or longest
+    if may_compute(mdp, limit):
+        expected = expected_episodes(mdp, policies, limit=limit)
+        scores = np.repeat(expected.returns[:, None], episodes, axis=1)
+        return Evaluation.of(scores, expected.lengths, cut=expected.cut, exact=True)
+    sampled = sampled_returns(mdp, policies, seeds=seeds, episodes=episodes, longest=longest)
+    return Evaluation.of(sampled.returns, sampled.lengths.mean(axis=1), cut=sampled.cut.mean(axis=1))
 
 
 def assemble(

@@ -58,7 +58,7 @@ class BanditExperiment:
         else:
             expected = (self.learner.policy()[:, 0] * self.learner.arms.means).sum(axis=1)
             paid = np.repeat(expected[:, None], episodes, axis=1)
-        return Evaluation.of(paid, np.ones(len(paid)))
+        return Evaluation.of(paid, np.ones(len(paid)), exact=backend != "gymnasium")
 
     def _pulled(self, episodes: int) -> Any:
         """Return what greedy arms pay in Gymnasium's environment, `[S, episodes]`."""

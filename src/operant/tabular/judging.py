@@ -25,10 +25,12 @@ class Sampled(NamedTuple):
     Attributes:
         returns: `[S, episodes]`, undiscounted.
         lengths: `[S, episodes]`, in steps.
+        cut: bool `[S, episodes]`, whether the step limit has ended it.
     """
 
     returns: Floats
     lengths: NDArray[np.int64]
+    cut: NDArray[np.bool_]
 
 
 class _Followed(NamedTuple):
@@ -37,12 +39,13 @@ class _Followed(NamedTuple):
 
 
 @compiled
-def _play(model, world, policies, episodes):
-    """Let every seed follow its policy for some episodes."""
+def _play(model, world, policies, episodes, cut):
+    """Let every seed follow its policy for some episodes, and write to `cut [S, episodes]` which ones were cut."""
     for i in range(len(world.state)):
         while world.episodes[i] < episodes:
+            episode = world.episodes[i]
             action = drawn_action(policies.cumulative[i], model.actions, policies.rng, i, world.state[i])
-            advance(model, world, i, action)
+            cut[i, episode] = advance(model, world, i, action).truncated
 
 
 def sampled_returns(
@@ -68,8 +71,9 @@ def sampled_returns(
     model, world = Model.of(mdp, limit), World.new(seeds, "evaluation", record=episodes)
     begin_all(model, world)
     cumulative = np.cumsum(table, axis=2).reshape(len(seeds), -1)
-    _play(model, world, _Followed(cumulative, words(seeds, "evaluation policy")), episodes)
-    return Sampled(world.returns, world.lengths)
+    cut = np.zeros((len(seeds), episodes), np.bool_)
+    _play(model, world, _Followed(cumulative, words(seeds, "evaluation policy")), episodes, cut)
+    return Sampled(world.returns, world.lengths, cut)
 
 
 def expected_returns(mdp: MDP, policies: ArrayLike, *, gamma: float = 1.0, steps: int | None = None) -> Floats:

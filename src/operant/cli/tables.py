@@ -1,0 +1,68 @@
+"""What commands say about runs of tables: how their scores come about, and which policies never end."""
+
+from typing import TYPE_CHECKING
+
+from operant import catalog
+
+if TYPE_CHECKING:
+    from operant.api import Trained
+    from operant.mdp import MDP
+    from operant.runtime.evaluation import Evaluation
+
+MOST_SEEDS, MOST_STATES = 3, 12
+"""Listed by name."""
+
+
+def score_notes(trained: "Trained", evaluation: "Evaluation") -> str:
+    """Return what the scores of a table mean, in lines; nothing for other runs.
+
+    Says whether scores are exact, how many episodes a step limit has cut, and among which states policies circle that
+    never end.
+    """
+    if catalog.find(trained.run.settings.algorithm).chapter != "tabular":
+        return ""
+    mdp = getattr(trained.experiment, "mdp", None)
+    lines: list[str] = []
+    if mdp is not None and evaluation.exact:
+        lines.append(f"Scores are exact: the expected return within {_limit(mdp)}, computed from the model.")
+    elif evaluation.exact:
+        lines.append("Scores are exact: what a pull of the greedy arm pays on average.")
+    cut = [(seed, share) for seed, share in zip(trained.run.settings.seeds, evaluation.cut, strict=False) if share > 0]
+    if cut:
+        total = sum(share for _, share in cut) / len(evaluation.cut)
+        each = _listed([f"seed {seed} {100 * share:.3g} %" for seed, share in cut], "seeds")
+        lines.append(f"Cut by the step limit: {100 * total:.3g} % of the episodes ({each}).")
+        lines += _circles(trained, mdp, [seed for seed, _ in cut]) if mdp is not None else []
+    return "\n".join(lines)
+
+
+def _circles(trained: "Trained", mdp: "MDP", seeds: list[int]) -> list[str]:
+    """Return a line about the policies of some seeds that never end, if there are any."""
+    from operant.tabular.exact import circling_states
+
+    policies, every = trained.experiment.learner.policy(), trained.run.settings.seeds
+    found = {seed: circling_states(mdp, policies[every.index(seed)]) for seed in seeds}
+    circles = {seed: states.tolist() for seed, states in found.items() if states.size}
+    if not circles:
+        return []
+    each = [f"seed {seed} circles among states {_listed_states(states)}" for seed, states in circles.items()]
+    return [
+        f"The policy never ends: {_listed(each, 'seeds')}. Its score is that of an episode cut after {_limit(mdp)}; "
+        "a smaller step size, or a step limit, may cure it."
+    ]
+
+
+def _limit(mdp: "MDP") -> str:
+    from operant.tabular.judging import LONGEST_EPISODE
+
+    return f"{mdp.max_steps:,} steps" if mdp.max_steps else f"{LONGEST_EPISODE:,} steps (the task has no limit)"
+
+
+def _listed(parts: list[str], what: str) -> str:
+    more = len(parts) - MOST_SEEDS
+    return ", ".join(parts[:MOST_SEEDS]) + (f" and {more} more {what}" if more > 0 else "")
+
+
+def _listed_states(states: list[int]) -> str:
+    more = len(states) - MOST_STATES
+    return ", ".join(map(str, states[:MOST_STATES])) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,212 @@
+r"""Scores of policies without episodes: the expected return in a known model, and where a policy goes round for ever.
+
+A policy leaves a Markov chain of a model. The distribution of the state after t steps is carried forward from the start
+distribution until every episode has ended or is cut by the step limit, and what each transition pays is weighted by its
+probability: the expectation of what an evaluation by sampled episodes estimates, to rounding errors.
+
+A policy that never ends runs to the limit. Its distribution is compared with an earlier one (Brent 1980); where they
+are equal, the remaining rounds of the cycle are counted and not walked.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from scipy.sparse import csgraph
+
+from operant.mdp import MDP
+from operant.tabular.compiling import compiled
+from operant.tabular.simulator import Model
+
+Floats = NDArray[np.float64]
+
+MOST_WORK = 50_000_000
+"""Transitions of a model times steps up to which a score is computed: a tenth of a second a seed at worst."""
+
+_NOTHING = 1e-16
+
+
+class Expected(NamedTuple):
+    """What episodes of `S` policies are like.
+
+    Attributes:
+        returns: `[S]`, expected undiscounted return.
+        lengths: `[S]`, expected length in steps.
+        cut: `[S]`, probability that an episode is cut by the step limit.
+    """
+
+    returns: Floats
+    lengths: Floats
+    cut: Floats
+
+
+class _Chain(NamedTuple):
+    """A policy `[states, A]` in a model, with the probabilities `[n]` of the model's transitions."""
+
+    model: Model
+    probabilities: Floats
+    policy: Floats
+
+
+class _Walk(NamedTuple):
+    """The distribution of the state: `mass [states]`, and the `size[0]` states where it is not 0."""
+
+    mass: Floats
+    active: NDArray[np.int64]
+    size: NDArray[np.int64]
+
+
+@compiled
+def _carry(chain, now, after):
+    """Move the mass of a walk by one step; return what the step is expected to pay."""
+    model, paid = chain.model, 0.0
+    after.size[0] = 0
+    for k in range(now.size[0]):
+        state = now.active[k]
+        here = now.mass[state]
+        now.mass[state] = 0.0
+        for action in range(model.actions):
+            chosen = here * chain.policy[state, action]
+            if chosen == 0.0:
+                continue
+            row = state * model.actions + action
+            for entry in range(model.indptr[row], model.indptr[row + 1]):
+                moved = chosen * chain.probabilities[entry]
+                paid += moved * model.rewards[entry]
+                successor = model.successors[entry]
+                if model.terminates[entry] or moved == 0.0:
+                    continue
+                if after.mass[successor] == 0.0:
+                    after.active[after.size[0]] = successor
+                    after.size[0] += 1
+                after.mass[successor] += moved
+    return paid
+
+
+@compiled
+def _total(walk):
+    """Return the probability that the episode goes on."""
+    total = 0.0
+    for k in range(walk.size[0]):
+        total += walk.mass[walk.active[k]]
+    return total
+
+
+@compiled
+def _copy(mass, kept):
+    """Copy the mass of all states."""
+    for state in range(len(mass)):
+        kept[state] = mass[state]
+
+
+@compiled
+def _same(walk, kept, count):
+    """Tell whether a walk has the distribution `kept [states]`, in which `count` states have mass."""
+    if walk.size[0] != count:
+        return False
+    different = 0
+    for k in range(count):
+        different += walk.mass[walk.active[k]] != kept[walk.active[k]]
+    return different == 0
+
+
+@compiled
+def _expect(chain, now, after, kept, out):
+    """Write return, length and the probability of being cut to `out [3]`.
+
+    `now` is the distribution of the start; `after` is empty, and `kept [states]` is written to.
+    """
+    limit, paid, length, t, left = chain.model.max_steps, 0.0, 0.0, 0, _total(now)
+    _copy(now.mass, kept)
+    kept_count, kept_at, kept_paid, kept_length = now.size[0], 0, 0.0, 0.0
+    while t < limit and left > _NOTHING:
+        length += left
+        paid += _carry(chain, now, after)
+        now, after = after, now
+        t += 1
+        left = _total(now)
+        if kept_at >= 0 and _same(now, kept, kept_count):
+            rounds = (limit - t) // (t - kept_at)
+            paid += rounds * (paid - kept_paid)
+            length += rounds * (length - kept_length)
+            t += rounds * (t - kept_at)
+            kept_at = -1
+        elif kept_at >= 0 and t & (t - 1) == 0:
+            _copy(now.mass, kept)
+            kept_count, kept_at, kept_paid, kept_length = now.size[0], t, paid, length
+    out[0], out[1], out[2] = paid, length, left if left > _NOTHING else 0.0
+
+
+def may_compute(mdp: MDP, limit: int) -> bool:
+    """Return whether the scores of policies are quickly computed, for episodes that are cut after `limit` steps."""
+    return mdp.successors.size * limit <= MOST_WORK
+
+
+def expected_episodes(mdp: MDP, policies: ArrayLike, *, limit: int) -> Expected:
+    """Return what episodes of policies are expected to be like, exactly.
+
+    Args:
+        mdp: the model.
+        policies: `[S, states, A]`, probabilities.
+        limit: steps after which an episode is cut.
+
+    Raises:
+        ValueError: the shapes differ, or the limit is below 1.
+    """
+    table = np.asarray(policies, np.float64)
+    if table.ndim != 3 or table.shape[1:] != (mdp.states, mdp.actions) or limit < 1:
+        expected = ("S", mdp.states, mdp.actions)
+        raise ValueError(f"policies must have shape {expected}, got {table.shape}; limit at least 1, got {limit}")
+    model, found = Model.of(mdp, limit), np.zeros((len(table), 3))
+    probabilities = np.array(mdp.probabilities, np.float64)
+    for policy, out in zip(table, found, strict=True):
+        start = np.flatnonzero(mdp.start)
+        now, after = _walk(mdp.states), _walk(mdp.states)
+        now.mass[start], now.active[: start.size], now.size[0] = mdp.start[start], start, start.size
+        _expect(_Chain(model, probabilities, policy), now, after, np.zeros(mdp.states), out)
+    return Expected(*found.T)
+
+
+def _walk(states: int) -> _Walk:
+    return _Walk(np.zeros(states), np.zeros(states, np.int64), np.zeros(1, np.int64))
+
+
+def circling_states(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
+    """Return the states among which a policy goes round for ever once it is there, if episodes can come there.
+
+    They are the closed classes of its Markov chain that can be reached from the start and in which no episode ends.
+
+    Args:
+        mdp: the model; its step limit does not count.
+        policy: `[states, A]`, probabilities.
+
+    Returns:
+        The states in their order; empty where every episode ends with probability 1.
+    """
+    table = np.asarray(policy, np.float64)
+    indptr, successors, probabilities = mdp.continuation
+    rows = sparse.csr_array((probabilities, successors, indptr), shape=(table.size, mdp.states))
+    chosen = sparse.csr_array(
+        (table.ravel(), np.arange(table.size), np.arange(0, table.size + 1, mdp.actions)),
+        shape=(mdp.states, table.size),
+    )
+    chain = sparse.csr_array(chosen @ rows)
+    chain.eliminate_zeros()
+    _, classes = csgraph.connected_components(chain, connection="strong")
+    going_on = chain.sum(axis=1)
+    open_classes = np.zeros(classes.max() + 1, np.bool_)
+    np.logical_or.at(open_classes, classes, going_on < 1.0 - 1e-9)
+    origin, target = chain.nonzero()
+    np.logical_or.at(open_classes, classes[origin], classes[origin] != classes[target])
+    return np.flatnonzero(~open_classes[classes] & _reachable(chain, mdp.start > 0))
+
+
+def _reachable(chain: sparse.csr_array, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which states of a chain are reached from some states, `[states]`."""
+    reached, front = start.copy(), start
+    while front.any():
+        after = np.asarray(front @ chain) > 0
+        front = after & ~reached
+        reached |= after
+    return reached
