@@ -72,3 +72,12 @@ def test_a_data_set_goes_before_the_task():
     assert source_of(SFTConfig(), "sums.jsonl") == "sums.jsonl"
     assert source_of(SFTConfig(dataset="org/sums"), "reverse") == source_of(SFTConfig(dataset="org/sums"), "a.csv")
     assert source_of(SFTConfig(dataset="org/sums"), "a.csv") == "org/sums"
+
+
+def test_a_column_that_a_reward_needs_is_missed_before_anything_is_sampled(tmp_path):
+    (tmp_path / "own.py").write_text("def reward(completions, solution, **_):\n    return [0.0] * len(completions)\n")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n".join(json.dumps({"prompt": f"{i}=", "answer": str(i)}) for i in range(10)))
+    config = GRPOConfig(dataset=str(rows), rewards=(f"{tmp_path / 'own.py'}:reward",))
+    with pytest.raises(ValueError, match="reward needs the column 'solution', but the data has answer"):
+        material(settings(), config, ("prompt-only",), seed=0).judge()

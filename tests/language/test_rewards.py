@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from operant import ops
-from operant.language.rewards import RewardError, combine, name_of, text_of
+from operant.language.rewards import START, RewardError, check_columns, combine, name_of, required, text_of
 
 PROMPTS, COMPLETIONS, IDS = ["p", "q", "r"], ["a", "bb", "ccc"], [[1], [1, 1], [1, 1, 1]]
 
@@ -55,6 +55,8 @@ def test_functions_are_given_prompts_completions_tokens_and_columns():
         return [0, 0, 0]
 
     ask(note, answer=[1, 2, 3])
+    assert {seen.pop(name) for name in ("log_metric", "log_extra")}
+    assert vars(seen.pop("trainer_state")) == START
     assert seen == {"prompts": PROMPTS, "completions": COMPLETIONS, "completion_ids": IDS, "answer": [1, 2, 3]}
 
 
@@ -166,3 +168,49 @@ def test_names_of_functions_and_objects():
         pass
 
     assert (name_of(lengths), name_of(Judge())) == ("lengths", "Judge")
+
+
+# What TRL's functions ask for beside the columns
+
+
+def test_functions_see_the_trainer_and_log():
+    steps = []
+
+    def reward(completions, trainer_state, log_metric, log_extra):
+        steps.append((trainer_state.global_step, trainer_state.max_steps))
+        log_metric("kept", 1.0)
+        log_metric("kept", 3.0)
+        log_extra("length", list(map(len, completions)))
+        return [0.0] * len(completions)
+
+    judge = combine([reward])
+    found = judge(PROMPTS, COMPLETIONS, IDS, trainer_state={"global_step": 3, "max_steps": 9})
+    assert found.metrics == {"kept": 2.0}
+    assert found.extra == {"length": list(map(len, COMPLETIONS))}
+    judge(PROMPTS, COMPLETIONS, IDS)
+    assert steps == [(3, 9), (3, 9)], "what is not said again stays"
+
+
+def test_a_function_is_given_what_its_signature_names():
+    assert ask(lambda completions: [1.0] * len(completions), answer=[1, 2, 3]).total.tolist() == [1, 1, 1]
+    assert ask(lambda answer, **_: answer, answer=[1, 2, 3]).total.tolist() == [1, 2, 3]
+
+
+def test_extra_columns_have_one_entry_a_completion():
+    def reward(completions, log_extra, **_):
+        log_extra("x", [1])
+        return [0.0] * len(completions)
+
+    with pytest.raises(RewardError, match=r"log_extra\('x', ...\) needs 3 values, got 1"):
+        ask(reward)
+
+
+def test_a_missing_column_is_found_by_the_signature():
+    def reward(completions, answer, *, level, prompts, log_metric, hint="", **columns):
+        return [0.0] * len(completions)
+
+    assert required(reward) == ("answer", "level")
+    check_columns([reward, lengths], [{"prompt": "p", "answer": 1, "level": 2}])
+    with pytest.raises(ValueError, match=r"reward needs the column 'level', but the data has answer: add it"):
+        check_columns([reward], [{"prompt": "p", "answer": 1}])
+    assert required(max) == ()

@@ -151,6 +151,45 @@ def test_steps_go_with_their_answers(make_sampler):
 # Judging
 
 
+USER = {"role": "user", "content": "hi"}
+SIDES = {side: [USER, {"role": "assistant", "content": text}] for side, text in (("chosen", "yes"), ("rejected", "no"))}
+
+
+@pytest.mark.parametrize("row", [{"prompt": [USER]}, SIDES, {"prompt": "hi", **SIDES}])
+def test_answers_to_conversations_are_messages(row):
+    seen = {}
+
+    def watch(prompts, completions, completion_ids):
+        seen.update(prompts=prompts, completions=completions, completion_ids=completion_ids)
+        return [1.0]
+
+    answers = Answers([Prompt([1, 3], row)], [Completion([7, 2], [-1.0, -1.0], False)], ["x"])
+    judge(combine([watch]), answers)
+    assert seen == {
+        "prompts": [[USER]],
+        "completions": [[{"role": "assistant", "content": "x"}]],
+        "completion_ids": [[7, 2]],
+    }
+
+
+def test_functions_know_how_far_training_is(make_sampler):
+    steps = []
+
+    def reward(completions, trainer_state, log_metric):
+        steps.append(vars(trainer_state))
+        log_metric("seen", len(steps))
+        return [0.0] * len(completions)
+
+    sampler = make_sampler()
+    sampler.judge, sampler.budget = combine([reward]), 7
+    parts = [sampler.draw(2, 2) for _ in range(3)]
+    assert [state["global_step"] for state in steps] == [0, 1, 2]
+    assert {state["max_steps"] for state in steps} == {4}
+    assert reward_metrics(parts[1])["seen"] == 2
+    whole = Rollout.join(parts)
+    assert reward_metrics(whole)["seen"] == reward_metrics(whole.take([0]))["seen"] == 2
+
+
 def test_reward_functions_are_given_what_the_rows_have():
     seen = {}
 
@@ -163,6 +202,8 @@ def test_reward_functions_are_given_what_the_rows_have():
     completions = [Completion([7, 2], [-1.0, -1.0], False), Completion([8], [-1.0], True)]
     found = judge(combine([watch]), Answers(prompts, completions, ["x", "y"]))
     assert found.total.tolist() == [1.0, 2.0]
+    for name in ("trainer_state", "log_metric", "log_extra"):
+        del seen[name]
     assert seen == {
         "prompts": ["a", "b"],
         "completions": ["x", "y"],

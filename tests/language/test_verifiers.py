@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from operant.language import verifiers
-from operant.language.rewards import combine, name_of
+from operant.language.rewards import check_columns, combine, name_of, required
 from operant.language.sandbox import SandboxError
 from operant.language.verifiers import VERIFIERS, find, last_box, last_number
 
@@ -234,6 +234,32 @@ def test_a_function_that_hangs_does_not_apply(own):
     verifier = verifiers.user_function(f"{own}:hang", seconds=0.3)
     with pytest.warns(RuntimeWarning, match="did not answer"):
         assert rate(verifier, ["a", "b"]) == [None, None]
+
+
+TRL = """
+def reward(completions, answer, trainer_state, log_metric, log_extra, **kwargs):
+    log_metric("right", sum(c[0]["content"] == a for c, a in zip(completions, answer)))
+    log_extra("said", [c[0]["content"] for c in completions])
+    return [float(trainer_state.global_step)] * len(completions)
+
+def plain(prompts, completions, *, answer, level=None):
+    return [1.0 if c == a else None for c, a in zip(completions, answer)]
+"""
+
+
+def test_a_function_of_trl_in_a_file(tmp_path):
+    (tmp_path / "trl.py").write_text(TRL)
+    judge = combine([verifiers.user_function(f"{tmp_path / 'trl.py'}:reward")])
+    said = [[{"role": "assistant", "content": text}] for text in "ab"]
+    state = {"global_step": 4, "max_steps": 9}
+    found = judge([[], []], said, [[1], [2]], trainer_state=state, answer=["a", "x"])
+    assert found.total.tolist() == [4.0, 4.0]
+    assert (found.metrics, found.extra) == ({"right": 1.0}, {"said": ["a", "b"]})
+    plain = verifiers.user_function(f"{tmp_path / 'trl.py'}:plain")
+    assert rate(plain, ["a", "b"], answer=["a", "x"]) == [1.0, None]
+    assert required(plain) == ("answer",)
+    with pytest.raises(ValueError, match="plain needs the column 'answer'"):
+        check_columns([plain], [{"prompt": "p"}])
 
 
 def test_verifiers_combine():

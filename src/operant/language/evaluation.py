@@ -10,7 +10,8 @@ from operant import ops, streams
 from operant.language.engines.native import ROWS, NativeEngine
 from operant.language.engines.protocol import Sampling
 from operant.language.models import LanguageModel
-from operant.language.rollouts import Answers, Judge, ask, judge
+from operant.language.rewards import Rewards
+from operant.language.rollouts import Answers, Judge, ask, asked, judge
 from operant.language.tokenised import Prompt
 from operant.runtime.statistics import stratified_bootstrap
 
@@ -67,25 +68,27 @@ def greedy(
     engine, tokenizer = NativeEngine(model, rows=rows, interrupted=interrupted), model.tokenizer
     sampling = Sampling(max_tokens=max_tokens, temperature=0)
     answers = ask(engine, prompts, 1, sampling, tokenizer=tokenizer, generator=torch.Generator())
-    scores = judge(rewards, answers).total.nan_to_num().tolist()
+    judged = judge(rewards, answers)
+    scores = judged.total.nan_to_num().tolist()
     sampling, generator = Sampling(max_tokens=max_tokens), streams.torch_generator(0, "shown answers")
     drawn = ask(engine, prompts[:SHOWN], DRAWN, sampling, tokenizer=tokenizer, generator=generator)
-    others = judge(rewards, drawn).total.nan_to_num().tolist()
-    return scores, [*_shown(answers, scores, 0.0)[:SHOWN], *_shown(drawn, others, 1.0)]
+    others = judge(rewards, drawn)
+    return scores, [*_shown(answers, judged, 0.0)[:SHOWN], *_shown(drawn, others, 1.0)]
 
 
-def _shown(answers: Answers, scores: Sequence[float], temperature: float) -> list[dict[str, Any]]:
+def _shown(answers: Answers, judged: Rewards, temperature: float) -> list[dict[str, Any]]:
     """Return answers as records of `eval/samples.jsonl`."""
     return [
         {
-            "prompt": prompt.row["prompt"],
+            **{name: values[place] for name, values in judged.extra.items()},
+            "prompt": asked(prompt.row),
             "completion": text,
             "reward": score,
             "truncated": completion.truncated,
             "temperature": temperature,
         }
-        for prompt, text, completion, score in zip(
-            answers.prompts, answers.texts, answers.completions, scores, strict=True
+        for place, (prompt, text, completion, score) in enumerate(
+            zip(answers.prompts, answers.texts, answers.completions, judged.total.nan_to_num().tolist(), strict=True)
         )
     ]
 

@@ -234,7 +234,7 @@ class GRPO:
             raise ValueError("supervision=process needs a task with rewards of steps, or a process reward model")
         self.config, self.model, self.budget, self.max_tokens = config, model, budget, max_tokens
         sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
-        self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, seed=seed)
+        self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, seed=seed, budget=budget)
         self.steps, self.seed, self.iterations, self._warned = steps, seed, 0, False
         self.stepper = Stepper(model.trained(), config)
         self.reference = Reference(model) if config.kl_coefficient else None

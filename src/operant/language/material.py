@@ -7,7 +7,7 @@ from typing import Any
 from operant.language import tasks, verifiers
 from operant.language.configs import LanguageConfig
 from operant.language.data import Kind, Row, kind, read_rows, split_rows
-from operant.language.rewards import combine
+from operant.language.rewards import check_columns, combine
 from operant.language.rollouts import Judge
 from operant.runtime.settings import Settings
 
@@ -47,9 +47,14 @@ class Material:
 
         Args:
             extra: reward functions that stand behind them.
+
+        Raises:
+            ValueError: a function needs a column that the rows do not have.
         """
         names = getattr(self.config, "rewards", ())
         functions = [verifiers.find(name, max_completion=self.max_tokens) for name in names]
+        for rows in (self.train, self.held_out):
+            check_columns(functions, rows)
         weights = list(getattr(self.config, "reward_weights", ()))
         if not functions and not extra and self.task:
             functions, weights = list(self.task.rewards), weights or list(self.task.reward_weights)

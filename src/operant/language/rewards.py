@@ -2,7 +2,9 @@
 
 A reward function has the signature of TRL's: `f(prompts, completions, completion_ids, **columns)`, plain or `async`,
 where the columns are those of the rows beside the prompt, each a list with one entry a completion. It returns one
-number a completion, or None where it does not apply.
+number a completion, or None where it does not apply. As in TRL it may also ask for `trainer_state` (`global_step`,
+`max_steps`, `epoch`, `num_train_epochs`), `log_metric(name, value)` and `log_extra(column, values)`. It is given what
+its signature names, all of it if that has `**kwargs`.
 """
 
 import asyncio
@@ -10,8 +12,9 @@ import inspect
 import math
 import numbers
 import warnings
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +25,14 @@ RewardFunction = Callable[..., "Sequence[float | None] | Awaitable[Sequence[floa
 """`f(prompts, completions, completion_ids, **columns)`, with one number or None a completion."""
 
 
+TRAINER = ("trainer_state", "log_metric", "log_extra")
+"""What a reward function can ask for beside the columns."""
+GIVEN = ("prompts", "completions", "completion_ids", "prompt_ids", "truncated", *TRAINER)
+"""What every reward function can ask for; other names are columns."""
+START: Mapping[str, float] = {"global_step": 0, "max_steps": 0, "epoch": 0.0, "num_train_epochs": 0.0}
+"""State of a trainer that nothing is known of."""
+
+
 class Rewards(NamedTuple):
     """Rewards of n completions by F functions.
 
@@ -30,12 +41,16 @@ class Rewards(NamedTuple):
         total: the weighted sum over the functions that apply, in float32; NaN where none does.
         valid: where at least one applies. The others are to have advantage 0.
         names: of the functions.
+        metrics: means of what the functions have logged by `log_metric`.
+        extra: columns that they have logged by `log_extra`, one entry a completion.
     """
 
     table: Float[Tensor, "n F"]
     total: Float[Tensor, " n"]
     valid: Bool[Tensor, " n"]
     names: tuple[str, ...]
+    metrics: Mapping[str, float] = {}
+    extra: Mapping[str, Sequence[Any]] = {}
 
 
 class RewardError(RuntimeError):
@@ -55,12 +70,15 @@ class Combined:
         self.names = _different([name_of(function) for function in functions])
         self._functions = tuple(functions)
         self._warned = False
+        self._state = START
 
     def __call__(
         self,
         prompts: Sequence[Any],
         completions: Sequence[Any],
         completion_ids: Sequence[Sequence[int]],
+        *,
+        trainer_state: Mapping[str, float] | None = None,
         **columns: Sequence[Any],
     ) -> Rewards:
         """Reward n completions.
@@ -69,6 +87,7 @@ class Combined:
             prompts: the prompt of each completion, a string or a list of messages.
             completions: strings or lists of messages.
             completion_ids: their tokens, the end-of-sequence token included.
+            trainer_state: how far training is. Default: that of the last call.
             **columns: what else the rows have, one entry a completion.
 
         Raises:
@@ -76,12 +95,16 @@ class Combined:
             TypeError: a function returns anything but a list of numbers and None.
             ValueError: lengths differ, or a reward is not finite; the message names function, row and value.
         """
-        given = {"prompts": prompts, "completion_ids": completion_ids, **columns}
+        given: dict[str, Any] = {"prompts": prompts, "completion_ids": completion_ids, **columns}
         for name, column in given.items():
             if len(column) != len(completions):
                 raise ValueError(f"there are {len(completions)} completions, but {len(column)} entries of {name}")
+        self._state = self._state if trainer_state is None else trainer_state
+        log = _Log(len(completions))
+        given |= {"completions": completions, "trainer_state": SimpleNamespace(**self._state)}
+        given |= {"log_metric": log.metric, "log_extra": log.column}
         results = [
-            _checked(name, _ask(name, function, completions, given), len(completions))
+            _checked(name, _ask(name, function, given), len(completions))
             for name, function in zip(self.names, self._functions, strict=True)
         ]
         table = torch.tensor(results, dtype=torch.float64).reshape(len(results), len(completions)).T.contiguous()
@@ -89,7 +112,7 @@ class Combined:
         valid = applies.any(-1)
         total = (table.nan_to_num(nan=0.0) @ torch.tensor(self.weights, dtype=torch.float64)).float()
         self._warn(valid, prompts)
-        return Rewards(table, total.masked_fill(~valid, math.nan), valid, self.names)
+        return Rewards(table, total.masked_fill(~valid, math.nan), valid, self.names, log.means(), log.columns)
 
     def _warn(self, valid: Bool[Tensor, " n"], prompts: Sequence[Any]) -> None:
         """Say once that no function applies to some row."""
@@ -103,6 +126,71 @@ class Combined:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+class _Log:
+    """What reward functions log in one call about n completions."""
+
+    def __init__(self, count: int):
+        self._count = count
+        self._metrics: dict[str, list[float]] = {}
+        self.columns: dict[str, list[Any]] = {}
+
+    def metric(self, name: str, value: float) -> None:
+        """Log a number."""
+        self._metrics.setdefault(name, []).append(float(value))
+
+    def column(self, column: str, values: Sequence[Any]) -> None:
+        """Log a value for each completion."""
+        if len(values) != self._count:
+            raise ValueError(f"log_extra({column!r}, ...) needs {self._count} values, got {len(values)}")
+        self.columns[column] = list(values)
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each metric."""
+        return {name: sum(values) / len(values) for name, values in self._metrics.items()}
+
+
+def check_columns(functions: Iterable[RewardFunction], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raise if a reward function needs a column that the rows do not have.
+
+    Args:
+        functions: those whose signatures name columns.
+        rows: of the data.
+
+    Raises:
+        ValueError: there is no such column; the message names the function.
+    """
+    present = set().union(*rows) if rows else set()
+    for function in functions:
+        missing = [name for name in required(function) if name not in present]
+        if missing:
+            raise ValueError(
+                f"the reward function {name_of(function)} needs the column {missing[0]!r}, but the data has "
+                f"{', '.join(sorted(present - {'prompt', 'completion'})) or 'none beside the prompt'}: add it to the "
+                "data, or give the parameter a default"
+            )
+
+
+def required(function: RewardFunction) -> tuple[str, ...]:
+    """Return the columns that a reward function cannot do without: parameters that have no default."""
+    if (found := getattr(function, "required_columns", None)) is not None:
+        return tuple(found)
+    return tuple(
+        parameter.name
+        for parameter in _parameters(function)
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and parameter.name not in GIVEN
+    )
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function; of one that does not tell, any names."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return [inspect.Parameter("names", inspect.Parameter.VAR_KEYWORD)]
 
 
 def combine(functions: Sequence[RewardFunction], weights: Sequence[float] | None = None) -> Combined:
@@ -158,9 +246,12 @@ def _different(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(result)
 
 
-def _ask(name: str, function: RewardFunction, completions: Sequence[Any], given: Mapping[str, Any]) -> Any:
+def _ask(name: str, function: RewardFunction, given: Mapping[str, Any]) -> Any:
+    parameters = _parameters(function)
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        given = {parameter.name: given[parameter.name] for parameter in parameters if parameter.name in given}
     try:
-        result = function(completions=completions, **given)
+        result = function(**given)
         return _finish(result) if inspect.isawaitable(result) else result
     except Exception as error:
         raise RewardError(f"the reward function {name} raised {type(error).__name__}: {error}") from error

@@ -212,7 +212,7 @@ class RLHF:
         self.config, self.model, self.critic = config, model, critic
         self.budget, self.max_tokens, self.seed = budget, max_tokens, seed
         sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
-        self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, seed=seed)
+        self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, seed=seed, budget=budget)
         self.reference = Reference(model)
         self.stepper = Stepper(model.trained(), config)
         self.critic_stepper = Stepper(critic.trained(), config, learning_rate=config.critic_learning_rate)

@@ -4,7 +4,7 @@ Prompts come in the order of a permutation that belongs to the epoch and the see
 rewarded is one `Rollout`, in which the answers to one prompt lie side by side.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from operant import streams
-from operant.language.data import order
+from operant.language.data import Row, compare, order
 from operant.language.engines.protocol import Completion, Engine, Sampling
 from operant.language.packing import Sample
 from operant.language.process import StepJudge, Steps, join_steps
-from operant.language.rewards import Rewards
+from operant.language.rewards import TRAINER, Combined, Rewards
 from operant.language.tokenised import Prompt
 from operant.language.tokens import decode
 from operant.state import State, generator_state, set_generator_state
@@ -88,7 +88,8 @@ class Rollout:
         index, old = torch.tensor(at, dtype=torch.int64), self.answers
         answers = Answers([old.prompts[i] for i in at], [old.completions[i] for i in at], [old.texts[i] for i in at])
         judged = self.judged
-        judged = Rewards(judged.table[index], judged.total[index], judged.valid[index], judged.names)
+        tables = (judged.table[index], judged.total[index], judged.valid[index])
+        judged = Rewards(*tables, judged.names, judged.metrics)
         steps = None if self.steps is None else join_steps([tuple(table[index] for table in self.steps)])
         return Rollout(answers, judged, self.group, steps)
 
@@ -104,7 +105,7 @@ class Rollout:
         judged = [part.judged for part in parts]
         table, total, valid = (torch.cat(columns) for columns in list(zip(*judged, strict=True))[:3])
         steps = [part.steps for part in parts if part.steps is not None]
-        rewards = Rewards(table, total, valid, judged[0].names)
+        rewards = Rewards(table, total, valid, judged[0].names, _mean_metrics(judged))
         return Rollout(answers, rewards, parts[0].group, join_steps(steps) if len(steps) == len(parts) else None)
 
 
@@ -118,18 +119,27 @@ class Sampler:
         tokenizer: of the model, to read the completions.
         sampling: how they are drawn.
         seed: of the order of the prompts and of chance.
+        budget: prompts that are asked in all, for the state of the trainer that reward functions see.
 
     Attributes:
         asked: prompts so far.
     """
 
     def __init__(
-        self, engine: Engine, prompts: Sequence[Prompt], judge: Judge, tokenizer: Any, sampling: Sampling, *, seed: int
+        self,
+        engine: Engine,
+        prompts: Sequence[Prompt],
+        judge: Judge,
+        tokenizer: Any,
+        sampling: Sampling,
+        *,
+        seed: int,
+        budget: int = 0,
     ):
         if not prompts:
             raise ValueError("there is no prompt to train on")
         self.engine, self.prompts, self.judge, self.tokenizer = engine, prompts, judge, tokenizer
-        self.sampling, self.seed, self.asked = sampling, seed, 0
+        self.sampling, self.seed, self.budget, self.asked = sampling, seed, budget, 0
         self._chance = streams.torch_generator(seed, "sampling")
 
     def draw(self, count: int, group: int, *, steps: StepJudge | None = None) -> Rollout:
@@ -141,10 +151,21 @@ class Sampler:
             steps: rewards the steps of the answers, too.
         """
         asked = [self.prompts[i] for i in shuffled(len(self.prompts), self.asked, count, seed=self.seed)]
+        state = self._trainer_state(count)
         self.asked += count
         answers = ask(self.engine, asked, group, self.sampling, tokenizer=self.tokenizer, generator=self._chance)
         rewarded = None if steps is None else steps(answers.prompts, answers.completions)
-        return Rollout(answers, judge(self.judge, answers), group, rewarded)
+        return Rollout(answers, judge(self.judge, answers, state), group, rewarded)
+
+    def _trainer_state(self, count: int) -> dict[str, float]:
+        """Return how far training is before a batch of `count` prompts, in TRL's words."""
+        size = len(self.prompts)
+        return {
+            "global_step": self.asked // count,
+            "max_steps": -(-self.budget // count),
+            "epoch": self.asked / size,
+            "num_train_epochs": self.budget / size,
+        }
 
     def state_dict(self) -> State:
         """Return how far it is, and its chance."""
@@ -181,24 +202,42 @@ def ask(
     return Answers([prompt for prompt in prompts for _ in range(count)], completions, texts)
 
 
-def judge(rewards: Judge, answers: Answers) -> Rewards:
+def judge(rewards: Judge, answers: Answers, state: Mapping[str, float] | None = None) -> Rewards:
     """Return what reward functions say of answers.
 
-    Beside the columns of the rows they are given `prompt_ids` and `truncated`, one a completion.
+    An answer to a conversation is a list of one message of the assistant, one to a text is a text. Beside the columns
+    of the rows the functions are given `prompt_ids` and `truncated`, one a completion.
+
+    Args:
+        rewards: the functions.
+        answers: what they reward.
+        state: of the trainer, where it is known.
     """
     rows = [prompt.row for prompt in answers.prompts]
     names = dict.fromkeys(name for row in rows for name in row if name not in OWN_COLUMNS)
+    prompts = [asked(row) for row in rows]
+    known: dict[str, Any] = {name: [row.get(name) for row in rows] for name in names}
+    if state is not None and isinstance(rewards, Combined):
+        known["trainer_state"] = state
     return rewards(
-        prompts=[row["prompt"] for row in rows],
-        completions=answers.texts,
+        prompts=prompts,
+        completions=[
+            text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+            for prompt, text in zip(prompts, answers.texts, strict=True)
+        ],
         completion_ids=[completion.ids for completion in answers.completions],
         prompt_ids=[prompt.prompt for prompt in answers.prompts],
         truncated=[completion.truncated for completion in answers.completions],
-        **{name: [row.get(name) for row in rows] for name in names},
+        **known,
     )
 
 
-OWN_COLUMNS = ("prompt", "prompts", "completion", "completions", "completion_ids", "prompt_ids", "truncated")
+def asked(row: Row) -> Any:
+    """Return the prompt of a row, a string or messages, which a preference row may hold in its sides alone."""
+    return compare(row).prompt if row.get("chosen") is not None and row.get("rejected") is not None else row["prompt"]
+
+
+OWN_COLUMNS = ("prompt", "prompts", "completion", "completions", "completion_ids", "prompt_ids", "truncated", *TRAINER)
 """Columns of rows that are not handed to reward functions, since these get what was asked and answered."""
 
 
@@ -231,6 +270,13 @@ def length_metrics(completions: Sequence[Completion]) -> dict[str, float]:
     }
 
 
+def _mean_metrics(parts: Sequence[Rewards]) -> dict[str, float]:
+    """Return the metrics that the reward functions have logged in several parts, a mean each."""
+    names = dict.fromkeys(name for part in parts for name in part.metrics)
+    found = {name: [part.metrics[name] for part in parts if name in part.metrics] for name in names}
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
 def reward_metrics(rollout: Rollout) -> dict[str, float]:
     """Return means and spreads of rewards, under TRL's names."""
     judged, spread = rollout.judged, float("nan")
@@ -241,4 +287,5 @@ def reward_metrics(rollout: Rollout) -> dict[str, float]:
         "reward": float(judged.total.nanmean()),
         "reward_std": spread,
         **{f"rewards/{name}/mean": mean for name, mean in zip(judged.names, means, strict=True)},
+        **judged.metrics,
     }

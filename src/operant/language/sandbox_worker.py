@@ -18,12 +18,17 @@ import os
 import signal
 import sys
 import traceback
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
 GRACE = 5.0
 """Seconds beyond the deadline after which a worker whose parent was killed ends itself."""
+
+
+TRAINER_KEY = "operant_trainer"
+"""Keyword of a call that asks for TRL's `trainer_state`, `log_metric` and `log_extra`; it holds the state."""
 
 
 def load(target: str) -> Callable[..., Any]:
@@ -55,14 +60,37 @@ def load(target: str) -> Callable[..., Any]:
 def answer(function: Callable[..., Any], call: dict[str, Any]) -> str:
     """Run one call and return its answer as a line of JSON."""
     try:
-        result = function(*call["args"], **call["kwargs"])
+        kwargs, logged = call["kwargs"], None
+        if TRAINER_KEY in kwargs:
+            kwargs, logged = with_trainer(function, kwargs)
+        result = function(*call["args"], **kwargs)
         if inspect.isawaitable(result):
             result = asyncio.run(_awaited(result))
+        if logged is not None:
+            result = {"result": result, **logged}
         return json.dumps({"result": result}, default=_plain)
     except MemoryError:
         return json.dumps({"memory": "ran out of memory"})
     except Exception:  # whatever it is, the parent is to hear of it
         return json.dumps({"error": traceback.format_exc()})
+
+
+def with_trainer(function: Callable[..., Any], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a reward function is called with, of all that its signature names, and what it will have logged.
+
+    Args:
+        function: has TRL's signature.
+        kwargs: columns, and the state of the trainer under `TRAINER_KEY`.
+    """
+    logged: dict[str, Any] = {"metrics": [], "extra": {}}
+    given = {name: value for name, value in kwargs.items() if name != TRAINER_KEY}
+    given["trainer_state"] = types.SimpleNamespace(**kwargs[TRAINER_KEY])
+    given["log_metric"] = lambda name, value: logged["metrics"].append((name, float(value)))
+    given["log_extra"] = lambda column, values: logged["extra"].update({column: list(values)})
+    parameters = inspect.signature(function).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        given = {name: value for name, value in given.items() if name in parameters}
+    return given, logged
 
 
 async def _awaited(result: Any) -> Any:

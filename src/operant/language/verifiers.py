@@ -5,6 +5,7 @@ returns is a reward function with TRL's signature (see `operant.language.rewards
 right answer from a column of the rows, `answer` by default; where that is None it does not apply.
 """
 
+import ast
 import importlib.util
 import math
 import re
@@ -18,8 +19,9 @@ import torch
 
 from operant import ops
 from operant.language import options
-from operant.language.rewards import RewardFunction, text_of
+from operant.language.rewards import GIVEN, START, RewardFunction, text_of
 from operant.language.sandbox import Sandbox
+from operant.language.sandbox_worker import TRAINER_KEY
 
 _MATHEMATICS = f"{Path(__file__).resolve().with_name('mathematics.py')}:equivalent"
 
@@ -242,12 +244,37 @@ def user_function(target: str, *, seconds: float = 60.0, memory: int | None = No
     sandbox.start()
 
     def reward(
-        prompts: Sequence[Any], completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], **columns: Any
+        completions: Sequence[Any],
+        trainer_state: Any = None,
+        log_metric: Any = None,
+        log_extra: Any = None,
+        **given: Any,
     ) -> list[float | None]:
-        given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
-        return sandbox.call(fallback=[None] * len(completions), **{name: list(value) for name, value in given.items()})
+        columns = {name: list(value) for name, value in (given | {"completions": completions}).items()}
+        state = START if trainer_state is None else vars(trainer_state)
+        answer = sandbox.call(**columns, **{TRAINER_KEY: dict(state)})
+        if answer is None:
+            return [None] * len(completions)
+        for name, value in answer["metrics"] if log_metric else ():
+            log_metric(name, value)
+        for name, values in answer["extra"].items() if log_extra else ():
+            log_extra(name, values)
+        return answer["result"]
 
+    vars(reward)["required_columns"] = [name for name in _named_without_default(target) if name not in GIVEN]
     return _named(target.rpartition(":")[2], reward)
+
+
+def _named_without_default(target: str) -> list[str]:
+    """Return the parameters without a default of a function in a file, as far as the text of the file tells."""
+    where, _, name = target.rpartition(":")
+    for node in ast.parse(Path(where).read_bytes()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name and not node.decorator_list:
+            plain = [argument.arg for argument in [*node.args.posonlyargs, *node.args.args]]
+            only = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            least = len(plain) - len(node.args.defaults)
+            return plain[:least] + [argument.arg for argument, default in only if default is None]
+    return []
 
 
 def last_number(text: str) -> Fraction | None:
