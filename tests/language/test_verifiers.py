@@ -97,7 +97,8 @@ def test_boxed():
     assert reward(r"\boxed{0.5}", "1/2") == 1
     assert reward(r"\boxed{\left(1, 2\right)}", "(1,2)") == 1
     assert reward(r"\boxed{5}", r"\boxed{5}") == 1
-    assert reward(r"\boxed{x = 5}", "5") == 0
+    assert reward(r"\boxed{x = 5}", "5") == 1
+    assert reward(r"\boxed{5x}", "5") == 0
     assert reward(r"\boxed{51}", "5") == 0
     assert reward("5", "5") == 0
     assert reward(r"\boxed{}", "5") == 0

@@ -12,8 +12,8 @@ _PLAIN = re.compile(r"[-+\d.,/% ]+|.*(?:\$|\\boxed|\\\(|\\\[).*", re.DOTALL)
 """Right answers that `math-verify` finds as they stand: numbers, and what is marked as LaTeX."""
 
 
-def equivalent(gold: str, answer: str) -> float:
-    """Tell whether an answer equals the right one: 1.0 or 0.0.
+def equivalent(gold: str, answer: str) -> float | None:
+    """Tell whether an answer equals the right one: 1.0 or 0.0; None where the right one is nothing that can be read.
 
     Args:
         gold: the right answer and nothing else, LaTeX or plain. The comparison is not symmetric: an interval `(1, 2)`
@@ -28,4 +28,6 @@ def equivalent(gold: str, answer: str) -> float:
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of that
     # Elsewhere the whole would be missed and a number in it found: 2 in (1, 2).
     right: list[Any] = parse(gold if _PLAIN.fullmatch(gold) else f"${gold}$", parsing_timeout=never)
+    if not right:
+        return None
     return float(verify(right, parse(answer, parsing_timeout=never), timeout_seconds=never))

@@ -19,18 +19,15 @@ import torch
 
 from operant import ops
 from operant.language import options
+from operant.language.numerals import after_mark, answer_number, last_box, last_number, stated_number
 from operant.language.rewards import GIVEN, START, RewardFunction, text_of
 from operant.language.sandbox import Sandbox
 from operant.language.sandbox_worker import TRAINER_KEY
 
 _MATHEMATICS = f"{Path(__file__).resolve().with_name('mathematics.py')}:equivalent"
 
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+"
-_NUMBER = re.compile(
-    rf"(?<![\d.)\w])[-+]?(?:{_DIGITS})(?:e[-+]?\d+)?(?:/\d+)?|(?:{_DIGITS})(?:e[-+]?\d+)?(?:/\d+)?", re.I
-)
-_LONGEST_NUMBER, _LARGEST_EXPONENT = 300, 300
-
+_EQUATION = re.compile(r"\s*-?\d+\s*[a-z]\s*=")
+_LATEX = re.compile(r"\$|\\[(\[]")
 _THINK = re.compile(r"<think>(?!.*<think>)(.*?)</think>.*", re.DOTALL)
 _THINK_ANSWER = re.compile(r"<think>(?!.*<think>)(.*?)</think>\s*<answer>(?!.*<answer>)(.*?)</answer>\s*", re.DOTALL)
 
@@ -54,21 +51,26 @@ def find(text: str, *, max_completion: int | None = None) -> RewardFunction:
 
 
 def exact(*, column: str = "answer") -> RewardFunction:
-    """1 where the completion is the right answer, letter by letter but for white space around it, else 0."""
+    """1 where the completion is the right answer, letter by letter but for white space around it, else 0.
+
+    Where the right answer ends in `#### 18`, as in GSM8K, 18 is right, too.
+    """
 
     def equal(text: str, gold: Any) -> float:
-        return float(text.strip() == str(gold).strip())
+        return float(text.strip() in (str(gold).strip(), after_mark(str(gold))))
 
     return _comparing("exact", column, equal)
 
 
 def numeric(*, column: str = "answer", tolerance: float = 1e-9) -> RewardFunction:
-    """1 where the last number of the completion equals the right one, else 0.
+    r"""1 where the number that the completion gives as its answer equals the right one, else 0.
 
-    Numbers are written like `-3`, `3.0`, `1,234.5`, `1e-3` or `1/2`.
+    That is what the last `\boxed{...}` states, or else the first number behind the last `####`, or else the last
+    number. Numbers are written like `-3`, `3.0`, `1,234.5`, `1e-3` or `1/2`, or the same in LaTeX
+    (`operant.language.numerals`).
 
     Args:
-        column: with the right numbers, as numbers or as text.
+        column: with the right numbers, as numbers or as text; of an answer such as GSM8K's the number behind `####`.
         tolerance: largest difference, as a part of the right number where that is above 1.
 
     Raises:
@@ -79,7 +81,7 @@ def numeric(*, column: str = "answer", tolerance: float = 1e-9) -> RewardFunctio
     slack = Fraction(tolerance)
 
     def near(text: str, gold: Any) -> float:
-        right, given = last_number(str(gold)), last_number(text)
+        right, given = _stated_or_last(right_answer(gold)), answer_number(text)
         if right is None:
             raise ValueError(f"the column {column!r} must hold numbers, got {gold!r}")
         return float(given is not None and abs(given - right) <= slack * max(1, abs(right)))
@@ -90,17 +92,16 @@ def numeric(*, column: str = "answer", tolerance: float = 1e-9) -> RewardFunctio
 def boxed(*, column: str = "answer") -> RewardFunction:
     r"""1 where what stands in the last `\boxed{...}` of the completion is the right answer, else 0.
 
-    Two answers are the same if they are equal numbers, or equal text but for spaces, dollar signs, `\left`, `\right`, a
-    final full stop and the size of fractions. For more mathematics than that take `accuracy`.
+    Two answers are the same if they are equal numbers, with a unit or as `x = 18` or without, or equal text but for
+    spaces, dollar signs, `\left`, `\right`, a final full stop and the size of fractions. For more mathematics than that
+    take `accuracy`.
     """
 
     def same(text: str, gold: Any) -> float:
-        answer, right = last_box(text), str(gold)
-        right = right if (inner := last_box(right)) is None else inner
+        answer, right = last_box(text), right_answer(gold)
         if answer is None:
             return 0.0
-        numbers = _whole_number(answer), _whole_number(right)
-        return float(_plain(answer) == _plain(right) or (None not in numbers and numbers[0] == numbers[1]))
+        return float(_plain(answer) == _plain(right) or _same_number(answer, right))
 
     return _comparing("boxed", column, same)
 
@@ -108,7 +109,9 @@ def boxed(*, column: str = "answer") -> RewardFunction:
 def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> RewardFunction:
     """1 where the completion equals the right answer as mathematics, by `math-verify`, else 0.
 
-    It runs in processes of its own, each comparison with a deadline; None where one overruns it.
+    Where the right answer is a number, and the completion boxes or marks (`####`) a number or has no LaTeX, the numbers
+    decide, as `operant.language.numerals` reads them. Otherwise `math-verify` compares in processes of its own, each
+    comparison with a deadline. None where one overruns it, and where the right answer is nothing that can be read.
 
     Args:
         column: with the right answers; by default `solution`, as in TRL, or `answer` where there is none.
@@ -125,9 +128,11 @@ def accuracy(*, column: str = "", seconds: float = 10.0, workers: int = 1) -> Re
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
         golds = _gold("accuracy", column or ("solution" if "solution" in columns else "answer"), columns)
-        asked = [row for row, gold in enumerate(golds) if gold is not None]
-        calls = [(str(golds[row]), text_of(completions[row])) for row in asked]
-        found = dict(zip(asked, sandbox.map(calls), strict=True))
+        rights = {row: right_answer(gold) for row, gold in enumerate(golds) if gold is not None}
+        texts = {row: text_of(completions[row]) for row in rights}
+        found: dict[int, float | None] = {row: _by_number(texts[row], right) for row, right in rights.items()}
+        asked = [row for row, reward in found.items() if reward is None]
+        found.update(zip(asked, sandbox.map([(rights[row], texts[row]) for row in asked]), strict=True))
         return [found.get(row) for row in range(len(completions))]
 
     return _named("accuracy", reward)
@@ -277,48 +282,41 @@ def _named_without_default(target: str) -> list[str]:
     return []
 
 
-def last_number(text: str) -> Fraction | None:
-    """Return the last number in a text, None if there is none or it cannot be (`1/0`, or hundreds of digits)."""
-    found = None
-    for match in _NUMBER.finditer(text.replace("\N{MINUS SIGN}", "-")):
-        found = match[0]
-    return None if found is None else _fraction(found)
-
-
-def last_box(text: str) -> str | None:
-    r"""Return what stands in the last `\boxed{...}` or `\fbox{...}` of a text, with its inner braces; None if none.
-
-    A box that is not closed is none.
-    """
-    for match in reversed(list(re.finditer(r"\\(?:boxed|fbox)\s*\{", text))):
-        depth = 1
-        for place in range(match.end(), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[place], 0) if text[place - 1] != "\\" else 0
-            if depth == 0:
-                return text[match.end() : place]
-    return None
-
-
-def _fraction(text: str) -> Fraction | None:
-    if len(text) > _LONGEST_NUMBER:
-        return None
-    number, _, divisor = text.replace(",", "").lower().partition("/")
-    mantissa, _, exponent = number.partition("e")
-    if abs(int(exponent or 0)) > _LARGEST_EXPONENT or (divisor and int(divisor) == 0):
-        return None
-    return Fraction(mantissa.rstrip(".")) * Fraction(10) ** int(exponent or 0) / int(divisor or 1)
-
-
-def _whole_number(text: str) -> Fraction | None:
-    """Return the number that a text is and has nothing beside, else None."""
-    plain = _plain(text)
-    return _fraction(plain) if _NUMBER.fullmatch(plain) else None
+def right_answer(gold: Any) -> str:
+    r"""Return the right answer that a column holds: the inside of its last box, what follows `####`, or all of it."""
+    text = str(gold)
+    found = last_box(text)
+    found = after_mark(text) if found is None else found
+    return text if found is None else found
 
 
 def _plain(text: str) -> str:
     """Take from LaTeX what makes no difference to the value."""
     text = re.sub(r"\\left|\\right|\\[,;! ]|[\s$]", "", text)
     return re.sub(r"\\[dt]frac", r"\\frac", text).rstrip(".")
+
+
+def _stated_or_last(text: str) -> Fraction | None:
+    stated = stated_number(text)
+    return last_number(text) if stated is None else stated
+
+
+def _same_number(text: str, other: str) -> bool:
+    numbers = stated_number(text), stated_number(other)
+    return None not in numbers and numbers[0] == numbers[1]
+
+
+def _by_number(text: str, right: str) -> float | None:
+    """Return 1.0 or 0.0 where numbers alone tell whether a completion is right, else None."""
+    number = stated_number(right)
+    if number is None:
+        return None
+    answer, box = answer_number(text), last_box(text)
+    if box is not None and _EQUATION.match(box):
+        return 0.0  # math-verify takes 2x = 18 for 18
+    if answer is None:
+        return 0.0 if box is None and not _LATEX.search(text) else None
+    return float(answer == number) if box is not None or answer == number or not _LATEX.search(text) else None
 
 
 def _comparing(name: str, column: str, judge: Callable[[str, Any], float]) -> RewardFunction:
