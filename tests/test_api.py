@@ -579,6 +579,9 @@ def test_a_language_model_takes_no_observations_and_no_other_budget(tmp_path):
     ("changes", "message"),
     [
         ({"gama": 0.9}, "ppo.gama: there is no such key; did you mean gamma"),
+        ({"lr": 3e-4}, "ppo.lr: there is no such key: PPO calls it learning_rate"),
+        ({"total_timesteps": 1000}, "ppo.total_timesteps: there is no such key: PPO calls it budget"),
+        ({"evaluate_evry": 1000}, "ppo.evaluate_evry: there is no such key; did you mean evaluate_every"),
         ({"gamma": 1.5}, r"gamma must be in \[0, 1\], got 1.5"),
         ({"clip_low": 0.0}, r"clip_low must be in \(0, 1\], got 0.0"),
         ({"anneal": "sometimes"}, "ppo.anneal: 'sometimes' is not one of 'none', 'learning_rate', 'both'"),

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from operant import catalog, streams
-from operant.assembling import assemble, begin_with, chapter, pin, reassemble, resolve
+from operant.assembling import assemble, begin_with, chapter, check_names, pin, reassemble, resolve
 from operant.envs import without_episodes
 from operant.envs.registry import drawn
 from operant.runtime.checkpoints import load as load_checkpoint
@@ -190,6 +190,7 @@ def train(
     settings = Settings(algorithm=algorithm, task=task, seeds=_seeds(seeds, seed), budget=budget, **chosen)
     if init is not None and entry.chapter == "language":
         parameters["init"], init = str(init), None
+    check_names(entry, parameters)
     if config is None:
         config = configure(algorithm, task, preset=preset, **parameters)
     elif preset is not None or parameters:

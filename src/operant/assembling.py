@@ -2,7 +2,8 @@
 
 import importlib
 import logging
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from operant import catalog
+from operant.catalog import names
 from operant.envs import without_episodes
 from operant.nets import missing_tool, set_precision
 from operant.runtime.experiments import require_no_compiling, require_no_env_kwargs, require_no_game, require_no_workers
@@ -20,6 +22,9 @@ from operant.runtime.run import Run
 from operant.runtime.settings import Settings
 
 logger = logging.getLogger(__name__)
+
+TRAINING = ("seeds", "seed", "budget", "run", "init", "preset", "config", "progress")
+"""Arguments of `operant.train` beside the fields of the settings and of the algorithm's configuration."""
 
 LANGUAGE = ("transformers", "tokenizers", "peft", "datasets")
 """Packages of the extra `language` that every run of a language model needs."""
@@ -174,3 +179,18 @@ def chapter(entry: catalog.Algorithm) -> Any:
     if absent:
         raise ModuleNotFoundError(f'{entry.name} needs {", ".join(absent)}: pip install "operant[language]"')
     return importlib.import_module(f"operant.{entry.chapter}")
+
+
+def check_names(entry: catalog.Algorithm, given: Iterable[str]) -> None:
+    """Check the names of keyword arguments of `operant.train`.
+
+    Raises:
+        ValueError: neither the settings nor the algorithm's configuration have such a field; the message names the
+            nearest one.
+    """
+    chapter(entry)  # its extra may not be installed
+    kind = getattr(importlib.import_module(entry.module), entry.config)
+    known = {*TRAINING, *(field.name for part in (Settings, kind) for field in fields(part))}
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{entry.name}.{name}: there is no such key{names.hint(name, known, entry)}")

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_origin
 import tyro
 
 from operant import catalog
+from operant.cli.flags import flags_of, unknown
 from operant.runtime.progress import ProgressMode
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table
@@ -189,26 +190,34 @@ def whole(word: str) -> int:
     raise ValueError(f"expected a whole number such as 100000 or 1e5, got {word}")
 
 
-def parse(kind: type[T], arguments: Sequence[str], command: str, **options: Any) -> T:
+def parse(
+    kind: type[T], arguments: Sequence[str], command: str, *, entry: catalog.Algorithm | None = None, **options: Any
+) -> T:
     """Parse the arguments of a command.
 
     Args:
         kind: a dataclass.
         arguments: what follows the command.
         command: how it is called, for the help text.
+        entry: the algorithm whose configuration is among the flags.
         **options: for `tyro.cli`.
 
     Raises:
+        ValueError: a flag is unknown; the message names the nearest one.
         SystemExit: the help text was asked for (0), or the arguments are wrong (2); tyro has printed what is to say.
     """
-    return tyro.cli(
+    found, rest = tyro.cli(
         kind,
         args=list(arguments),
         prog=f"operant {command}",
         config=(tyro.conf.OmitArgPrefixes,),
         registry=_registry,
+        return_unknown_args=True,
         **options,
     )
+    if rest:
+        raise ValueError(unknown(rest, flags_of(kind), command, entry))
+    return found
 
 
 def parse_training(arguments: Sequence[str]) -> tuple[TrainOptions, Any]:
@@ -242,7 +251,7 @@ def parse_training(arguments: Sequence[str]) -> tuple[TrainOptions, Any]:
     own = algorithm.replace("-", "_")
     both = make_dataclass("Both", [("run", type(options)), (own, type(config))])
     note = f"Train {entry.title} ({entry.paper}){', several seeds side by side' if entry.seeds > 1 else ''}."
-    parsed = parse(both, flags, command, default=both(options, config), description=note)
+    parsed = parse(both, flags, command, entry=entry, default=both(options, config), description=note)
     return parsed.run, getattr(parsed, own)
 
 
@@ -273,10 +282,11 @@ def _defaults(algorithm: str, task: str, named: argparse.Namespace) -> tuple[Tra
     options = kind(algorithm=algorithm, task=task, seeds=seeds, count=entry.seeds, budget=entry.budget)
     if not tables:
         return options, config
-    config = from_table(type(config), tables["config"], base=config, where=f"{named.config}: config")
+    where = f"{named.config}: config"
+    config = from_table(type(config), tables["config"], base=config, where=where, algorithm=entry)
     if "settings" not in tables:
         return options, config
-    settings = from_table(Settings, tables["settings"], where=f"{named.config}: settings")
+    settings = from_table(Settings, tables["settings"], where=f"{named.config}: settings", algorithm=entry)
     if settings.algorithm != algorithm:
         raise ValueError(f"{named.config} configures {settings.algorithm}, not {algorithm}; name the former")
     values = {field.name: getattr(settings, field.name) for field in fields(Settings)} | {"task": task}

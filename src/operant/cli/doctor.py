@@ -1,6 +1,5 @@
 """`operant doctor`."""
 
-import argparse
 import importlib.metadata
 import os
 import platform
@@ -10,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from operant.cli.flags import Parser
 from operant.cli.output import print_json, table
 
 MODULES = {"tomli-w": "tomli_w"}
@@ -24,7 +24,7 @@ TO_COME = {"web", "scale", "track", "tune"}
 
 def doctor(arguments: list[str]) -> int:
     """Report what operant finds on this machine; fail if something that it requires is broken."""
-    parser = argparse.ArgumentParser("operant doctor", description="Report versions, devices and what is missing.")
+    parser = Parser("operant doctor", description="Report versions, devices and what is missing.")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)
     core, extras = _requirements()

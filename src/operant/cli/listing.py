@@ -1,17 +1,17 @@
 """`operant list`; imports nothing heavy unless one algorithm is asked for."""
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from operant import catalog
+from operant.cli.flags import Parser
 from operant.cli.output import print_json, table
 
 
 def list_algorithms(arguments: list[str]) -> int:
     """Name the algorithms, or tell all about one."""
-    parser = argparse.ArgumentParser("operant list", description="Name the algorithms, or tell all about one.")
+    parser = Parser("operant list", description="Name the algorithms, or tell all about one.")
     parser.add_argument("algorithm", nargs="?", metavar="ALGORITHM", help="the one to tell all about")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)

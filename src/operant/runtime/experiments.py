@@ -39,7 +39,7 @@ def configuration(
     found = [module.PRESETS[name] for name in chosen if name in module.PRESETS]
     base = kind(**{**(under or {}), **(found[0] if found else {}), **dict(algorithm.values)})
     table = {name: NONE if value is None else value for name, value in values.items()}
-    return from_table(kind, table, base=base, where=algorithm.name)
+    return from_table(kind, table, base=base, where=algorithm.name, algorithm=algorithm)
 
 
 def require_no_compiling(settings: Settings) -> None:

@@ -6,11 +6,12 @@ Mappings are tables, too; where their type says no more, they hold numbers, stri
 """
 
 import dataclasses
-import difflib
 import enum
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeGuard, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from operant.catalog import Algorithm, names
 
 C = TypeVar("C")
 
@@ -40,7 +41,14 @@ def to_table(config: Any) -> dict[str, Any]:
     return table
 
 
-def from_table(kind: type[C], table: Mapping[str, Any], *, base: C | None = None, where: str = "config") -> C:
+def from_table(
+    kind: type[C],
+    table: Mapping[str, Any],
+    *,
+    base: C | None = None,
+    where: str = "config",
+    algorithm: Algorithm | None = None,
+) -> C:
     """Return a `kind` made of a TOML table.
 
     Args:
@@ -48,6 +56,7 @@ def from_table(kind: type[C], table: Mapping[str, Any], *, base: C | None = None
         table: its fields by name, as `to_table` gives them; it may leave fields out.
         base: where fields that the table leaves out come from. Default: the defaults of `kind`.
         where: what the table is called in error messages.
+        algorithm: whose configuration it is; the error about an unknown key then knows the names of other libraries.
 
     Raises:
         ValueError: an unknown key, a missing value without default, or a value of the wrong type.
@@ -55,7 +64,7 @@ def from_table(kind: type[C], table: Mapping[str, Any], *, base: C | None = None
     fields = {field.name: field for field in _fields(kind)}
     for key in table:
         if key not in fields:
-            raise ValueError(f"{where}.{key}: there is no such key{did_you_mean(key, fields)}")
+            raise ValueError(f"{where}.{key}: there is no such key{names.hint(key, fields, algorithm)}")
     values: dict[str, Any] = {} if base is None else {name: getattr(base, name) for name in fields}
     hints = get_type_hints(kind)
     for name, value in table.items():
@@ -71,13 +80,6 @@ def from_table(kind: type[C], table: Mapping[str, Any], *, base: C | None = None
         return kind(**values)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return what to append to an error about an unknown `word`: the nearest known one, or all of them."""
-    known = list(known)
-    nearest = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {nearest[0]}?" if nearest else f"; known are: {', '.join(sorted(known))}"
 
 
 def _fields(kind: type) -> list[dataclasses.Field[Any]]:

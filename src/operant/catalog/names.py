@@ -1,0 +1,76 @@
+"""Names that are not ours, and the nearest that is: for errors about flags, keyword arguments and fields of files."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from operant.catalog.algorithm import Algorithm
+from operant.catalog.foreign_language import LANGUAGE
+from operant.catalog.foreign_names import COMMON, CONTROL, TABULAR
+
+FOREIGN: Mapping[str, Mapping[str, str]] = {
+    package: {**COMMON, **names}
+    for package, names in {"control": CONTROL, "tabular": TABULAR, "language": LANGUAGE}.items()
+}
+"""Names of other libraries and our fields, by the package of an algorithm."""
+
+SHORTEST_PREFIX = 3
+"""Letters from which on the beginning of a name counts as an abbreviation of it."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """The known name that an unknown one probably means.
+
+    Attributes:
+        name: one of the known names.
+        foreign: whether the unknown name is what another library calls it, rather than a misspelling.
+    """
+
+    name: str
+    foreign: bool
+
+
+def suggest(word: str, known: Collection[str], package: str = "") -> Suggestion | None:
+    """Return what an unknown name probably means: a name of another library, an abbreviation, or a misspelling.
+
+    Args:
+        word: as the user wrote it; dashes and underscores are the same.
+        known: names with underscores.
+        package: `control`, `tabular` or `language`, whose foreign names count. Default: those of none.
+    """
+    name = word.strip("-").lower().replace("-", "_")
+    ours = FOREIGN.get(package, {}).get(name, "").split()
+    if found := next((field for field in ours if field in known), None):
+        return Suggestion(found, foreign=True)
+    begun = [field for field in known if len(name) >= SHORTEST_PREFIX and field.startswith(name)]
+    if len(begun) == 1:
+        return Suggestion(begun[0], foreign=False)
+    from difflib import get_close_matches  # noqa: PLC0415 - only for the message
+
+    near = get_close_matches(name, known, n=1)
+    return Suggestion(near[0], foreign=False) if near else None
+
+
+def hint(word: str, known: Collection[str], algorithm: Algorithm | None = None, *, flags: bool = False) -> str:
+    """Return the end of an error about an unknown name.
+
+    Args:
+        word: the unknown name.
+        known: the names that there are, with underscores.
+        algorithm: whose names they are.
+        flags: whether names are shown as flags of the command line.
+
+    Returns:
+        `: PPO calls it learning_rate`, `; did you mean gamma?`, or all known names.
+    """
+
+    def shown(name: str) -> str:
+        return f"--{name.replace('_', '-')}" if flags else name
+
+    found = suggest(word, known, algorithm.chapter if algorithm else "")
+    if found is None:
+        return f"; known are: {', '.join(map(shown, sorted(known)))}"
+    if algorithm is None or not found.foreign:
+        return f"; did you mean {shown(found.name)}?"
+    owner = algorithm.learner if algorithm.learner.isupper() else algorithm.name
+    return f": {owner} calls it {shown(found.name)}"

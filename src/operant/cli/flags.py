@@ -1,0 +1,63 @@
+"""Flags that a command does not have."""
+
+import argparse
+from collections.abc import Collection, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, NoReturn, get_args, get_type_hints
+
+from operant.catalog import Algorithm, names
+
+
+def flags_of(kind: type) -> list[str]:
+    """Return the flags of a dataclass and of the dataclasses in it, without dashes and with underscores."""
+    import tyro
+
+    hidden = {tyro.conf.Positional, tyro.conf.Fixed, tyro.conf.Suppress}
+    hints, found = get_type_hints(kind, include_extras=True), []
+    for field in fields(kind):
+        hint, *marks = (
+            get_args(hints[field.name]) if hasattr(hints[field.name], "__metadata__") else (hints[field.name],)
+        )
+        if is_dataclass(hint):
+            found += flags_of(hint)
+        elif hidden.isdisjoint(mark for mark in marks if mark in hidden):
+            found.append(next((mark.name for mark in marks if getattr(mark, "name", None)), field.name))
+    return found
+
+
+def unknown(words: Sequence[str], known: Collection[str], command: str, entry: Algorithm | None = None) -> str:
+    """Return the error about arguments that a command does not have.
+
+    Args:
+        words: what the parser left over.
+        known: the flags that there are, with underscores.
+        command: how it is called.
+        entry: the algorithm that the command is about.
+    """
+    word = next((word for word in words if word.startswith("-")), words[0]).partition("=")[0]
+    if not word.startswith("-"):
+        return f"unexpected argument {word!r}; see `operant {command} --help`"
+    known = {*known, "help"}
+    if names.suggest(word, known, entry.chapter if entry else "") is None:
+        return f"unknown flag {word}; `operant {command} --help` lists the flags"
+    return f"unknown flag {word}{names.hint(word, known, entry, flags=True)}"
+
+
+class Parser(argparse.ArgumentParser):
+    """A light parser whose errors are those of the other commands."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return the arguments.
+
+        Raises:
+            ValueError: a flag is unknown.
+        """
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            known = [action.dest for action in self._actions if action.option_strings]
+            raise ValueError(unknown(rest, known, self.prog.removeprefix("operant ")))
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ValueError in place of printing."""
+        raise ValueError(f"{message}; see `{self.prog} --help`")

@@ -1,0 +1,60 @@
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+import tyro
+
+from operant import catalog
+from operant.cli.flags import flags_of, unknown
+
+
+@dataclass
+class Options:
+    path: tyro.conf.Positional[str]
+    hidden: Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress] = 0
+    count: Annotated[int, tyro.conf.arg(name="seeds")] = 1
+    learning_rate: float = 1.0
+
+
+def test_flags_are_the_fields_that_can_be_given():
+    assert flags_of(Options) == ["seeds", "learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--lr", "3"], "unknown flag --lr: PPO calls it --learning-rate"),
+        (["--lr=3"], "unknown flag --lr: PPO calls it --learning-rate"),
+        (["3", "--learning-rat"], "unknown flag --learning-rat; did you mean --learning-rate?"),
+        (["--num-seeds"], "unknown flag --num-seeds: PPO calls it --seeds"),
+        (["--xyz"], "unknown flag --xyz; `operant train ppo --help` lists the flags"),
+        (["x"], "unexpected argument 'x'; see `operant train ppo --help`"),
+    ],
+)
+def test_what_is_left_over(words, said):
+    assert unknown(words, flags_of(Options), "train ppo", catalog.find("ppo")) == said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "ppo", "CartPole-v1", "--lr", "1"], "unknown flag --lr: PPO calls it --learning-rate"),
+        (
+            ["train", "ppo", "CartPole-v1", "--total-timesteps", "1"],
+            "unknown flag --total-timesteps: PPO calls it --budget",
+        ),
+        (
+            ["train", "q-learning", "FrozenLake-v1", "--alpha", "1"],
+            "unknown flag --alpha: q-learning calls it --step-size",
+        ),
+        (
+            ["train", "grpo", "arithmetic", "--num-generations", "4"],
+            "unknown flag --num-generations: GRPO calls it --group",
+        ),
+        (["solve", "FrozenLake-v1", "--gama", "1"], "unknown flag --gama; did you mean --gamma?"),
+        (["list", "--jason"], "unknown flag --jason; did you mean --json?"),
+        (["doctor", "now"], "unexpected argument 'now'; see `operant doctor --help`"),
+    ],
+)
+def test_every_command_says_it_in_one_line(arguments, said, cli):
+    assert cli(*arguments) == (2, "", f"operant: error: {said}\n")
