@@ -13,6 +13,7 @@ from operant import catalog
 from operant.cli.answers import answer_table
 from operant.cli.arguments import Opening, Training, parse, parse_training
 from operant.cli.output import faulty, location, print_json, say, score_fields, seed_table
+from operant.cli.showing import keep_picture
 from operant.cli.tables import score_notes
 from operant.runtime.signals import Interruption
 
@@ -116,6 +117,8 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         )
         if notes := score_notes(trained, evaluation):
             print(notes)
+        if drawn := keep_picture(trained):
+            print(f"A picture of the table of the first seed: {location(drawn)}")
     print(_speed(outcome.steps_per_second, seconds, entry.unit))
     print(f"\n{next_commands(place, entry)}")
     return status

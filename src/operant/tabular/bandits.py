@@ -220,6 +220,8 @@ class BanditLearner:
 
     config: Any
     run: ClassVar[Any]
+    learns_values: ClassVar[bool] = True
+    learns_action_values: ClassVar[bool] = True
     device = torch.device("cpu")
 
     def __init__(self, config: StrategyConfig, arms: Arms, *, seeds: Sequence[int], budget: int = UNLIMITED) -> None:
@@ -257,6 +259,16 @@ class BanditLearner:
     def preferences(self) -> Floats:
         """Return the numbers `[S, K]` of which the greedy arm has the largest: what the arms seem to pay."""
         return self.pulls.estimates
+
+    @property
+    def q(self) -> Floats:
+        """What the arms seem to pay, `[S, 1, K]`."""
+        return self.pulls.estimates[:, None]
+
+    @property
+    def values(self) -> Floats:
+        """What the arm that seems best pays, `[S, 1]`."""
+        return self.q.max(axis=2)
 
     def policy(self) -> Floats:
         """Return the greedy policies `[S, 1, K]`; tied arms share the probability."""

@@ -55,6 +55,7 @@ class RandomAgent(TabularLearner):
 
     config: RandomConfig
     kernels = Kernels(choose, learn, run)
+    learns_values = False
 
     def make_agent(self) -> Agent:
         """Return the streams."""

@@ -202,6 +202,13 @@ def circling_states(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
     return np.flatnonzero(~open_classes[classes] & _reachable(chain, mdp.start > 0))
 
 
+def reachable_states(mdp: MDP) -> NDArray[np.bool_]:
+    """Return in which states an action can be taken in some episode, `[states]`."""
+    indptr, successors, probabilities = mdp.continuation
+    chain = sparse.csr_array((probabilities, successors, indptr[:: mdp.actions]), shape=(mdp.states, mdp.states))
+    return _reachable(chain, mdp.start > 0)
+
+
 def _reachable(chain: sparse.csr_array, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which states of a chain are reached from some states, `[states]`."""
     reached, front = start.copy(), start

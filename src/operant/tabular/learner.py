@@ -69,6 +69,8 @@ class TabularLearner:
         budget: environment steps a seed; the iteration that reaches it is as short as it must be.
 
     Attributes:
+        learns_values: whether there are `q`, `values` and `visits`.
+        learns_action_values: whether `q` holds values of actions, and not of states.
         consumed: environment steps a seed so far.
         states: number of states.
         actions: A.
@@ -82,6 +84,8 @@ class TabularLearner:
     config: Any
     kernels: ClassVar[Kernels]
     growing: ClassVar[frozenset[str]] = frozenset()
+    learns_values: ClassVar[bool] = True
+    learns_action_values: ClassVar[bool] = True
     device = torch.device("cpu")
 
     def __init__(
@@ -123,6 +127,11 @@ class TabularLearner:
     def q(self) -> Floats:
         """Values of actions (for prediction: of states), `[S, states, A]`; a view."""
         return self.agent.table.q
+
+    @property
+    def visits(self) -> NDArray[np.int64]:
+        """Updates of every cell of `q`; a view."""
+        return self.agent.table.visits
 
     @property
     def values(self) -> Floats:

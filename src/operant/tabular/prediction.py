@@ -68,6 +68,8 @@ class Prediction(TabularLearner):
         ValueError: the policy has another shape, or chooses what is not feasible.
     """
 
+    learns_action_values = False
+
     def __init__(
         self,
         config: TableConfig,

@@ -1,0 +1,227 @@
+"""`operant show`: what a run is, and what its tables have learned."""
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tyro
+
+from operant import catalog
+from operant.cli.arguments import Answering, parse
+from operant.cli.output import location, missing, number, print_json, require_extra, say, summary, table
+
+if TYPE_CHECKING:
+    from operant.api import Trained
+    from operant.runtime.run import Run
+    from operant.tabular.view import View
+
+MOST_STATES = 64
+"""States that a table without a map lists."""
+
+
+@dataclass(frozen=True)
+class ShowOptions(Answering):
+    """Show a run: its settings, its last evaluation, where things lie, and the table that a seed has learned."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+
+    seed: int | None = None
+    """The seed whose table is shown. Default: the first one of the run."""
+
+    out: Path | None = None
+    """A picture of the table to draw, such as table.png (extra: plots)."""
+
+    def __post_init__(self) -> None:
+        if self.out is not None and self.out.suffix not in (".png", ".svg", ".pdf"):
+            raise ValueError(f"out must end in .png, .svg or .pdf, got {self.out}")
+
+
+def show(arguments: list[str]) -> int:
+    """Show a run and what its tables have learned."""
+    options = parse(ShowOptions, arguments, "show")
+    from operant.runtime.run import Run
+
+    run = Run.open(options.run)
+    facts = _facts(run)
+    if catalog.find(run.settings.algorithm).chapter != "tabular":
+        if options.out is not None or options.seed is not None:
+            raise ValueError(
+                f"{run.settings.algorithm} has learned no table that could be shown; leave out --seed and --out, or "
+                f"try `operant watch {location(run.path)}`"
+            )
+        _answer(options, facts, _summary(run, facts))
+        return 0
+    if options.out is not None:
+        require_extra("plots", "a picture", ["matplotlib"])
+    from operant import api
+    from operant.tabular.view import view_of
+
+    trained = api.load(options.run)
+    with closing(trained.experiment):
+        index = _index(run, options.seed)
+        view = view_of(trained.experiment, index)
+        seed = run.settings.seeds[index]
+        _answer(
+            options,
+            facts | _record(view, seed),
+            f"{_summary(run, facts)}\n\nThe table of seed {seed}:\n\n{text_of(view)}",
+        )
+        if options.out is not None:
+            picture(trained, index, options.out)
+            say(f"drawn: {location(options.out)}")
+    return 0
+
+
+def picture(trained: "Trained", index: int, path: Path) -> None:
+    """Draw the table of the seed at a place among those of a run (extra: `plots`)."""
+    from operant.cli.picturing import draw_tables
+    from operant.tabular.view import view_of
+
+    settings = trained.run.settings
+    title = f"{settings.algorithm}, {settings.task}, seed {settings.seeds[index]}"
+    draw_tables(view_of(trained.experiment, index), title, path)
+
+
+def keep_picture(trained: "Trained") -> Path | None:
+    """Draw the table of the first seed into the folder of its run, if matplotlib is there; return where.
+
+    A folder that cannot be written is only warned of.
+    """
+    settings = trained.run.settings
+    if catalog.find(settings.algorithm).chapter != "tabular" or missing(["matplotlib"]):
+        return None
+    path = trained.run.media_path / f"table-seed{settings.seeds[0]}.png"
+    try:
+        picture(trained, 0, path)
+    except OSError as error:
+        say(f"operant: warning: the picture of the table is not kept in {trained.run.path}: {error.strerror}")
+        return None
+    return path
+
+
+def text_of(view: "View") -> str:
+    """Return a table as text: on the map of the task where it has one, else state by state."""
+    return _map(view) if view.shape is not None else _list(view)
+
+
+def _map(view: "View") -> str:
+    rows, columns = view.shape or (0, 0)
+    symbols = [[view.symbol(row * columns + column) for column in range(columns)] for row in range(rows)]
+    arrows = ["".join(row) for row in symbols]
+    cells = _value_cells(view)
+    if not cells:
+        lines = arrows
+    else:
+        width = max(map(len, cells)) + 1
+        numbers = ["".join(cell.rjust(width) for cell in cells[r * columns : (r + 1) * columns]) for r in range(rows)]
+        lines = [f"{left}  {right}" for left, right in zip(arrows, numbers, strict=True)]
+    legend = "policy" + (" and values" if cells else "") + "; + several actions are as good, · never entered, ★ end"
+    return "\n".join([*lines, legend])
+
+
+def _value_cells(view: "View") -> list[str]:
+    if view.values is None:
+        return []
+    blank = view.ends | view.unreached
+    return ["·" if blank[s] else f"{value:.4g}" for s, value in enumerate(view.values)]
+
+
+def _list(view: "View") -> str:
+    actions = view.policy.shape[1]
+    heading = ["state", "action"] + ([] if view.values is None else ["value"])
+    heading += [] if view.q is None else [f"Q {action}" for action in range(actions)]
+    heading += [] if view.visits is None else ["visits"]
+    visited = np.ones(len(view.policy), np.bool_) if view.visits is None else view.visits.any(axis=1)
+    listed = np.flatnonzero(visited & ~view.unreached & ~view.ends).tolist()
+    rows = [_row(view, state) for state in listed[:MOST_STATES]]
+    more = len(listed) - len(rows)
+    rest = f"\n... and {more} more states that were visited; --json gives them all" if more > 0 else ""
+    return table([heading, *rows], ">" * len(heading)) + rest
+
+
+def _row(view: "View", state: int) -> list[str]:
+    choice = view.choice(state)
+    row = [str(state), "any" if choice is None else str(choice)]
+    row += [] if view.values is None else [f"{view.values[state]:.4g}"]
+    row += [] if view.q is None else [f"{value:.4g}" for value in view.q[state]]
+    return row + ([] if view.visits is None else [str(int(view.visits[state].sum()))])
+
+
+def _index(run: "Run", seed: int | None) -> int:
+    seeds = run.settings.seeds
+    if seed is None:
+        return 0
+    if seed not in seeds:
+        raise ValueError(f"--seed is {seed}, but the seeds of {location(run.path)} are {', '.join(map(str, seeds))}")
+    return seeds.index(seed)
+
+
+def _facts(run: "Run") -> dict[str, Any]:
+    """Return what is known of a run without loading it."""
+    from operant.runtime.comparison import evaluations
+
+    settings, found, latest = run.settings, evaluations(run), run.checkpoints.latest()
+    last = found[-1] if found else None
+    media = sorted(str(path) for path in run.media_path.iterdir()) if run.media_path.is_dir() else []
+    return {
+        "run": str(run.path),
+        "algorithm": settings.algorithm,
+        "task": settings.task,
+        "seeds": settings.seeds,
+        "budget": settings.budget,
+        "consumed": 0 if latest is None else latest[1],
+        "evaluation": None if last is None else {"consumed": last[0], **last[1].record()},
+        "media": media,
+    }
+
+
+def _summary(run: "Run", facts: dict[str, Any]) -> str:
+    from operant.runtime.comparison import evaluations
+
+    settings, unit = run.settings, catalog.find(run.settings.algorithm).unit
+    found = evaluations(run)
+    scored = "none yet"
+    if found:
+        scored = f"{summary(found[-1][1])}, after {found[-1][0]:,} {unit}; best seed {number(max(found[-1][1].scores))}"
+    seeds = f"{len(settings.seeds)}, from {settings.seeds[0]}" if len(settings.seeds) > 1 else str(settings.seeds[0])
+    rows = [
+        ("algorithm", settings.algorithm),
+        ("task", settings.task),
+        ("seeds", seeds),
+        ("trained", f"{facts['consumed']:,} of {settings.budget:,} {unit} a seed"),
+        ("last evaluation", scored),
+        ("settings", location(run.path / "config.toml")),
+        ("metrics", location(run.metrics_path)),
+        ("evaluations", location(run.evaluations_path)),
+        ("checkpoints", location(run.path / "checkpoints")),
+        *(("picture or film", location(Path(path))) for path in facts["media"]),
+    ]
+    return "\n".join(f"{name:16} {value}" for name, value in rows)
+
+
+def _record(view: "View", seed: int) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "shape": view.shape,
+        "q": None if view.q is None else view.q.tolist(),
+        "values": None if view.values is None else view.values.tolist(),
+        "policy": view.policy.tolist(),
+        "visits": None if view.visits is None else view.visits.tolist(),
+        "ends": _chosen(view.ends),
+        "unreached": _chosen(view.unreached),
+    }
+
+
+def _chosen(flags: Any) -> list[int]:
+    """Return the states that a mask chooses."""
+    return flags.nonzero()[0].tolist()
+
+
+def _answer(options: ShowOptions, record: dict[str, Any], text: str) -> None:
+    if options.json:
+        print_json(record)
+    else:
+        print(text)
