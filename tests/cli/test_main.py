@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -57,23 +58,30 @@ def test_a_known_error_is_one_line(error, status, cli, monkeypatch):
 
     monkeypatch.setattr("operant.cli.listing.list_algorithms", fail)
     assert cli("list") == (status, "", "operant: error: a b\n")
-    monkeypatch.setenv("OPERANT_TRACEBACK", "1")
+    monkeypatch.setenv("OPERANT_DEBUG", "1")
     with pytest.raises(type(error)):
         cli("list")
 
 
-def test_an_unknown_error_is_raised(cli, monkeypatch):
+def test_an_unknown_error_is_one_line_and_raised_with_debug(cli, monkeypatch):
     def fail(arguments):
-        raise RuntimeError("a bug")
+        assert arguments == []
+        tomllib.loads(arguments)  # raises TypeError where neither the user nor this file is
 
     monkeypatch.setattr("operant.cli.listing.list_algorithms", fail)
-    with pytest.raises(RuntimeError, match="a bug"):
-        cli("list")
+    status, out, err = cli("list")
+    assert (status, out) == (1, "")
+    assert "unexpected error: " in err
+    assert "run again with --debug for the traceback" in err
+    assert err.count("\n") == 1
+    with pytest.raises(TypeError, match="Expected str"):
+        cli("list", "--debug")
 
 
-def test_a_reader_that_has_seen_enough():
+@pytest.mark.parametrize("arguments", [["list"], ["--help"], ["train", "ppo", "--help"]])
+def test_a_reader_that_has_seen_enough(arguments):
     process = subprocess.Popen(
-        [sys.executable, "-m", "operant", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "operant", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     process.stdout.close()
     assert process.wait(timeout=60) == 141

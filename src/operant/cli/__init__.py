@@ -50,28 +50,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     Args:
-        argv: what follows `operant`. Default: the arguments of this process.
+        argv: the words after `operant`. Default: the arguments of this process. With `--debug` among them, or with
+            OPERANT_DEBUG in the environment, errors are raised.
 
     Returns:
         0; 1 after a failure; 2 after wrong use; 75 if training was interrupted and can be resumed; 130 after Ctrl-C.
-        A failure that operant does not know is raised.
     """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments or any(map(os.environ.get, ("OPERANT_DEBUG", "OPERANT_TRACEBACK")))
+    arguments = [word for word in arguments if word != "--debug"]
     try:
-        status = _run(list(sys.argv[1:] if argv is None else argv))
+        status = _parsed(arguments)
         sys.stdout.flush()
-    except SystemExit as exit_:  # the parser has printed a help text or what is wrong
-        return exit_.code if isinstance(exit_.code, int) else OK
     except KeyboardInterrupt:
         return _complain("stopped", INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:
-        known = _status(error)
-        if known is None or os.environ.get("OPERANT_TRACEBACK"):
+        if debug:
             raise
-        return _complain(f"error: {error}", known)
+        return _fail(error, arguments)
     return status
+
+
+def _parsed(arguments: list[str]) -> int:
+    try:
+        return _run(arguments)
+    except SystemExit as exit_:  # the parser has printed a help text or an error
+        return exit_.code if isinstance(exit_.code, int) else OK
+
+
+def _fail(error: Exception, arguments: Sequence[str]) -> int:
+    """Print an error in one line and return the exit status."""
+    if isinstance(error, ValueError) and not hasattr(error, "errno") and "operant.runtime.run" not in sys.modules:
+        return _complain(f"error: {error}", USAGE)  # of a command that imports nothing heavy
+    from operant.cli.errors import explain, report_bug
+
+    known = explain(error, arguments)
+    if known is None:
+        return _complain(f"unexpected error: {report_bug(error)}", FAILURE)
+    message, status = known
+    return _complain(f"error: {message}", status)
 
 
 def _run(arguments: list[str]) -> int:
@@ -109,22 +129,6 @@ def _help() -> str:
             "  operant train ppo CartPole-v1",
         ]
     )
-
-
-def _status(error: Exception) -> int | None:
-    """Return the exit status of an error whose message says all there is to say, None for any other."""
-    if isinstance(error, ValueError | ModuleNotFoundError | FileNotFoundError):
-        return USAGE
-    if isinstance(error, OSError):
-        return FAILURE
-    from operant.envs import EndlessError, EnvError, RestoreError, WorkerError
-    from operant.runtime.checkpoints import CheckpointError, NonFiniteError
-    from operant.runtime.run import RunError
-
-    if isinstance(error, RunError):
-        return USAGE
-    failures = CheckpointError | EndlessError | EnvError | NonFiniteError | RestoreError | WorkerError
-    return FAILURE if isinstance(error, failures) else None
 
 
 def _complain(message: str, status: int) -> int:

@@ -309,7 +309,7 @@ def _read(path: Path) -> dict[str, Any]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"--config {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"--config {path} is not TOML: {error}") from error
     unknown = sorted(tables.keys() - {"schema_version", "settings", "config"})
     if unknown or not isinstance(tables.get("config"), dict) or not isinstance(tables.get("settings", {}), dict):

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, get_args, get_type_hints
 from operant.catalog import Algorithm, names
 
 
-def flags_of(kind: type) -> list[str]:
+def flags_of(kind: Any) -> list[str]:
     """Return the flags of a dataclass and of the dataclasses in it, without dashes and with underscores."""
     import tyro
 
@@ -46,7 +46,7 @@ def unknown(words: Sequence[str], known: Collection[str], command: str, entry: A
 class Parser(argparse.ArgumentParser):
     """A light parser whose errors are those of the other commands."""
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - it has overloads
         """Return the arguments.
 
         Raises:

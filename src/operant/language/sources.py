@@ -88,6 +88,8 @@ def _json_lines(path: Path, split: str) -> Iterator[tuple[str, Any]]:
                     ) from error
                 except UnicodeDecodeError as error:
                     raise _no_utf8(f"{path}, line {number}, byte {error.start + 1}") from error
+                except RecursionError as error:
+                    raise ValueError(f"{path}, line {number}: it is nested too deeply") from error
 
 
 def _json(path: Path, split: str) -> Iterator[tuple[str, Any]]:
@@ -106,6 +108,8 @@ def _json(path: Path, split: str) -> Iterator[tuple[str, Any]]:
         ) from error
     except UnicodeDecodeError as error:
         raise _no_utf8(f"{path}, byte {error.start + 1}") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: it is nested too deeply") from error
     if isinstance(content, dict) and content and all(isinstance(part, list) for part in content.values()):
         content = _part(content, split, str(path))
     rows = content if isinstance(content, list) else [content]

@@ -65,6 +65,8 @@ def load(path: str | Path) -> MDP:
     read = _read_npz if _is_npz(path) else _read_json
     try:
         return read(path)
+    except RecursionError as error:
+        raise ValueError(f"{path} holds no model: it is nested too deeply") from error
     except (*_DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise

@@ -46,6 +46,9 @@ C = TypeVar("C")
 SCHEMA = 1
 """Version of `config.toml` and `run.json`."""
 
+RUN_NOTE = "in the run "
+"""Beginning of the note, followed by the folder, that an error gets which ends the work of a process on a run."""
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _FOLDERS = ("checkpoints", "eval", "media")
 
@@ -145,7 +148,7 @@ class Run:
             tables = tomllib.loads(read_regular(file).decode())
         except OSError as error:
             raise RunError(f"{path} is not the folder of a run: config.toml: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunError(f"{file} cannot be read: {error}") from error
         version = tables.pop("schema_version", None)
         if type(version) is not int or version > SCHEMA:
@@ -184,7 +187,7 @@ class Run:
             facts: Any = json.loads(read_regular(file))
         except OSError as error:
             raise RunError(f"{file} cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunError(f"{file} cannot be read: {error}") from error
         if not isinstance(facts, dict):
             raise RunError(f"{file} is damaged: it must hold an object, got {facts!r}")
@@ -341,6 +344,9 @@ class Run:
             self._holds = 1
             try:
                 yield
+            except Exception as error:
+                error.add_note(f"{RUN_NOTE}{self.path}")
+                raise
             finally:
                 self._holds = 0
 

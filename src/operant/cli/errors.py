@@ -1,0 +1,131 @@
+"""Exceptions as one line, and the exit status that goes with it."""
+
+import re
+import sysconfig
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from operant.runtime.run import RUN_NOTE
+
+FAILURE, USAGE = 1, 2
+
+MEMORY_SETTINGS = (
+    *("capacity", "environments", "steps", "batch", "minibatches", "hidden", "memory"),
+    *("prompts", "group", "max_completion", "max_prompt", "batch_tokens"),
+)
+"""Fields of configurations that decide how much memory an algorithm takes."""
+
+_NO_MEMORY = re.compile(
+    r"out of memory|(can't|cannot|unable to|failed to) allocate|not enough memory|Invalid buffer size"
+)
+_MISSING = re.compile(r"__init__\(\) missing \d+ required")
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, int] | None:
+    """Return an error in one line and its exit status; None for an error of operant itself.
+
+    Args:
+        error: what a command raised.
+        arguments: of the command line, which say whose settings an advice may name.
+    """
+    from operant.envs import EndlessError, EnvError, RestoreError, WorkerError
+    from operant.runtime.checkpoints import CheckpointError, NonFiniteError
+    from operant.runtime.run import RunError
+
+    failures = CheckpointError | EndlessError | EnvError | NonFiniteError | RestoreError | WorkerError | OSError
+    if isinstance(error, ValueError | ModuleNotFoundError | FileNotFoundError | RunError):
+        return str(error), USAGE
+    return (str(error), FAILURE) if isinstance(error, failures) else _explain_others(error, arguments)
+
+
+def _explain_others(error: Exception, arguments: Sequence[str]) -> tuple[str, int] | None:
+    """Explain an error that Python or a library raised, where the user's input or machine is its cause."""
+    found = None
+    if ran_out_of_memory(error):
+        found = f"out of memory ({_first_line(error)}); {_memory_advice(arguments)}", FAILURE
+    elif isinstance(error, RecursionError) and _innermost(error).startswith(("json", "tomllib")):
+        found = "a file is nested too deeply to be read", USAGE
+    elif isinstance(error, TypeError) and _MISSING.search(str(error)):
+        found = f"{error}; name the arguments in gymnasium.register(..., kwargs={{...}})", USAGE
+    elif isinstance(error, SyntaxError) and error.filename:
+        found = f"{error.filename}, line {error.lineno}: {error.msg}", USAGE
+    elif type(error).__name__ in ("SandboxError", "RewardError"):
+        found = _last_words(error), FAILURE
+    elif place := _foreign_place(error):
+        found = f"{place}: {type(error).__name__}: {error}; --debug shows the traceback", FAILURE
+    return found
+
+
+def report_bug(error: Exception) -> str:
+    """Write the traceback to the folder of the run, or else to a temporary file; return what to say in one line."""
+    text = "".join(traceback.format_exception(error))
+    notes = [note for note in getattr(error, "__notes__", []) if note.startswith(RUN_NOTE)]
+    folder = Path(notes[-1].removeprefix(RUN_NOTE)) if notes else None
+    try:
+        path = _temporary() if folder is None or not folder.is_dir() else folder / "traceback.txt"
+        path.write_text(text, encoding="utf-8")
+        where = f"which is also in {path}"
+    except OSError as failure:
+        where = f"which cannot be written: {failure.strerror}"
+    return f"{type(error).__name__}: {error}; run again with --debug for the traceback, {where}"
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory of the machine or of a device was exhausted."""
+    named = type(error).__name__ in ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError")
+    return named or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None)
+
+
+def _memory_advice(arguments: Sequence[str]) -> str:
+    from dataclasses import fields
+    from importlib import import_module
+
+    from operant import catalog
+
+    found = [entry for entry in catalog.ALGORITHMS if entry.name in arguments[1:2]]
+    if not found:
+        return "give it a smaller task, or a machine with more memory"
+    kind = getattr(import_module(found[0].module), found[0].config)
+    there = {field.name for field in fields(kind)}
+    flags = [f"--{name.replace('_', '-')}" for name in (*MEMORY_SETTINGS, "seeds") if name in {*there, "seeds"}]
+    return f"lower {', '.join(flags[:-1])} or {flags[-1]}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].removeprefix("[enforce fail at ")
+
+
+def _last_words(error: BaseException) -> str:
+    """Return an error whose message ends with a traceback, as what it says first and last."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    places = [line for line in lines if line.startswith("File ")]
+    found = [lines[0], *([places[-1]] if places else []), *([lines[-1]] if len(lines) > 1 else [])]
+    return ": ".join(part.rstrip(":") for part in found) if lines else type(error).__name__
+
+
+def _innermost(error: BaseException) -> str:
+    """Return the module in which an error was raised."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return str(frames[-1][0].f_globals.get("__name__", "")) if frames else ""
+
+
+def _foreign_place(error: BaseException) -> str:
+    """Return file and line of the user's code that raised an error; empty where operant or a library did."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
+        return ""
+    frame, line = frames[-1]
+    path = Path(frame.f_code.co_filename)
+    library = [_PACKAGE, *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))]
+    if not path.is_file() or any(path.resolve().is_relative_to(folder) for folder in library):
+        return ""
+    return "" if "site-packages" in path.parts else f"{path}, line {line}"
+
+
+def _temporary() -> Path:
+    descriptor, name = tempfile.mkstemp(prefix="operant-", suffix=".txt")
+    open(descriptor, "wb").close()  # noqa: PTH123 - it is a descriptor
+    return Path(name)

@@ -1,0 +1,116 @@
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from operant.cli.errors import explain, ran_out_of_memory, report_bug
+from operant.runtime.run import RUN_NOTE, Run, RunError
+from operant.runtime.settings import Settings
+
+
+def raised(function, *arguments):
+    """Return what a call raises."""
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - any
+        function(*arguments)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "status"),
+    [
+        (ValueError("a"), "a", 2),
+        (RunError("a"), "a", 2),
+        (OSError("a"), "a", 1),
+        (SyntaxError("invalid syntax", ("file.py", 3, 1, "def f(:")), "file.py, line 3: invalid syntax", 2),
+        (TypeError("E.__init__() missing 1 required positional argument: 'size'"), "kwargs={...}", 2),
+        (
+            MemoryError(),
+            "out of memory (MemoryError); lower --environments, --steps, --minibatches, --hidden or --seeds",
+            1,
+        ),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), "out of memory", 1),
+    ],
+)
+def test_an_error_is_one_line_with_a_status(error, said, status):
+    message, found = explain(error, ["train", "ppo", "CartPole-v1"])
+    assert said in message
+    assert found == status
+
+
+def test_an_error_of_operant_itself_is_not_explained():
+    assert explain(KeyError("a")) is None
+    assert not ran_out_of_memory(RuntimeError("a"))
+
+
+def test_an_error_in_code_of_the_user_names_the_line(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def fail():\n    raise KeyError('nope')\n")
+    names = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)  # noqa: S102 - the test's own text
+    assert explain(raised(names["fail"])) == (f"{path}, line 2: KeyError: 'nope'; --debug shows the traceback", 1)
+
+
+def test_the_traceback_is_kept_in_the_folder_of_the_run_or_a_temporary_file(tmp_path):
+    error = KeyError("nope")
+    told = report_bug(error)
+    path = Path(re.search(r"in (\S+operant-\S+\.txt)$", told)[1])
+    assert told.startswith("KeyError: 'nope'; run again with --debug for the traceback")
+    assert "KeyError" in path.read_text()
+    path.unlink()
+    error.add_note(f"{RUN_NOTE}{tmp_path}")
+    assert report_bug(error).endswith(f"in {tmp_path / 'traceback.txt'}")
+    assert "KeyError: 'nope'" in (tmp_path / "traceback.txt").read_text()
+
+
+def test_an_error_while_a_run_is_trained_knows_its_folder(tmp_path):
+    run = Run.create(tmp_path / "run", Settings("ppo", "CartPole-v1"), Settings("ppo", "CartPole-v1"))
+
+    def fail():
+        with run.lock(), run.lock():
+            raise KeyError("nope")
+
+    assert raised(fail).__notes__ == [f"{RUN_NOTE}{run.path}"]
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("run.json", ["evaluate", "{run}"]),
+        ("config.toml", ["evaluate", "{run}"]),
+        ("deep.toml", ["train", "ppo", "CartPole-v1", "--config", "{run}/deep.toml"]),
+        ("deep.json", ["solve", "--mdp", "{run}/deep.json"]),
+        ("deep.jsonl", ["train", "sft", "--dataset", "{run}/deep.jsonl", "--run", "{run}/new"]),
+    ],
+)
+def test_a_file_that_is_nested_too_deeply(name, arguments, run, tmp_path, cli):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / name).write_text(("a = " if name.endswith("toml") else "") + DEEP)
+    status, out, err = cli(*(word.format(run=copy) for word in arguments))
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert name in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise RuntimeError('boom')\n", "RuntimeError: boom"),
+        ("def f(:\n", "SyntaxError: invalid syntax"),
+        ("import nothing_of_that_name\n", "No module named 'nothing_of_that_name'"),
+        ("x = 1\n", "has no attribute 'f'"),
+        ("def f(prompts, completions, **_):\n    return nonsense\n", "name 'nonsense' is not defined"),
+    ],
+)
+def test_a_reward_file_at_fault(text, said, tmp_path, cli):
+    (tmp_path / "reward.py").write_text(text)
+    flags = ["--rewards", f"{tmp_path / 'reward.py'}:f", "--prompts", 4, "--group", 2, "--budget", 4, "--held-out", 4]
+    status, out, err = cli("train", "grpo", "arithmetic", *flags, "--progress", "silent", "--run", tmp_path / "run")
+    assert (status, out) == (1, "")
+    assert said in err.splitlines()[-1]
+    assert "reward.py" in err.splitlines()[-1]
+    assert "Traceback" not in err
