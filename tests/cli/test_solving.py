@@ -1,8 +1,11 @@
 import json
+from typing import get_args
 
 import pytest
 
+from operant import mdp
 from operant.cli import main
+from operant.cli.solving import Method
 
 METHODS = [
     "auto",
@@ -11,6 +14,8 @@ METHODS = [
     "q-value-iteration",
     "policy-iteration",
     "modified-policy-iteration",
+    "inexact-policy-iteration",
+    "asynchronous-value-iteration",
     "prioritised-sweeping",
     "linear-programming",
 ]
@@ -31,7 +36,7 @@ def test_every_method_finds_the_value_of_the_lake(method, capsys):
 def test_a_grid_is_drawn_with_arrows_and_values(capsys):
     assert main(["solve", "FrozenLake-v1", "--method", "modified-policy-iteration"]) == 0
     text = capsys.readouterr().out
-    assert "value of the first state: 0.542" in text
+    assert "value at the start (state 0): 0.542" in text
     assert "certified to" in text
     map_ = text.splitlines()[-4:]
     assert map_[0].startswith("←↑↑↑")
@@ -46,6 +51,53 @@ def test_a_model_without_a_map_is_listed(tmp_path, capsys):
     assert lines[-3].split() == ["state", "value", "lower", "upper", "action"]
     assert lines[-2].split()[:2] == ["0", "2.5"]
     assert lines[-1].split()[-1] == "end"
+
+
+def test_every_method_of_the_library_can_be_named():
+    assert set(mdp.solving.METHODS) < set(get_args(Method)) == {*METHODS}
+
+
+NAMED = "s;a;s';p;r\nhome;go;work;1;0\nwork;rest;home;0.33333334;1\nwork;rest;work;0.6666667;2\n"
+
+
+@pytest.fixture
+def named(tmp_path):
+    """Give a table with names, other separators, and probabilities as float32 has them."""
+    path = tmp_path / "named.csv"
+    path.write_text(NAMED)
+    return path
+
+
+def test_a_table_with_names_is_listed_by_them(named, cli, caplog):
+    status, out, _ = cli("solve", "--mdp", named, "--gamma", "0.9")
+    assert status == 0
+    assert "value at the start (mean over 2 states): " in out
+    assert [line.split()[::4] for line in out.splitlines()[-2:]] == [["home", "go"], ["work", "rest"]]
+    assert caplog.text.count("float32") == 1
+    named.write_text(NAMED.replace(";", "|"))
+    assert cli("solve", "--mdp", named, "--separator", "|")[0] == 0
+    named.write_text(NAMED.replace("0.33333334", "0.3333"))
+    status, _, err = cli("solve", "--mdp", named)
+    assert status == 2
+    assert "state 1, action 1: the probabilities sum to 0.9999667" in err
+
+
+def test_the_average_reward(named, answer, cli, tmp_path):
+    found = answer("solve", "--mdp", named, "--criterion", "average")
+    assert found["gain"] == pytest.approx(1.25, abs=2e-6)  # 5/3 a step in work, where it is 3/4 of the time
+    assert found["state_names"] == ["home", "work"]
+    path = tmp_path / "two.csv"
+    path.write_text("s,a,s',p,r\n0,0,0,1,1\n1,0,1,1,2\n")
+    status, out, _ = cli("solve", "--mdp", path, "--criterion", "average")
+    assert status == 1
+    assert "NOT converged: the model has 2 closed classes" in out
+
+
+def test_a_finite_horizon(answer, cli):
+    found = answer("solve", "FrozenLake-v1", "--horizon", "100")
+    assert found["start_value"] == pytest.approx(0.744190, abs=1e-6)
+    assert (len(found["values"]), len(found["policy"]), found["gamma"]) == (101, 100, 1.0)
+    assert "horizon 2, gamma 0.5" in cli("solve", "FrozenLake-v1", "--horizon", "2", "--gamma", "0.5")[1]
 
 
 def test_a_drawing_is_solved(tmp_path, capsys):
@@ -64,6 +116,8 @@ def test_a_drawing_is_solved(tmp_path, capsys):
         (["CartPole-v1"], "CartPole"),
         (["FrozenLake-v1", "--gamma", "1.5"], "gamma"),
         (["--mdp", "missing.json"], "missing.json"),
+        (["FrozenLake-v1", "--criterion", "average"], "state 5 is terminal"),
+        (["FrozenLake-v1", "--horizon", "0"], "horizon is 0, expected at least 1"),
     ],
 )
 def test_wrong_use_is_said_in_one_line(arguments, message, capsys):
@@ -71,3 +125,16 @@ def test_wrong_use_is_said_in_one_line(arguments, message, capsys):
     error = capsys.readouterr().err.strip()
     assert message in error
     assert "\n" not in error
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--criterion", "average", "--gamma", "1"],
+        ["--criterion", "average", "--horizon", "1"],
+        ["--horizon", "3", "--method", "policy-iteration"],
+        ["--out", "values.txt"],
+    ],
+)
+def test_options_that_do_not_go_together(flags, cli):
+    assert cli("solve", "FrozenLake-v1", *flags)[:2] == (2, "")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from operant.mdp import MDP
-from operant.mdp.average import relative_value_iteration
+from operant.mdp.average import closed_classes, relative_value_iteration
 from operant.mdp.examples import random_model, slippery_grid
 from operant.mdp.policy_iteration import policy_iteration
 from operant.mdp.solution import action_values
@@ -53,3 +53,15 @@ def test_two_gains_never_meet():
 def test_episodes_have_no_average_reward():
     with pytest.raises(ValueError, match="state 24 is terminal"):
         relative_value_iteration(slippery_grid(5))
+
+
+def test_two_closed_classes_are_the_reason():
+    apart = MDP.from_arrays([[[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]], [[0.5, 0.5, 0.0]]], [1.0, 2.0, 0.0])
+    assert [states.tolist() for states in closed_classes(apart)] == [[0], [1]]
+    solution = relative_value_iteration(apart, max_iterations=100)
+    assert not solution.converged
+    assert "2 closed classes" in solution.reason
+    assert "states 0 and 1 cannot reach each other" in solution.reason
+    one = MDP.from_arrays([[[0.0, 1.0]], [[1.0, 0.0]]], [1.0, 2.0])
+    assert [states.tolist() for states in closed_classes(one)] == [[0, 1]]
+    assert relative_value_iteration(one).reason == ""

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from operant.envs.grid import GridWorld
 from operant.mdp import MDP
+from operant.mdp.building import read_csv
 
 
 def dense(mdp):
@@ -216,7 +217,7 @@ class TestArrays:
             ({"terminal": [0, 1]}, "none of the 2 states has a feasible action"),
             ({"feasible": [True, True]}, r"feasible has shape \(2,\), expected \(2, 1\)"),
             ({"transitions": np.zeros((2, 1, 2))}, r"state 0, action 0: the probabilities sum to 0, .*\(and 1 more"),
-            ({"transitions": np.float32([[[0.1, 0.9]], [[0.3, 0.7]]])}, "divide a rounded row by its sum"),
+            ({"transitions": np.float16([[[0.1, 0.9]], [[0.3, 0.7]]])}, "divide a rounded row by its sum"),
         ],
     )
     def test_wrong_arrays_are_refused(self, given, message):
@@ -280,7 +281,7 @@ class TestTable:
             ("", "begins with '', expected the header"),
             ("s,a,p,r\n0,0,1,0\n", "begins with 's,a,p,r', expected the header"),
             ("s,a,s',p,r\n", "has no line below its header"),
-            ("s,a,s',p,r\n0,0,0,one,0\n", "cannot be read as a table: could not convert string 'one'"),
+            ("s,a,s',p,r\n0,0,0,one,0\n", "cannot be read as a table: line 2: column p is 'one', expected a number"),
             ("s,a,s',p,r\n0,0,0,1,0\n0,0\n", "cannot be read as a table: "),
             ("s,a,s',p,r\n0,0,0,1\n", "cannot be read as a table: zip"),
             ("s,a,s',p,r\n0,0,0,nan,0\n", "state 0, action 0: the probability of state 0 is nan"),
@@ -351,3 +352,32 @@ class TestFunction:
     def test_a_function_that_allows_nothing_is_refused(self):
         with pytest.raises(ValueError, match="finds no action feasible"):
             MDP.from_function(2, 1, lambda s, a: None)
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+@pytest.mark.parametrize("names", [False, True])
+def test_separators_are_found_and_states_may_have_names(mark, names, tmp_path):
+    lines = ["s,a,s',p,r", "x,go,y,1,0", "y,go,x,0.5,1", "y,stay,y,0.5,2", "y,go,y,0.5,2", "y,stay,x,0.5,1"]
+    numbers = {} if names else {"x": "0", "y": "1", "go": "0", "stay": "1"}
+    text = "\n".join(mark.join(numbers.get(cell, cell) for cell in line.split(",")) for line in lines)
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    table = read_csv(path)
+    assert (table.states, table.actions) == ((("x", "y"), ("go", "stay")) if names else ((), ()))
+    assert table.columns["s"].tolist() == [0, 1, 1, 1, 1]
+    assert table.columns["s'"].tolist() == [1, 0, 1, 1, 0]
+    assert table.columns["a"].tolist() == [0, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("x,go,y,many,0", "line 2: column p is 'many', expected a number"),
+        ("x,go,y,1", "line 2 has 4 columns, expected 5"),
+    ],
+)
+def test_a_line_of_names_that_is_wrong(line, said, tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text(f"s,a,s',p,r\n{line}\n")
+    with pytest.raises(ValueError, match=said):
+        read_csv(path)

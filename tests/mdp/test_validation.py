@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from operant.mdp import MDP
 from operant.mdp.validation import (
     booleans,
     check_count,
@@ -142,3 +143,19 @@ def test_a_model_without_a_decision_is_refused():
 
 def test_pairs_are_counted_by_rows():
     assert pair(7, 3) == "state 2, action 1"
+
+
+def test_rows_that_float32_has_rounded_are_divided_by_their_sums(caplog):
+    exact = np.array([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]])
+    single = exact.astype(np.float32)
+    model = MDP.from_arrays(single[:, None], 0.0)
+    assert np.add.reduceat(model.probabilities, model.indptr[:-1]) == pytest.approx(1.0, abs=1e-15)
+    assert len(caplog.records) == 1
+    assert "only as exactly as float32 can (state " in caplog.text
+    caplog.clear()
+    given = MDP.from_arrays(exact[:, None], 0.0)
+    assert caplog.text == ""
+    assert given.probabilities.tolist() == exact[exact > 0].tolist()
+    exact[1, 0] += 2e-6
+    with pytest.raises(ValueError, match=r"state 1, action 0: the probabilities sum to 1\.000002"):
+        MDP.from_arrays(exact[:, None], 0.0)

@@ -25,7 +25,7 @@ def say(text: str) -> None:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one line of JSON; a number that is not finite becomes null."""
-    print(json.dumps(_finite(value), allow_nan=False))
+    print(json.dumps(finite(value), allow_nan=False))
 
 
 def table(rows: Sequence[Sequence[str]], align: str) -> str:
@@ -138,9 +138,10 @@ def require_extra(extra: str, what: str, modules: Sequence[str]) -> None:
         raise ModuleNotFoundError(f'{what} needs {", ".join(absent)}: pip install "operant[{extra}]"')
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return a value with null, None, in the place of every number that is NaN or Inf."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from operant.cli.arguments import Answering, parse
-from operant.cli.output import print_json, table
+from operant.cli.output import location, print_json, say, table
+from operant.cli.solutions import (
+    SUFFIXES,
+    Answer,
+    action_name,
+    average_answer,
+    discounted_answer,
+    horizon_answer,
+    state_name,
+    write,
+)
 
 if TYPE_CHECKING:
-    from operant.mdp import Solution
     from operant.mdp.maps import Mapped
 
 Method = Literal[
@@ -19,9 +28,11 @@ Method = Literal[
     "value-iteration",
     "gauss-seidel",
     "q-value-iteration",
+    "asynchronous-value-iteration",
+    "prioritised-sweeping",
     "policy-iteration",
     "modified-policy-iteration",
-    "prioritised-sweeping",
+    "inexact-policy-iteration",
     "linear-programming",
 ]
 
@@ -40,13 +51,30 @@ class SolveOptions(Answering):
     map: Path | None = None
     """A text file with a drawing of a grid, instead of a task."""
     mdp: Path | None = None
-    """A file with a model (.json, .npz or a table .csv), instead of a task."""
+    """A file with a model (.json, .npz, or a table .csv or .tsv, which may name its states), instead of a task."""
+    separator: str | None = None
+    """Of the columns of a table. Default: the comma, semicolon or tab that its header has."""
+    criterion: Literal["discounted", "average"] = "discounted"
+    """What is maximized: the discounted return, or the average reward a step of a run without end."""
+    horizon: int | None = None
+    """Number of steps after which everything ends; the policy then depends on the time. Default: no end."""
     method: Method = "auto"
-    """Which solver."""
-    gamma: float = 0.99
-    """Discount a step; 1 where every policy worth having ends."""
+    """Which solver, for the discounted return. auto: policy iteration up to 500 states, inexact policy iteration
+    above."""
+    gamma: float | None = None
+    """Discount a step; 1 where every policy worth having ends. Default: 0.99, with --horizon 1."""
     tolerance: float = 1e-6
     """Accuracy of the values."""
+    out: Path | None = None
+    """A file for values, policy and Q: .csv, .json or .npz."""
+
+    def __post_init__(self) -> None:
+        if self.out is not None and self.out.suffix not in SUFFIXES:
+            raise ValueError(f"out must end in {', '.join(SUFFIXES)}, got {self.out}")
+        if self.criterion == "average" and (self.horizon is not None or self.gamma is not None):
+            raise ValueError("the average reward has no --horizon and no --gamma: leave them out")
+        if self.method != "auto" and (self.criterion == "average" or self.horizon is not None):
+            raise ValueError(f"--method {self.method} is for the discounted return: leave it out")
 
 
 def solve(arguments: list[str]) -> int:
@@ -55,13 +83,31 @@ def solve(arguments: list[str]) -> int:
     from operant import mdp
     from operant.mdp import maps
 
-    model = maps.read(options.task, drawing=options.map, file=options.mdp, env_kwargs=options.env_kwargs)
-    solution = _solver(mdp, options.method)(model.mdp, gamma=options.gamma, tolerance=options.tolerance)
-    if options.json:
-        print_json(_record(model, solution))
+    model = maps.read(
+        options.task,
+        drawing=options.map,
+        file=options.mdp,
+        env_kwargs=options.env_kwargs,
+        separator=options.separator,
+    )
+    if options.criterion == "average":
+        answer = average_answer(model, mdp.relative_value_iteration(model.mdp, tolerance=options.tolerance))
+    elif options.horizon is not None:
+        gamma = 1.0 if options.gamma is None else options.gamma
+        answer = horizon_answer(model, mdp.backward_induction(model.mdp, horizon=options.horizon, gamma=gamma))
     else:
-        print(_text(model, solution))
-    return 0 if solution.converged else 1
+        gamma = 0.99 if options.gamma is None else options.gamma
+        solution = _solver(mdp, options.method)(model.mdp, gamma=gamma, tolerance=options.tolerance)
+        answer = discounted_answer(model, solution)
+    if options.json:
+        print_json(answer.record)
+    else:
+        parts = [f"{model.name}: {model.mdp.states} states, {model.mdp.actions} actions, {answer.heading}"]
+        print("\n".join([*parts, "", _map(model, answer) if model.shape is not None else _list(model, answer)]))
+    if options.out is not None:
+        write(answer, options.out)
+        say(f"written: {location(options.out)}")
+    return 0 if answer.record["converged"] else 1
 
 
 def _solver(mdp: Any, method: Method) -> Any:
@@ -72,45 +118,10 @@ def _solver(mdp: Any, method: Method) -> Any:
     return getattr(mdp, method.replace("-", "_"))
 
 
-def _record(model: "Mapped", solution: "Solution") -> dict[str, Any]:
-    return {
-        "task": model.name,
-        "method": solution.method,
-        "gamma": solution.gamma,
-        "states": model.mdp.states,
-        "actions": model.mdp.actions,
-        "iterations": solution.iterations,
-        "residual": solution.residual,
-        "converged": solution.converged,
-        "seconds": solution.seconds,
-        "values": solution.values.tolist(),
-        "policy": solution.policy.tolist(),
-        "lower": None if solution.lower is None else solution.lower.tolist(),
-        "upper": None if solution.upper is None else solution.upper.tolist(),
-    }
-
-
-def _text(model: "Mapped", solution: "Solution") -> str:
-    mdp = model.mdp
-    reached = "converged" if solution.converged else "NOT converged"
-    certified = "no certified bounds"
-    if solution.lower is not None and solution.upper is not None:
-        certified = f"certified to ±{(solution.upper - solution.lower).max() / 2:.2g}"
-    start = float(mdp.start @ solution.values)
-    parts = [
-        f"{model.name}: {mdp.states} states, {mdp.actions} actions, gamma {solution.gamma:g}",
-        f"{solution.method}: {solution.iterations} iterations in {solution.seconds:.3g} s, {reached}, {certified}",
-        f"value of the first state: {start:.8g}",
-        "",
-        _map(model, solution) if model.shape is not None else _list(model, solution),
-    ]
-    return "\n".join(parts)
-
-
-def _map(model: "Mapped", solution: "Solution") -> str:
+def _map(model: "Mapped", answer: Answer) -> str:
     rows, columns = model.shape or (0, 0)
-    policy = solution.policy.reshape(rows, columns)
-    values = solution.values.reshape(rows, columns)
+    policy = answer.policy.reshape(-1, rows, columns)[0]
+    values = answer.values.reshape(-1, rows, columns)[0]
     symbols = model.symbols
     cells = [[f"{value:.4g}" for value in row] for row in values]
     width = max(len(cell) for row in cells for cell in row) + 1
@@ -128,19 +139,20 @@ def _arrow(model: "Mapped", action: int, symbol: str) -> str:
     return model.arrows[action] if action < len(model.arrows) else str(action % 10)
 
 
-def _list(model: "Mapped", solution: "Solution") -> str:
+def _list(model: "Mapped", answer: Answer) -> str:
     shown = min(model.mdp.states, MOST_STATES)
-    lower, upper = solution.lower, solution.upper
+    values, policy = answer.values.reshape(-1, model.mdp.states)[0], answer.policy.reshape(-1, model.mdp.states)[0]
+    lower, upper = answer.lower, answer.upper
     rows = [
         [
-            str(s),
-            f"{solution.values[s]:.8g}",
+            state_name(model, s),
+            f"{values[s]:.8g}",
             "-" if lower is None else f"{lower[s]:.8g}",
             "-" if upper is None else f"{upper[s]:.8g}",
-            "end" if solution.policy[s] < 0 else str(solution.policy[s]),
+            "end" if policy[s] < 0 else action_name(model, int(policy[s])),
         ]
         for s in range(shown)
     ]
     rest = model.mdp.states - shown
-    more = f"\n... and {rest} more states; --json gives them all" if rest else ""
+    more = f"\n... and {rest} more states; --json or --out FILE gives them all" if rest else ""
     return table([["state", "value", "lower", "upper", "action"], *rows], ">>>>>") + more

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
 
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem, check_tolerance
@@ -26,6 +28,7 @@ class AverageSolution:
         iterations: sweeps.
         converged: whether the tolerance that was asked for is reached.
         seconds: of wall time.
+        reason: why it did not converge, where the structure of the model is the reason; empty otherwise.
     """
 
     gain: float
@@ -36,6 +39,7 @@ class AverageSolution:
     iterations: int
     converged: bool
     seconds: float
+    reason: str = ""
 
 
 def relative_value_iteration(
@@ -80,6 +84,7 @@ def relative_value_iteration(
             break
         values = damping * values + (1 - damping) * out
         values -= values[0]
+    converged = high - low <= 2 * tolerance
     return AverageSolution(
         gain=(low + high) / 2,
         lower=low,
@@ -87,6 +92,29 @@ def relative_value_iteration(
         bias=values - values[0],
         policy=policy,
         iterations=iteration,
-        converged=high - low <= 2 * tolerance,
+        converged=converged,
         seconds=time.perf_counter() - began,
+        reason="" if converged else _reason(mdp),
+    )
+
+
+def closed_classes(mdp: MDP) -> list[NDArray[np.int64]]:
+    """Return the sets of states that no action leaves and in which every state can reach every other."""
+    origins = np.repeat(np.arange(mdp.states), np.diff(mdp.indptr).reshape(mdp.states, mdp.actions).sum(axis=1))
+    edges = (np.ones(origins.size, np.int8), (origins, mdp.successors))
+    graph = sparse.csr_array(edges, shape=(mdp.states, mdp.states))
+    count, labels = connected_components(graph, connection="strong")
+    left = np.zeros(count, np.bool_)
+    left[labels[origins[labels[origins] != labels[mdp.successors]]]] = True
+    return [np.flatnonzero(labels == label) for label in np.flatnonzero(~left)]
+
+
+def _reason(mdp: MDP) -> str:
+    closed = closed_classes(mdp)
+    if len(closed) < 2:
+        return ""
+    first, second = (int(states[0]) for states in closed[:2])
+    return (
+        f"the model has {len(closed)} closed classes, each with an average reward of its own: states {first} and "
+        f"{second} cannot reach each other; solve each class alone, or with a discount"
     )

@@ -1,8 +1,9 @@
 """From what people have (environments, arrays, tables, functions) to the entries of a model."""
 
+import csv
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from operant.mdp.validation import (
 )
 
 _HEADERS = (COLUMNS, COLUMNS[:5])
+_SEPARATORS = ";\t,"
 
 
 def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[Entries, Floats | None, int | None]:
@@ -196,7 +198,7 @@ def read_table(
 ) -> Entries:
     """Return the entries of a CSV file, an array `[n, 5 or 6]` or named columns."""
     if isinstance(table, str | Path):
-        table = _read_csv(Path(table))
+        table = read_csv(Path(table)).columns
     if not isinstance(table, Mapping):
         array = floats(table, "table")
         if array.ndim != 2 or array.shape[1] not in (5, 6):
@@ -208,20 +210,82 @@ def read_table(
     return replace(entries, ignored=np.repeat(_state_mask(terminal, entries.states), entries.actions))
 
 
-def _read_csv(path: Path) -> dict[str, Floats]:
-    """Return the columns of a CSV file by the names in its first line."""
+@dataclass(frozen=True)
+class Table:
+    """A table of transitions as it was read from a file.
+
+    Attributes:
+        columns: `[n]` each, by their names; states and actions as indices.
+        states: their names in the order of their indices; empty where the file numbers them.
+        actions: as `states`.
+    """
+
+    columns: dict[str, NDArray[Any]]
+    states: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
+
+
+def read_csv(path: Path, separator: str | None = None) -> Table:
+    """Read a CSV file with the header `s,a,s',p,r` or `s,a,s',p,r,terminates`.
+
+    States and actions are numbers, or names, which get indices in the order in which they first occur in `s` and `s'`.
+
+    Args:
+        path: the file.
+        separator: of the columns. Default: the comma, semicolon or tab that the header has.
+
+    Raises:
+        ValueError: it cannot be read as such a table; the message says why.
+    """
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            names = tuple(name.strip() for name in file.readline().split(","))
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            mark = separator or next((mark for mark in _SEPARATORS if mark in first), ",")
+            names = tuple(name.strip() for name in next(csv.reader([first], delimiter=mark), []))
             if names not in _HEADERS:
-                raise ValueError(f"it begins with {','.join(names)[:80]!r}, expected the header {','.join(COLUMNS)!r}")
-            with warnings.catch_warnings(action="ignore", category=UserWarning):
-                values = np.loadtxt(file, delimiter=",", comments=None, ndmin=2)
+                raise ValueError(f"it begins with {first.strip()[:80]!r}, expected the header {','.join(COLUMNS)!r}")
+            place = file.tell()
+            try:
+                with warnings.catch_warnings(action="ignore", category=UserWarning):
+                    values = np.loadtxt(file, delimiter=mark, comments=None, ndmin=2)
+            except ValueError:
+                file.seek(place)
+                return _named_columns(names, list(csv.reader(file, delimiter=mark)))
         if not values.size:
             raise ValueError("it has no line below its header, expected transitions")
-        return dict(zip(names, values.T, strict=True))
-    except ValueError as error:
+        return Table(dict(zip(names, values.T, strict=True)))
+    except (ValueError, csv.Error) as error:
         raise ValueError(f"{path} cannot be read as a table: {error}") from error
+
+
+def _named_columns(names: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+    """Return a table whose states and actions may be names."""
+    for number, line in enumerate(lines, 2):
+        if line and len(line) != len(names):
+            raise ValueError(f"line {number} has {len(line)} columns, expected {len(names)}")
+    cells = {name: [line[i].strip() for line in lines if line] for i, name in enumerate(names)}
+    columns: dict[str, NDArray[Any]] = {}
+    for name in names[3:]:
+        for number, cell in enumerate(cells[name], 2):
+            if not _is_number(cell):
+                raise ValueError(f"line {number}: column {name} is {cell!r}, expected a number")
+        columns[name] = np.array(cells[name], np.float64)
+    pairs = [cell for both in zip(cells["s"], cells["s'"], strict=True) for cell in both]
+    states, actions = (
+        [] if all(map(_is_number, words)) else list(dict.fromkeys(words)) for words in (pairs, cells["a"])
+    )
+    for name, known in (("s", states), ("s'", states), ("a", actions)):
+        indices = {word: i for i, word in enumerate(known)}
+        columns[name] = np.array([indices[cell] if known else float(cell) for cell in cells[name]])
+    return Table({name: columns[name] for name in names}, tuple(states), tuple(actions))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def read_function(

@@ -20,6 +20,7 @@ from operant.mdp.validation import (
     floats,
     integers,
     refuse,
+    rescaled,
 )
 
 COLUMNS = ("s", "a", "s'", "p", "r", "terminates")
@@ -105,6 +106,7 @@ def compress(entries: Entries) -> Rows:
         required = required & ~entries.ignored
     successors, probabilities, rewards, terminates = given
     check_transitions(rows, successors, probabilities, rewards, states=entries.states, actions=entries.actions)
+    probabilities = rescaled(rows, probabilities, actions=entries.actions)
     check_sums(rows, probabilities, required, actions=entries.actions)
     kept = probabilities > 0
     kept = slice(None) if kept.all() else kept

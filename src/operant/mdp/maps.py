@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from operant.envs import GridWorld
 from operant.envs.registry import make_single, specified
+from operant.mdp.building import read_csv
 from operant.mdp.files import load
 from operant.mdp.model import MDP
 
@@ -28,6 +29,8 @@ class Mapped:
         shape: rows and columns of its map, whose cells are the states in their order; None where there is no map.
         symbols: `[R, C]`, one character a cell; None where the map has none.
         arrows: one character an action; empty where they have no direction.
+        states: names of the states; empty where they have numbers only.
+        actions: names of the actions; empty where they have numbers only.
     """
 
     name: str
@@ -35,6 +38,8 @@ class Mapped:
     shape: tuple[int, int] | None = None
     symbols: NDArray[np.str_] | None = None
     arrows: str = ""
+    states: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
 
 
 def read(
@@ -43,6 +48,7 @@ def read(
     drawing: str | Path | None = None,
     file: str | Path | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    separator: str | None = None,
 ) -> Mapped:
     """Return the model of a task, of a grid drawn in a text file, or of a file.
 
@@ -50,7 +56,8 @@ def read(
         task: the id of a Gymnasium environment that shows its transition table.
         drawing: a text file in the format of `operant.envs.drawing`.
         env_kwargs: parameters of one's own for the constructor of the environment, with a task.
-        file: a model as `operant.mdp.save` writes it, or a table `s,a,s',p,r` that ends in `.csv`.
+        file: a model as `operant.mdp.save` writes it, or a table `s,a,s',p,r` that ends in `.csv` or `.tsv`.
+        separator: of the columns of a table. Default: the comma, semicolon or tab that its header has.
 
     Raises:
         ValueError: not exactly one of them is given, or what is read is no model.
@@ -62,7 +69,10 @@ def read(
         raise ValueError(f"env_kwargs are for the environment of a task, and none is named: {dict(env_kwargs)}")
     if file is not None:
         path = Path(file)
-        return Mapped(path.name, MDP.from_table(path) if path.suffix == ".csv" else load(path))
+        if path.suffix not in (".csv", ".tsv"):
+            return Mapped(path.name, load(path))
+        table = read_csv(path, separator)
+        return Mapped(path.name, MDP.from_table(table.columns), states=table.states, actions=table.actions)
     if drawing is not None:
         return _of_env(GridWorld(Path(drawing).read_text(encoding="utf-8")), Path(drawing).name)
     env = make_single(specified(str(task), env_kwargs))

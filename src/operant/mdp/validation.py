@@ -1,5 +1,6 @@
 """What makes a model a model; an error names the first thing that is wrong and counts the others."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+logger = logging.getLogger(__name__)
+
 TOLERANCE = 1e-9
 """How far from 1 a sum of probabilities may be."""
+SINGLE = float(np.finfo(np.float32).eps)
+"""What float32 can round off, for each probability of a row."""
 
 
 def refuse(wrong: Bools, describe: Callable[[int], str], advice: str = "") -> None:
@@ -114,6 +119,34 @@ def check_sums(rows: Ints, probabilities: Floats, required: Bools, *, actions: i
         lambda row: f"{pair(row, actions)}: the probabilities sum to {sums[row]:.12g}, expected 1 within {TOLERANCE}",
         "divide a rounded row by its sum; leave out an action that cannot be taken, and a terminal state",
     )
+
+
+def rescaled(rows: Ints, probabilities: Floats, *, actions: int) -> Floats:
+    """Return probabilities of which every row sums to 1, where they do so within float32 rounding; it is logged.
+
+    Rows that sum to 1 within `TOLERANCE` stay as they are, and so do those that are further off than float32 explains,
+    which `check_sums` refuses.
+
+    Args:
+        rows: `[n]`, the row of each probability.
+        probabilities: `[n]`.
+        actions: A.
+    """
+    if not rows.size:
+        return probabilities
+    sums, lengths = np.bincount(rows, probabilities), np.bincount(rows)
+    off = np.abs(sums - 1)
+    rounded = (off > TOLERANCE) & (off <= SINGLE * (lengths + 1)) & (lengths > 0)
+    if not rounded.any():
+        return probabilities
+    first = int(np.argmax(rounded))
+    logger.warning(
+        "%d rows of probabilities sum to 1 only as exactly as float32 can (%s: %.9g) and were divided by their sums",
+        np.count_nonzero(rounded),
+        pair(first, actions),
+        sums[first],
+    )
+    return np.where(rounded[rows], probabilities / sums[rows], probabilities)
 
 
 def check_start(start: Floats, terminal: Bools) -> None:
