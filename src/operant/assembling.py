@@ -67,7 +67,7 @@ def pin(entry: catalog.Algorithm, settings: Settings, config: Any, init: Path | 
     """
     if entry.chapter == "language":
         return chapter(entry).pin(settings, config)
-    return config, [] if init is None else [Input.of("init", init, at_start=True)]
+    return config, [] if init is None or not init.exists() else [Input.of("init", init, at_start=True)]
 
 
 def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from operant.cli.output import location, print_json, require_extra, seed_table, summary, table
+from operant.cli.output import faulty, location, print_json, require_extra, seed_table, summary, table
 from operant.runtime.evaluation import Evaluation
 
 
@@ -38,6 +38,21 @@ def test_the_seed_table():
 def test_an_episode_without_a_number_is_not_hidden(episodes):
     row = seed_table((0,), Evaluation.of([episodes])).splitlines()[1]
     assert row.split() == ["0", "nan", "nan", "nan", "2"]
+
+
+def test_skipped_updates_have_a_column_where_there_are_some():
+    evaluation = Evaluation.of([[470.0], [100.0]])
+    assert "skipped" not in seed_table((3, 7), evaluation, skipped=[0.0, 0.0])
+    lines = seed_table((3, 7), evaluation, skipped=[0.0, 12.0]).splitlines()
+    assert lines[0].endswith("episodes  skipped updates")
+    assert [line.split()[-1] for line in lines[1:3]] == ["0", "12"]
+
+
+def test_a_score_that_is_not_a_number_is_said(capsys):
+    assert not faulty((3, 7), Evaluation.of([[1.0], [2.0]]))
+    assert capsys.readouterr().err == ""
+    assert faulty((3, 7), Evaluation.of([[1.0], [math.nan]]))
+    assert "the last score of seed 7 is not a number" in capsys.readouterr().err
 
 
 def test_one_seed_is_no_result():

@@ -1,13 +1,18 @@
 import contextlib
 import json
+import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 
 from cli.conftest import SPEAKING, TINY
+from operant.cli.training import skipped_updates
+from operant.runtime.metrics import RecordWriter
 from operant.runtime.run import Run
 
 JSON_KEYS = (
@@ -210,3 +215,48 @@ def test_a_data_set_without_rewards(cli, tmp_path, monkeypatch):
     status, out, err = cli("train", "sft", "sums.jsonl", *flags)
     assert status == 0, err
     assert "operant chat runs/sft-sums.jsonl-1" in out
+
+
+class BadEnd(gymnasium.Env):
+    """Rewards the last of 20 steps with no number."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, dtype=np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        ended = self.t == 20
+        return np.zeros(2, dtype=np.float32), np.nan if ended else 1.0, ended, False, {}
+
+
+@pytest.fixture
+def bad_end():
+    gymnasium.register("OperantTestBadEnd-v0", BadEnd, disable_env_checker=True)
+    yield "OperantTestBadEnd-v0"
+    del gymnasium.registry["OperantTestBadEnd-v0"]
+
+
+def test_a_last_score_that_is_not_a_number_is_a_failure(cli, tmp_path, bad_end):
+    path = tmp_path / "run"
+    status, _, err = cli("train", "ppo", bad_end, *TINY, "--budget", 256, "--run", path)
+    assert status == 1
+    assert "the last score of seed 0, 1 is not a number" in err
+    assert Run.open(path).outcome()[0] == "failed"
+    status, _, err = cli("evaluate", path, "--episodes", 4, "--require", 0)
+    assert status == 1
+    assert "below the required 0: seed 0 scored nan, seed 1 scored nan" in err
+
+
+def test_skipped_updates_are_counted_over_the_whole_run(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    copied = Run.open(tmp_path / "run")
+    before = skipped_updates(copied)
+    with contextlib.closing(RecordWriter(copied.metrics_path)) as writer:
+        for counts in ([1.0, 0.0], [2.0, 3.0]):
+            writer.write({"consumed": 9999, "health/skipped_updates": counts})
+    assert [after - count for after, count in zip(skipped_updates(copied), before, strict=True)] == [3.0, 3.0]

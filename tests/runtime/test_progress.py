@@ -36,6 +36,15 @@ def test_without_a_terminal_there_are_plain_lines(mode):
     assert shown(mode, reports=[FULL, FULL]) == f"ppo [x]  50 %  {FULL.text()}\n" * 2
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_goes_beyond_the_budget_is_explained(terminal):
+    text = shown("auto", terminal=terminal, reports=[Line(410)])
+    assert "205 %" not in text
+    assert "100 %" in text
+    assert "(410 of 200: the last iteration is not cut short)" in text
+    assert "not cut short" not in shown("auto", terminal=terminal, reports=[Line(204)])
+
+
 def test_plain_lines_keep_their_distance():
     clock = iter(range(100))
     text = shown("plain", reports=[Line(n) for n in range(0, 80, 2)], now=lambda: float(next(clock)))

@@ -3,8 +3,6 @@ import subprocess
 import sys
 import warnings
 
-import pytest
-
 from operant.runtime.metrics import read_records
 from operant.runtime.warned import keeping
 
@@ -16,15 +14,18 @@ def texts(folder):
 
 
 def test_warnings_are_kept_and_shown(tmp_path):
-    show = warnings.showwarning
-    with pytest.warns(RuntimeWarning, match="late"), keeping() as keeper:
-        logger.warning("early %d", 1)
-        with keeping(tmp_path / "other") as inner:
-            assert inner is keeper
-        keeper.attach(tmp_path)
-        logger.info("no warning")
-        warnings.warn("late", RuntimeWarning, stacklevel=1)
-    assert warnings.showwarning is show
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        show = warnings.showwarning
+        with keeping() as keeper:
+            logger.warning("early %d", 1)
+            with keeping(tmp_path / "other") as inner:
+                assert inner is keeper
+            keeper.attach(tmp_path)
+            logger.info("no warning")
+            warnings.warn("late", RuntimeWarning, stacklevel=1)
+        assert warnings.showwarning is show
+    assert [str(one.message) for one in shown] == ["late"]
     logger.warning("too late")
     assert texts(tmp_path) == [("operant.runtime.somewhere", "early 1"), ("RuntimeWarning", "late")]
 
