@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from operant.assembling import assemble, begin_with, chapter, check_names, pin, 
 from operant.envs import without_episodes
 from operant.envs.registry import drawn
 from operant.runtime.checkpoints import load as load_checkpoint
+from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.learned import Best, teach
 from operant.runtime.predicting import Predictor
@@ -68,7 +69,12 @@ class Trained:
         return self.experiment.evaluate(episodes, backend=backend)
 
     def predict(
-        self, observations: Any, memory: Any = None, *, seed_index: int = 0, deterministic: bool = True
+        self,
+        observations: Any,
+        memory: Any = None,
+        *,
+        seed_index: int | Literal["best"] = 0,
+        deterministic: bool = True,
     ) -> tuple[Any, Any]:
         """Return what the policy of one seed does.
 
@@ -77,7 +83,7 @@ class Trained:
                 or N of them stacked along a first axis. For games of Atari, as `operant.envs.Atari` gives them.
             memory: what a recurrent policy returned with the observation before; None at the start of an episode. In a
                 batch the rows that start an episode are set to 0. Other policies have none.
-            seed_index: the place of the seed among those of the run.
+            seed_index: the place of the seed among those of the run, or "best" (see `best_seed`).
             deterministic: whether to take the likeliest action, or to sample as in training.
 
         Returns:
@@ -86,6 +92,7 @@ class Trained:
         Raises:
             ValueError: the run is of a language model, there is no such seed, or a shape is wrong.
         """
+        seed_index = self.best_seed if seed_index == "best" else seed_index
         noise = None if deterministic else lambda rows: self.experiment.learner.noise(rows, self._stream)
         return self._predictor.predict(observations, memory, seed_index=seed_index, noise=noise)
 
@@ -128,6 +135,17 @@ class Trained:
         if values and not learner.learns_values:
             raise ValueError(f"{name} learns no values, so that there is no `{what}`")
         return learner
+
+    @cached_property
+    def best_seed(self) -> int:
+        """The place of the seed that scored highest in the evaluations of training: the last, or of the best policies.
+
+        Raises:
+            RunError: the run has no evaluation yet.
+        """
+        if self.consumed is not None:
+            return int(Best(self.run).load().scores.argmax())
+        return int(learning_curve(self.run).scores[-1].argmax())
 
     @cached_property
     def _predictor(self) -> Predictor:

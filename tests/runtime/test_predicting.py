@@ -177,3 +177,21 @@ def test_observations_of_another_form_are_refused(predictor, seen, observations,
 def test_a_seed_that_is_not_there_is_refused(predictor, index):
     with pytest.raises(ValueError, match=f"seed_index must lie between 0 and 1, as there are 2 seeds; got {index}"):
         predictor(Scripted(0, 1), BOX, spaces.Discrete(2)).predict(np.zeros(3), seed_index=index)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_refused(predictor, value):
+    acting = predictor(Scripted(0, 1), BOX, spaces.Discrete(2))
+    with pytest.raises(ValueError, match=rf"must be finite, but the observation is {value:g} at \[1\] of row 0"):
+        acting.predict(np.array([0.0, value, 0.0]))
+    acting = predictor(Scripted(0, 1), spaces.Dict({"b": BOX}), spaces.Discrete(2))
+    with pytest.raises(ValueError, match=rf"b is {value:g} at \[2\] of row 1"):
+        acting.predict({"b": np.array([[0.0] * 3, [0.0, 0.0, value]])})
+
+
+def test_a_mask_that_allows_nothing_is_refused(predictor):
+    space = spaces.Dict({"a": BOX, "action_mask": spaces.MultiBinary(2)})
+    acting = predictor(Scripted(0, 1), space, spaces.Discrete(2))
+    acting.predict({"a": np.zeros(3), "action_mask": np.array([0, 1])})
+    with pytest.raises(ValueError, match="'action_mask' of row 0 allows no action"):
+        acting.predict({"a": np.zeros(3), "action_mask": np.array([0, 0])})

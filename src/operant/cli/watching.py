@@ -86,7 +86,7 @@ def watch(arguments: list[str]) -> int:
 
     trained = api.load(options.run, best=options.best)
     with closing(trained.experiment):
-        index = _best(trained) if options.seed_index == "best" else options.seed_index
+        index = trained.best_seed if options.seed_index == "best" else options.seed_index
         if options.live:
             scores = _show(trained, index, options.episodes, options.sample)
         else:
@@ -180,13 +180,3 @@ def _stage(trained: "Trained", index: int, sample: bool, *, live: bool = False) 
         env_kwargs=settings.env_kwargs,
         device=learner.device,
     )
-
-
-def _best(trained: "Trained") -> int:
-    """Return the place of the seed with the highest score in training: the latest, or that of its best policy."""
-    from operant.runtime.comparison import learning_curve
-    from operant.runtime.learned import Best
-
-    if trained.consumed is not None:
-        return int(Best(trained.run).load().scores.argmax())
-    return int(learning_curve(trained.run).scores[-1].argmax())

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from operant import streams
 from operant.envs.base import Step, Tree
+from operant.envs.checks import ObservationCheck
 from operant.envs.features import MASK
 from operant.envs.infos import final_infos
 from operant.envs.pooled_env import PooledVectorEnv
@@ -63,6 +64,7 @@ class GymnasiumEnv:
         task: str | None = None,
         device: str | torch.device = "cpu",
         deadline: float = DEADLINE,
+        check: bool = True,
     ) -> None:
         """Wrap `env`, which from now on belongs to the adapter.
 
@@ -72,6 +74,8 @@ class GymnasiumEnv:
             task: the Gymnasium id; default: that of the environment's registration.
             device: where observations go.
             deadline: seconds that worker processes may take for one answer.
+            check: whether to look at observations, which may be others than the space says (see
+                `operant.envs.checks.ObservationCheck`); masks are looked at in any case.
 
         Raises:
             ValueError: the autoreset mode is unknown, there is not one seed a row, or the deadline is not positive.
@@ -94,6 +98,8 @@ class GymnasiumEnv:
         self._gymnasium_actions = GymnasiumActions.of(env.single_action_space)
         self.action_space = self._gymnasium_actions.space
         self._actions = ActionFormat.of(self.action_space, self.rows)
+        looks = ObservationCheck(self.task, env.single_observation_space, self.action_space, whole=check)
+        self._check = None if looks.idle else looks
         self._reward, self._flags = reader(self.device, np.float32), reader(self.device, np.bool_)
         self._seeds = self._checked_seeds(seeds)
         self._episode, self._age = np.zeros(self.rows, np.int64), np.zeros(self.rows, np.int64)
@@ -125,8 +131,17 @@ class GymnasiumEnv:
         self._episode[:], self._age[:], self._resetting[:] = 0, 0, False
         self._log.clear()
         obs, _ = self._workers.ask(self._env.reset, seed=self._reset_seeds())
+        if self._check is not None:
+            self._check(obs, self._where)
         self._obs = self._observations.read(obs)
         return self._obs
+
+    def _where(self, row: int) -> str:
+        """Return where an environment is, for messages; with the seed that brings it there again."""
+        if self._mode is not AutoresetMode.DISABLED:
+            return f"environment {row}"
+        seed = streams.episode_seed(self._seeds[row], int(self._episode[row]))
+        return f"environment {row}, {self._age[row]} steps after reset(seed={seed})"
 
     def _reset_seeds(self) -> Any:
         if self._mode is AutoresetMode.DISABLED:
@@ -159,6 +174,8 @@ class GymnasiumEnv:
             self._log.append(chosen.copy())  # an environment may write into what it is given
             self._age += 1
         observed, rewards, terminations, truncations, info = self._workers.ask(self._env.step, chosen)
+        if self._check is not None and "lost" not in info:
+            self._check(observed, self._where)
         ended = terminations | truncations
         reward, terminated, truncated = self._reward(rewards), self._flags(terminations), self._flags(truncations)
         self._obs, final_obs, valid = self._ends(self._observations.read(observed), ended, info)
@@ -178,6 +195,8 @@ class GymnasiumEnv:
     def _restart(self, rows: np.ndarray) -> Any:
         """Begin the current episodes of the rows that the mask chooses and return the observations of all."""
         obs, _ = self._workers.ask(self._env.reset, seed=self._episode_seeds(rows), options={"reset_mask": rows.copy()})
+        if self._check is not None:
+            self._check(obs, self._where)
         return obs
 
     def _ends_in_same_step(self, obs: Tree, ended: np.ndarray, info: dict[str, Any]) -> _Ends:

@@ -126,7 +126,7 @@ class Atari:
             ModuleNotFoundError: `ale_py` is not installed.
         """
         self._games = Games(spec, len(seeds))
-        self._env = GymnasiumEnv(self._games, seeds, task=spec.id, device=device)
+        self._env = GymnasiumEnv(self._games, seeds, task=spec.id, device=device, check=False)
         self.clip_rewards, self.episodic_life = clip_rewards, episodic_life
         self.task, self.rows, self.device = spec.id, len(seeds), self._env.device
         self.observation_space: gymnasium.Space[Any] = self._env.observation_space

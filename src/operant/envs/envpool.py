@@ -114,7 +114,7 @@ class EnvPool(GymnasiumEnv):
             ValueError: EnvPool does not have the task.
         """
         self._resumptions = 0
-        super().__init__(Pool(spec, len(seeds)), seeds, task=spec.id, device=device)
+        super().__init__(Pool(spec, len(seeds)), seeds, task=spec.id, device=device, check=False)
         self.begins_anew = True
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:

@@ -18,6 +18,7 @@ from operant import streams
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.atari import Atari, is_atari
 from operant.envs.base import BatchEnv
+from operant.envs.checks import first_problem, needs_check
 from operant.envs.envpool import EnvPool
 from operant.envs.infos import scalars
 from operant.envs.registry import make_single, registered, specified
@@ -106,7 +107,7 @@ def make(
         env = pooled(one, len(row_seeds), task=spec.id, deadline=deadline, pool=pool)
     else:
         env = SyncVectorEnv([one] * len(row_seeds), copy=False, autoreset_mode=AutoresetMode.DISABLED)
-    made = GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline)
+    made = GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline, check=needs_check(spec))
     made.env_kwargs = dict(env_kwargs or {})
     return made
 
@@ -185,6 +186,32 @@ class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, scalars(info) if info and ended else {}
 
 
+class _Checked(_Plain):
+    """One of the user's own, whose first observations are compared with their space."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._unseen = {"reset", "step"}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = super().reset(seed=seed, options=options)
+        if "reset" in self._unseen:
+            self._look(obs, "reset")
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        result = super().step(action)
+        if self._unseen:
+            self._look(result[0], "step")
+        return result
+
+    def _look(self, obs: Any, call: str) -> None:
+        self._unseen.discard(call)
+        problem = first_problem(self.observation_space, obs)
+        if problem is not None:
+            raise ValueError(f"{problem} after {call}()")
+
+
 @lru_cache(maxsize=64)
 def _warn(text: str) -> None:
     """Say what MuJoCo warns of, unless it has just been said for another row."""
@@ -197,4 +224,5 @@ def _make_one(spec: EnvSpec, max_steps: int | None) -> gymnasium.Env[Any, Any]:
         if mujoco.get_mju_user_warning() is None:  # which prints, and writes a file where the program was started
             mujoco.set_mju_user_warning(_warn)
     env, own = make_single(spec), spec.max_episode_steps
-    return _Plain(env if max_steps is None or (own is not None and own <= max_steps) else TimeLimit(env, max_steps))
+    kind = _Checked if needs_check(spec) else _Plain
+    return kind(env if max_steps is None or (own is not None and own <= max_steps) else TimeLimit(env, max_steps))

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from operant.envs import Tree, make
 from operant.envs.atari import is_atari
+from operant.envs.checks import blocked_rows
+from operant.envs.features import MASK
 from operant.envs.registry import make_single, specified
 from operant.envs.spaces import GymnasiumActions, ObservationFormat
 from operant.runtime.learner import Policy
@@ -47,7 +49,7 @@ class Predictor:
         env.close()
         self._wrapper = wrap(env) if wrap else None
         self._space = env.observation_space
-        self._write = GymnasiumActions.of(env.action_space).write
+        self._actions, self._write = GymnasiumActions.of(env.action_space)
         box: Any = env.action_space
         self._bounds = (box.low, box.high) if isinstance(env.action_space, spaces.Box) else None
         if env.spec is not None and is_atari(env.spec):
@@ -75,7 +77,8 @@ class Predictor:
             noise: draws the noise `[S, N, ...]` of N actions for a policy that samples. Default: it acts greedily.
 
         Raises:
-            ValueError: there is no such seed, or observations or memory have the wrong shape.
+            ValueError: there is no such seed, observations or memory have the wrong shape, a number is not finite, or
+                a mask allows no action.
         """
         if not 0 <= seed_index < self._seeds:
             raise ValueError(
@@ -85,7 +88,9 @@ class Predictor:
         rows = self._rows(self._space, observations)
         single = rows is None
         rows = rows or 1
-        obs = self._for_all(self._read(_stacked(observations) if single else observations, rows))
+        read = self._read(_stacked(observations) if single else observations, rows)
+        self._require_sound(read)
+        obs = self._for_all(read)
         if memory is not None and not single and len(memory) != rows:
             raise ValueError(f"memory is of {len(memory)} rows, but there are {rows} observations: one a row is needed")
         before = None if memory is None else torch.as_tensor(memory[None] if single else memory)
@@ -98,6 +103,22 @@ class Predictor:
         chosen = self._to_gymnasium(actions[seed_index].cpu().numpy())
         kept = None if after is None else cast(Tensor, after)[seed_index].cpu().numpy()
         return (chosen[0], None if kept is None else kept[0]) if single else (chosen, kept)
+
+    def _require_sound(self, obs: Tree, name: str = "") -> None:
+        """Refuse what a policy can make nothing of: numbers that are not finite, and masks that allow no action."""
+        if isinstance(obs, Mapping):
+            for key, part in obs.items():
+                self._require_sound(part, f"{name}.{key}" if name else key)
+            return
+        if name == MASK and len(blocked := blocked_rows(obs.cpu().numpy(), self._actions)):
+            raise ValueError(f"{MASK!r} of row {blocked[0]} allows no action of {self._task}: there is none to choose")
+        if obs.is_floating_point() and not bool(obs.isfinite().all()):
+            place: list[int] = cast(Any, (~obs.isfinite()).nonzero()[0]).tolist()
+            value = float(obs[tuple(place)])
+            raise ValueError(
+                f"observations of {self._task} must be finite, but {name or 'the observation'} is {value:g} at "
+                f"{place[1:]} of row {place[0]}"
+            )
 
     def _rows(self, space: gymnasium.Space[Any], observations: Any) -> int | None:
         """Return how many observations there are, None for a single one without an axis for them, or refuse them."""

@@ -12,6 +12,7 @@ from gymnasium.wrappers import TimeLimit
 
 from operant import streams
 from operant.envs import GymnasiumEnv
+from operant.envs.checks import needs_check
 from operant.envs.registry import make_single, specified
 from operant.envs.spaces import members
 
@@ -114,4 +115,4 @@ def enumerated(
 
     row_seeds = streams.row_seeds(seeds, rows, purpose)
     vector = SyncVectorEnv([partial(make)] * len(row_seeds), copy=False, autoreset_mode=AutoresetMode.DISABLED)
-    return GymnasiumEnv(vector, row_seeds, task=task)
+    return GymnasiumEnv(vector, row_seeds, task=task, check=needs_check(spec))

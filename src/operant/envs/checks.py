@@ -1,0 +1,174 @@
+"""Whether environments keep to their spaces: `ObservationCheck`, which looks at every batch of observations."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from numpy.typing import NDArray
+
+from operant.envs.features import MASK
+from operant.envs.workers import EnvError
+
+logger = logging.getLogger(__name__)
+
+_TRUSTED = ("gymnasium.", "operant.", "ale_py.")
+"""How the entry points of environments begin that need no check: those of Gymnasium and of operant."""
+
+Where = Callable[[int], str]
+"""Says where an environment of a batch is, for messages."""
+
+_Check = Callable[[NDArray[Any], Where], None]
+
+
+def needs_check(spec: EnvSpec) -> bool:
+    """Whether an environment is one of the user's own, which may do something else than its spaces say."""
+    return not str(spec.entry_point).startswith(_TRUSTED)
+
+
+class ObservationCheck:
+    """Looks at observations `[B, ...]` as a vector environment gives them.
+
+    - A number outside its box is a warning, once for each part of the observation, and so is NaN.
+    - A member of a discrete space that is none is an error: no network and no table has a place for it.
+    - A mask that allows no action is an error.
+
+    Args:
+        task: what messages call the environment.
+        space: of one observation.
+        actions: the actions that learners see, `operant.envs.spaces.GymnasiumActions.space`.
+        whole: whether to look at more than masks.
+    """
+
+    def __init__(self, task: str, space: gymnasium.Space[Any], actions: gymnasium.Space[Any], *, whole: bool) -> None:
+        self._task = task
+        self._checks: dict[tuple[str, ...], _Check] = {}
+        if isinstance(space, spaces.Dict) and MASK in space.spaces:
+            self._checks[MASK,] = self._mask_check(actions)
+        if whole:
+            self._add((), space)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to look at."""
+        return not self._checks
+
+    def __call__(self, obs: Any, where: Where) -> None:
+        """Look at a batch of observations.
+
+        Raises:
+            EnvError: one is none that could be learned from.
+        """
+        for path in list(self._checks):
+            part = obs
+            for key in path:
+                part = part[key]
+            self._checks[path](np.asarray(part), where)
+
+    def _add(self, path: tuple[str, ...], space: gymnasium.Space[Any]) -> None:
+        if isinstance(space, spaces.Dict):
+            for key, part in space.spaces.items():
+                self._add((*path, key), part)
+        elif path == (MASK,):
+            return
+        elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+            self._checks[path] = self._box_check(path, space, space.low, space.high)
+        elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            self._checks[path] = self._discrete_check(path, space)
+
+    def _box_check(self, path: tuple[str, ...], space: spaces.Box, low: Any, high: Any) -> _Check:
+        def check(obs: NDArray[Any], where: Where) -> None:
+            inside = (obs >= low) & (obs <= high)
+            if inside.all():
+                return
+            row, *place = (int(index) for index in np.argwhere(~inside)[0])
+            value = float(obs[row, *place])
+            named = f"{_named(path)}{place if place else ''} is {value:g}"
+            if np.isnan(obs).any():
+                row, *place = (int(index) for index in np.argwhere(np.isnan(obs))[0])
+                named = f"{_named(path)}{place if place else ''} is nan"
+                del self._checks[path]
+                logger.warning("%s: %s (%s); this is said once", self._task, named, where(row))
+                return
+            self._checks[path] = self._box_check(path, space, -np.inf, np.inf)
+            bounds = [float(bound[tuple(place)]) for bound in (space.low, space.high)]
+            logger.warning(
+                "%s: %s, but its space says [%g, %g] (%s); this is said once",
+                self._task,
+                named,
+                *bounds,
+                where(row),
+            )
+
+        return check
+
+    def _discrete_check(self, path: tuple[str, ...], space: spaces.Discrete | spaces.MultiDiscrete) -> _Check:
+        first = space.start
+        end = first + (space.n if isinstance(space, spaces.Discrete) else space.nvec)
+
+        def check(obs: NDArray[Any], where: Where) -> None:
+            inside = (obs >= first) & (obs < end)
+            if not inside.all():
+                row, *place = (int(index) for index in np.argwhere(~inside)[0])
+                raise EnvError(
+                    f"{self._task}: {_named(path)}{place if place else ''} is {obs[row, *place]}, which is no member "
+                    f"of {space} ({where(row)}): mend the environment, or its observation_space"
+                )
+
+        return check
+
+    def _mask_check(self, actions: gymnasium.Space[Any]) -> _Check:
+        def check(mask: NDArray[Any], where: Where) -> None:
+            blocked = blocked_rows(mask, actions)
+            if len(blocked):
+                raise EnvError(
+                    f"{self._task}: {MASK!r} allows no action ({where(blocked[0])}): let the environment end the "
+                    "episode instead, or allow an action that does nothing"
+                )
+
+        return check
+
+
+def blocked_rows(mask: NDArray[Any], actions: gymnasium.Space[Any]) -> Sequence[int]:
+    """Return which rows of masks `[B, M]` leave no action, or nothing for one of several choices.
+
+    Args:
+        mask: true for actions that are allowed.
+        actions: Discrete, or MultiDiscrete, whose choices stand in a row.
+    """
+    allowed = mask.astype(np.bool_)
+    if isinstance(actions, spaces.MultiDiscrete):
+        starts = np.concatenate([[0], np.cumsum(actions.nvec)[:-1]])
+        allowed = np.logical_or.reduceat(allowed, starts, axis=1).all(axis=1)
+    else:
+        allowed = allowed.any(axis=1)
+    return [] if allowed.all() else np.flatnonzero(~allowed).tolist()
+
+
+def first_problem(space: gymnasium.Space[Any], obs: Any, path: tuple[str, ...] = ()) -> str | None:
+    """Say in what a single observation differs from its space beyond its values; None where in nothing."""
+    if isinstance(space, spaces.Dict):
+        return _problem_of_parts(space, obs, path)
+    array, shape = np.asarray(obs), space.shape
+    if shape is not None and array.shape != shape:
+        return f"{_named(path)} has shape {list(array.shape)}, but its space says {list(shape)}"
+    if array.dtype.kind in "fc" and space.dtype is not None and space.dtype.kind in "biu":
+        return f"{_named(path)} has dtype {array.dtype}, but its space says {space.dtype}, so that fractions are lost"
+    return None
+
+
+def _problem_of_parts(space: spaces.Dict, obs: Any, path: tuple[str, ...]) -> str | None:
+    if not isinstance(obs, Mapping):
+        return f"{_named(path)} is a {type(obs).__name__}, but its space says a dictionary"
+    missing = [key for key in space.spaces if key not in obs]
+    if missing:
+        return f"{_named(path)} has no part {missing[0]!r}, which its space names"
+    found = (first_problem(part, obs[key], (*path, key)) for key, part in space.spaces.items())
+    return next((problem for problem in found if problem), None)
+
+
+def _named(path: tuple[str, ...]) -> str:
+    return f"observation {'.'.join(path)}" if path else "observation"
