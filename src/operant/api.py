@@ -3,6 +3,7 @@
 A result is scored by `Trained.evaluate` and acts by `Trained.predict`.
 """
 
+import importlib
 import logging
 import operator
 import sys
@@ -23,8 +24,9 @@ from operant.envs import without_episodes
 from operant.envs.registry import drawn
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.comparison import learning_curve
+from operant.runtime.course import Hints
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.learned import Best, teach
+from operant.runtime.learned import Best, Taught, opened, teach
 from operant.runtime.predicting import Predictor
 from operant.runtime.progress import ProgressMode, announce
 from operant.runtime.run import Run, RunError, TakenError, default_run_path
@@ -219,8 +221,9 @@ def train(
         seed: the first one.
         budget: of each seed, in the algorithm's unit (environment steps, prompts, ...). Default: the algorithm's own.
         run: the folder, new or empty. Default: `runs/<algorithm>-<task>-<n>`, the first that is free.
-        init: a run to begin with: seeds of deep control start from its networks, and from the moments by which it
-            normalises, with new optimizers; language models from its model. Default: from nothing.
+        init: a run to begin with, or `RUN/best` for what scored highest in its evaluations: seeds of deep control
+            start from its networks, and from the moments by which it normalises, with new optimizers; language models
+            from its model. Default: from nothing.
         preset: a named configuration. Default: the one for the task.
         config: a whole configuration instead of a preset and parameters.
         progress: whether and how to show progress on standard error.
@@ -366,9 +369,21 @@ def load(run: str | Path, *, best: bool = False, remote_code: bool = False, acce
     experiment.learner.load_state_dict(without_episodes(load_checkpoint(found[0])))
     if not best:
         return Trained(folder, experiment)
-    kept = Best(folder).load()
-    teach(experiment.learner, kept.learned)
-    return Trained(folder, experiment, consumed=tuple(kept.consumed.tolist()))
+    consumed: list[int] = []
+    for taught, found in _keepers(folder, experiment) or [(experiment.learner, Best(folder))]:
+        kept = found.load()
+        teach(taught, kept.learned)
+        consumed += kept.consumed.tolist()
+    for weights in getattr(experiment, "weights", ()):
+        weights.refresh()
+    return Trained(folder, experiment, consumed=tuple(consumed))
+
+
+def _keepers(run: Run, experiment: Any) -> list[tuple[Taught, Best]]:
+    """What has learned, with where its best is kept: all seeds together, or each by itself; nothing for tables."""
+    if weights := getattr(experiment, "weights", None):
+        return [(one, Best(run, place=place)) for place, one in enumerate(weights)]
+    return [(experiment.learner, Best(run))] if hasattr(experiment.learner, "learned") else []
 
 
 def _teacher(path: Path, entry: catalog.Algorithm) -> Any:
@@ -377,7 +392,8 @@ def _teacher(path: Path, entry: catalog.Algorithm) -> Any:
     Raises:
         ValueError: what it has learned would mean something else to that algorithm.
     """
-    source = load(path)
+    run, best = opened(path)
+    source = load(run.path, best=best)
     with closing(source):
         other, learner = catalog.find(source.run.settings.algorithm), source.experiment.learner
         related = entry.module == other.module or (entry.on_policy and other.on_policy)
@@ -433,12 +449,15 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
             rollout - settings.budget,
         )
     announce(progress, getattr(trained.experiment, "notes", ()))
+    hints = _hints(trained)
     outcome = run_training(
         trained.experiment.learner,
         trained.run,
         budget=settings.budget,
         evaluate=lambda _: _evaluate(trained, interrupted),
         evaluate_every=settings.evaluation_interval,
+        evaluate_first=hints is not None,
+        hints=hints,
         checkpoint_seconds=settings.checkpoint_seconds,
         interrupted=interrupted,
         report=report,
@@ -447,11 +466,39 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
     return replace(trained, outcome=outcome)
 
 
+def _hints(trained: Trained) -> Hints | None:
+    """What to say where training makes a policy worse than it was at the start; None if it started from nothing."""
+    entry = catalog.find(trained.run.settings.algorithm)
+    speaks = entry.chapter == "language"
+    if not speaks and "init" not in trained.run.resolved():
+        return None
+    config = trained.run.config(getattr(importlib.import_module(entry.module), entry.config))
+    kept = bool(_keepers(trained.run, trained.experiment))
+    return Hints(entry.unit, kept=kept, advice=advice(config, penalties=("kl_coefficient", "beta") if speaks else ()))
+
+
+def advice(config: Any, *, penalties: Sequence[str] = ()) -> str:
+    """What to try where training makes a policy worse, as far as its configuration has it; empty: nothing is known.
+
+    Args:
+        config: of the algorithm.
+        penalties: fields that may hold the price of leaving the start; the first that there is counts.
+    """
+    found: list[str] = []
+    if hasattr(config, "learning_rate"):
+        found.append(f"a smaller --learning-rate (now {config.learning_rate:g})")
+    for name in [name for name in penalties if hasattr(config, name)][:1]:
+        found.append(f"a larger --{name.replace('_', '-')} (now {getattr(config, name):g})")
+    steps = [name for name in ("minibatches", "epochs") if getattr(config, name, 1) > 1]
+    if steps:
+        found.append(f"fewer {' or '.join(f'--{name} (now {getattr(config, name)})' for name in steps)}")
+    return ", ".join(found[:-1]) + " or " * (len(found) > 1) + "".join(found[-1:])
+
+
 def _evaluate(trained: Trained, interrupted: Callable[[], bool]) -> Evaluation:
     """Score the policies in the course of training, and keep what they answered, where they do."""
     evaluation = trained.experiment.evaluate(interrupted=interrupted)
-    learner = trained.experiment.learner
-    keep_samples(trained.run, learner.consumed, getattr(trained.experiment, "samples", ()))
-    if hasattr(learner, "learned"):
-        Best(trained.run).offer(learner, evaluation)
+    keep_samples(trained.run, trained.experiment.learner.consumed, getattr(trained.experiment, "samples", ()))
+    for taught, best in _keepers(trained.run, trained.experiment):
+        best.offer(taught, evaluation)
     return evaluation

@@ -192,7 +192,7 @@ def test_the_report_of_a_language_model(cli, answer, tmp_path):
     status, out, err = cli("train", "sft", "arithmetic", "--seeds", 2, *flags)
     assert (status, err) == (0, "")
     lines = [line.split() for line in out.splitlines()]
-    assert ["seed", "score", "worst", "best", "examples"] in lines
+    assert ["seed", "score", "start", "worst", "best", "examples"] in lines
     answers = lines[lines.index(["prompt", "completion", "reward"]) + 1 :][:8]
     assert all(row[0].endswith("=") for row in answers)
     assert "demonstrations a second in training" in out

@@ -42,10 +42,11 @@ def parameters(trained):
     ]
 
 
-def after(count):
-    """Return what asks for a stop after so many iterations."""
+def after(count, run=None):
+    """Return what asks for a stop after so many questions; of a run, counted from the evaluation of its start."""
     calls = iter(range(1, 10_000))
-    return lambda: next(calls) >= count
+    path = run and run / "eval" / "evaluations.jsonl"
+    return lambda: (not path or (path.exists() and path.stat().st_size > 0)) and next(calls) >= count
 
 
 def settings(task="reverse", **values):
@@ -60,7 +61,7 @@ def settings(task="reverse", **values):
 )
 def test_a_run_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(train, tmp_path, values):
     whole = train("whole", budget=64, **values)
-    train("parts", budget=64, interrupted=after(3), **values)
+    train("parts", budget=64, interrupted=after(3, tmp_path / "parts"), **values)
     resumed = api.resume(tmp_path / "parts", progress="silent", interrupted=after(2))
     assert 0 < resumed.experiment.learner.consumed < 64
     resumed = api.resume(tmp_path / "parts", progress="silent")
@@ -75,7 +76,7 @@ def test_an_answering_policy_resumes_bit_for_bit(train, tmp_path):
     values = {"algorithm": "grpo", "budget": 12, "prompts": 3, "group": 2, "train_rows": 10, "held_out": 4}
     values |= {"learning_rate": 0.01, "minibatches": 3, "kl_coefficient": 0.1, "max_completion": 5}
     whole = train("whole", **values)
-    train("parts", interrupted=after(2), **values)
+    train("parts", interrupted=after(2, tmp_path / "parts"), **values)
     resumed = api.resume(tmp_path / "parts", progress="silent")
     assert torch.equal(parameters(whole)[0], parameters(resumed)[0])
 
@@ -162,7 +163,7 @@ def test_without_its_server_a_run_does_not_begin(train, tmp_path, closed):
 
 def test_without_its_server_a_run_does_not_go_on(train, tmp_path, closed):
     values = {"budget": 12, "prompts": 3, "group": 2, "train_rows": 10, "held_out": 4, "max_completion": 5}
-    train("parts", algorithm="grpo", interrupted=after(2), **values)
+    train("parts", algorithm="grpo", interrupted=after(2, tmp_path / "parts"), **values)
     config = tmp_path / "parts" / "config.toml"
     config.write_text(config.read_text().replace('engine = "native"', f'engine = "{closed}"'))
     before = (tmp_path / "parts" / "run.json").read_bytes()

@@ -4,7 +4,7 @@ import torch
 from operant.control import PPOConfig
 from operant.runtime.checkpoints import CheckpointError
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.learned import Best, teach
+from operant.runtime.learned import Best, opened, teach
 from operant.runtime.run import Run, RunError
 from operant.runtime.settings import Settings
 
@@ -118,3 +118,28 @@ def test_damage_is_reported(best):
     (folder / "state.json").write_bytes(b"{}")
     with pytest.raises(CheckpointError, match=r"state\.json is damaged"):
         best.load()
+
+
+def test_seeds_that_are_not_stacked_are_kept_by_themselves_and_once(best):
+    run = Run.open(best._path)
+    for consumed, scores in ((0, (1.0, 5.0)), (10, (2.0, 4.0)), (20, (3.0, 4.0))):
+        for place in (0, 1):
+            Best(run, place=place).offer(Pupil([consumed + place, 0.0], consumed=consumed), scored(*scores))
+    kept = [Best(run, place=place).load() for place in (0, 1)]
+    assert [one.consumed.tolist() for one in kept] == [[20], [0]]
+    assert [one.learned["parameters"].tolist() for one in kept] == [[[20.0, 0.0]], [[1.0, 0.0]]]
+    assert sorted(str(path.relative_to(run.path)) for path in run.path.glob("best/*/*")) == [
+        "best/seed_0/step_000000000020",
+        "best/seed_1/step_000000000000",
+    ]
+
+
+def test_the_best_of_a_run_is_named_like_a_folder_of_it(best):
+    path = best._path
+    assert [(run.path, chosen) for run, chosen in map(opened, (path, path / "best", str(path / "best")))] == [
+        (path, False),
+        (path, True),
+        (path, True),
+    ]
+    with pytest.raises(RunError, match="is not the folder of a run"):
+        opened(path / "checkpoints" / "best")

@@ -28,6 +28,8 @@ def test_a_report_in_words():
     assert FULL.text() == "1.23 M/s  return 312.4 ± 20  eval 345  1:15 left"
     assert Line(0).text() == ""
     assert Line(0, evaluation=3.0, evaluating=True).text() == "eval 3  evaluating"
+    assert Line(0, evaluation=0.46, start=0.675).text() == "eval 0.46 (start 0.675)"
+    assert Line(0, start=0.675).text() == ""
     assert Line(0, episode_return=(5.0, 0.0)).text() == "return 5"
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from operant.runtime.checkpoints import CheckpointError, NonFiniteError
+from operant.runtime.course import Hints
 from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.metrics import read_records
 from operant.runtime.run import Run, RunError
@@ -441,3 +442,61 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_over(make_run, whole):
         with pytest.raises(RunError, match=r"checkpoints of .* are gone: .*Bring the folder back"):
             attempt()
     assert read_records(run.metrics_path)[-1]["consumed"] == 100
+
+
+# The evaluation before the first update
+
+
+def evaluated(run):
+    return [r["consumed"] for r in read_records(run.evaluations_path)]
+
+
+def test_the_start_is_evaluated_once_and_changes_nothing(make_run, capsys):
+    plain, first = make_run("plain"), make_run("first")
+    quiet(Regression(), plain, evaluate=evaluate, evaluate_every=200)
+    options = {"evaluate": evaluate, "evaluate_every": 200, "evaluate_first": True}
+    outcome = quiet(Regression(), first, interrupted=stop_after(12), **options)
+    assert outcome.interrupted
+    learner = Regression()
+    assert resume_from(first, learner)
+    quiet(learner, first, progress="plain", **options)
+    assert evaluated(plain) == [200, 400]
+    assert evaluated(first) == [0, 200, 400]
+    assert final_bytes(plain) == final_bytes(first)
+    assert f"(start {evaluate(Regression()).iqm:.4g})" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_start_that_could_not_be_evaluated_is_made_up_for(make_run):
+    def give_up(learner):
+        raise StoppedError("stop")
+
+    run = make_run()
+    outcome = quiet(Regression(), run, evaluate=give_up, evaluate_first=True)
+    assert (outcome.interrupted, outcome.consumed) == (True, 0)
+    assert evaluated(run) == []
+    learner = Regression()
+    resume_from(run, learner)
+    quiet(learner, run, evaluate=evaluate, evaluate_every=400, evaluate_first=True)
+    assert evaluated(run) == [0, 400]
+
+
+def test_samples_of_a_start_whose_evaluation_was_lost_are_written_again(make_run):
+    run = make_run()
+    run.samples_path.parent.mkdir(parents=True, exist_ok=True)
+    run.samples_path.write_text('{"consumed": 0, "prompt": "1+1="}\n')
+    resume_from(run, Regression())
+    assert read_records(run.samples_path) == []
+
+
+def test_a_score_below_the_start_is_warned_about_when_it_falls_and_at_the_end(make_run, caplog):
+    def worse(learner):
+        return Evaluation.of([[1.0 if learner.consumed in (0, 200) else i % 2 for i in range(40)]] * 2)
+
+    run = make_run()
+    options = {"evaluate": worse, "evaluate_every": 50, "evaluate_first": True}
+    with caplog.at_level(logging.WARNING):
+        quiet(Regression(), run, hints=Hints("examples", kept=True, advice="a smaller step"), **options)
+    told = [record.message for record in caplog.records]
+    assert len(told) == 3, "at 50, at 250 again, and at the end"
+    assert told[0].startswith("eval 0.5 is below the start, 1 (-0.5, 99 % interval")
+    assert told[2].endswith("the start is the best so far, kept: --best. Try a smaller step")

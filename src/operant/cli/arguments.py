@@ -76,8 +76,8 @@ class TrainOptions(Training, Settings):
     """Folder of the run, new or empty. Default: runs/<algorithm>-<task>-<n>, the first that is free."""
 
     init: Path | None = None
-    """A run to begin with: every seed starts from the networks of its seed there, or of the only one, with new
-    optimizers. For deep control."""
+    """A run to begin with (RUN/best: with its best policies): every seed starts from the networks of its seed there,
+    or of the only one, with new optimizers. For deep control."""
 
     def chosen_seeds(self) -> tuple[int, ...]:
         """Return the seeds, which need not follow each other where a file names them, or those that flags ask for."""

@@ -43,6 +43,9 @@ class ChatOptions:
     seed_index: int = 0
     """Which seed of a run answers: its place among the seeds of the run, from 0."""
 
+    best: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Talk to the weights of a run that did best in the evaluations while they were trained, not to the latest ones."""
+
     format: Literal["auto", "chat", "plain"] = "auto"
     """Whether a prompt is a turn in a conversation, for the model's chat template (chat), or a text to be continued
     (plain). Auto: as the run was trained, else a conversation if the model has a template."""
@@ -83,7 +86,12 @@ def chat(arguments: list[str]) -> int:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     in_turns = {"auto": None, "chat": True, "plain": False}[options.format]
     speaker = find_speaker(
-        options.model, index=options.seed_index, device=device, remote_code=options.remote_code, in_turns=in_turns
+        options.model,
+        index=options.seed_index,
+        device=device,
+        remote_code=options.remote_code,
+        in_turns=in_turns,
+        best=options.best,
     )
     sampling = Sampling(options.max_tokens, options.temperature)
     conversation = Conversation(speaker, sampling, generator=streams.torch_generator(options.seed, "chat"))

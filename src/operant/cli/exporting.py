@@ -27,6 +27,9 @@ class ExportOptions(Opening):
     seed: int | None = None
     """Which seed's model. Default: the first one of the run."""
 
+    best: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Write the weights that did best in the evaluations while they were trained, not the latest ones."""
+
     merge: tyro.conf.FlagCreatePairsOff[bool] = False
     """Add an adapter to the weights that it belongs to, and write the whole model."""
 
@@ -52,7 +55,8 @@ def export(arguments: list[str]) -> int:
     part = beside(folder)
     part.mkdir()
     try:
-        write_model(run, part, seed=seed, merge=options.merge, remote_code=options.remote_code)
+        chosen = {"seed": seed, "merge": options.merge, "best": options.best}
+        write_model(run, part, **chosen, remote_code=options.remote_code)
         part.rename(folder)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)

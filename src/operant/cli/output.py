@@ -59,6 +59,7 @@ def seed_table(
     threshold: float | None = None,
     counted: str = "episodes",
     skipped: Sequence[float] = (),
+    start: "Evaluation | None" = None,
 ) -> str:
     """Return the scores of every seed and their summary.
 
@@ -68,11 +69,15 @@ def seed_table(
         threshold: the mean score from which on the task counts as solved, for a column that says so.
         counted: what was scored.
         skipped: updates of each seed that were not made, as their numbers were not finite; shown where there are some.
+        start: scores before the first update, for a column next to the score.
     """
     rows = [["seed", "score", "worst", "best", counted]]
     for seed, score, episodes in zip(seeds, evaluation.scores, evaluation.episode_scores, strict=True):
         worst, best = (math.nan,) * 2 if math.isnan(sum(episodes)) else (min(episodes), max(episodes))
         rows.append([str(seed), number(score), number(worst), number(best), str(len(episodes))])
+    if start is not None:
+        for row, cell in zip(rows, ["start", *map(number, start.scores)], strict=True):
+            row.insert(2, cell)
     if evaluation.success_rate:
         _append(rows, "success", [f"{share:.1%}" for share in evaluation.success_rate])
     if threshold is not None:

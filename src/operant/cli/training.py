@@ -5,20 +5,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from operant import catalog
 from operant.cli.answers import answer_table
 from operant.cli.arguments import Opening, Training, parse, parse_training
-from operant.cli.output import faulty, location, print_json, say, score_fields, seed_table
+from operant.cli.output import faulty, location, number, print_json, say, score_fields, seed_table
 from operant.cli.showing import keep_picture
 from operant.cli.tables import score_notes
 from operant.runtime.signals import Interruption
 
 if TYPE_CHECKING:
     from operant.api import Trained
+    from operant.runtime.course import Course
     from operant.runtime.evaluation import Evaluation
     from operant.runtime.run import Run
 
@@ -90,6 +91,8 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         say(f"operant: interrupted and saved; go on with `operant resume {place}`")
         return outcome.exit_code
     evaluation = final_evaluation(trained)
+    course = course_of(trained)
+    start = course.start.evaluation if course.start else None
     settings, entry = trained.run.settings, catalog.find(trained.run.settings.algorithm)
     speaks = entry.chapter == "language"
     skipped = skipped_updates(trained.run)
@@ -103,6 +106,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
                 "seeds": settings.seeds,
                 "budget": settings.budget,
                 **score_fields(evaluation),
+                **course_fields(course),
                 **({"unit": entry.unit, "units_per_second": rate} if speaks else {"env_steps_per_second": rate}),
                 "skipped_updates": skipped,
                 "wall_seconds": seconds,
@@ -110,15 +114,16 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         )
         return status
     if speaks:
-        print(_held_out(trained, evaluation, skipped))
+        print(_held_out(trained, evaluation, start, skipped))
     else:
-        print(
-            f"\nThe last evaluation, with greedy actions:\n\n{seed_table(settings.seeds, evaluation, skipped=skipped)}"
-        )
+        scores = seed_table(settings.seeds, evaluation, skipped=skipped, start=start)
+        print(f"\nThe last evaluation, with greedy actions:\n\n{scores}")
         if notes := score_notes(trained, evaluation):
             print(notes)
         if drawn := keep_picture(trained):
             print(f"A picture of the table of the first seed: {location(drawn)}")
+    if start is not None:
+        print(_development(course, entry.unit))
     print(_speed(outcome.steps_per_second, seconds, entry.unit))
     print(f"\n{next_commands(place, entry)}")
     return status
@@ -138,11 +143,13 @@ def skipped_updates(run: "Run") -> list[float]:
     return total
 
 
-def _held_out(trained: "Trained", evaluation: "Evaluation", skipped: Sequence[float]) -> str:
+def _held_out(
+    trained: "Trained", evaluation: "Evaluation", start: "Evaluation | None", skipped: Sequence[float]
+) -> str:
     """Return how a language model was scored last, and what it answered."""
     from operant.runtime.samples import latest_samples
 
-    scores = seed_table(trained.run.settings.seeds, evaluation, counted="examples", skipped=skipped)
+    scores = seed_table(trained.run.settings.seeds, evaluation, counted="examples", start=start, skipped=skipped)
     answers = latest_samples(trained.run)
     shown = f"\n\n{answer_table(answers)}\n" if answers else ""
     return f"\nThe last evaluation, on held-out examples:\n\n{scores}{shown}"
@@ -155,6 +162,41 @@ def final_evaluation(trained: "Trained") -> "Evaluation":
     if trained.outcome and trained.outcome.evaluation:
         return trained.outcome.evaluation
     return evaluations(trained.run)[-1][1]
+
+
+def course_of(trained: "Trained") -> "Course":
+    """The evaluations of a run."""
+    from operant.runtime.course import Course
+    from operant.runtime.metrics import read_records
+
+    return Course.of_records(read_records(trained.run.evaluations_path))
+
+
+def course_fields(course: "Course") -> dict[str, Any]:
+    """What a JSON answer says of the start of a run and of its best evaluation; nothing without an evaluated start."""
+    if course.start is None or course.best is None:
+        return {}
+    change = course.from_start()
+    return {
+        "start": score_fields(course.start.evaluation),
+        "best": {"consumed": course.best.consumed, "mean": course.best.evaluation.mean},
+        "change_from_start": None if change is None else {"mean": change.mean, "interval": change[1:3]},
+    }
+
+
+def _development(course: "Course", unit: str) -> str:
+    """Start, end and best of a run in one line, and whether the difference is more than noise."""
+    start, best, last = course.start, course.best, course.points[-1]
+    if start is None or best is None:
+        return ""
+    change, told = course.from_start(), ""
+    if change is not None:
+        kind = "worse" if change.high < 0 else "better" if change.low > 0 else "not told apart from noise"
+        told = f" ({change.mean:+.2g}, 99 % interval {change.low:+.2g} to {change.high:+.2g}: {kind})"
+    return (
+        f"\nFrom {number(start.evaluation.mean)} at the start to {number(last.evaluation.mean)}{told}; "
+        f"the best was {number(best.evaluation.mean)} at {best.consumed:,} {unit}"
+    )
 
 
 def next_commands(place: str, entry: catalog.Algorithm | None = None) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from operant import catalog
 from operant.language import memory, tasks, tokenised
+from operant.language.best import Weights
 from operant.language.configs import LanguageConfig, SamplingConfig
 from operant.language.context import check_context
 from operant.language.critic import starting_critic
@@ -59,6 +60,7 @@ class Experiment:
         settings: what they were made from.
         held_out: examples of an evaluation.
         learner: all of them as one.
+        weights: what each of them has learned, to be kept and taken.
         samples: what some answers of the last evaluation were, `{"seed", "prompt", "completion", "reward", ...}` each.
         notes: what is to be said before training, a line each.
     """
@@ -67,12 +69,14 @@ class Experiment:
     settings: Settings
     held_out: int
     learner: InTurn[Any] = field(init=False)
+    weights: list[Weights] = field(init=False)
     samples: list[dict[str, Any]] = field(init=False, default_factory=list)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Put the learners together."""
         self.learner = InTurn([member.learner for member in self.members], budget=self.settings.budget)
+        self.weights = [Weights(member.learner) for member in self.members]
 
     def evaluate(
         self,

@@ -14,7 +14,8 @@ class ModelOptions:
     model: str = "tiny"
     """A folder or hub name of a causal language model (safetensors), or one built here: tiny, tiny-qwen3, small."""
     init: str = ""
-    """Folder of a run whose trained model to go on from, instead of --model; empty: none."""
+    """Folder of a run whose trained model to go on from, instead of --model, or RUN/best for the weights that scored
+    highest in its evaluations; empty: none."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Numbers that the model computes in. Under bfloat16 the optimizer keeps 32-bit copies of what it trains, since
     small steps would be rounded away."""

@@ -10,8 +10,10 @@ import torch
 
 from operant import catalog
 from operant.language import models
+from operant.language.best import best_state
 from operant.language.configs import ModelOptions
 from operant.runtime.checkpoints import load as load_checkpoint
+from operant.runtime.learned import opened
 from operant.runtime.run import Run, RunError
 from operant.state import State
 
@@ -22,7 +24,7 @@ def load_trained(options: ModelOptions, *, seed: int, device: torch.device | str
     An adapter of that run is trained on, unless the options want a new one: then it becomes part of the weights.
 
     Args:
-        options: `init` names the run; `remote_code` allows code that came with its model.
+        options: `init` names the run, or `RUN/best` its best weights; `remote_code` allows code that came with it.
         seed: which seed of the run, if it has several; one that it does not have takes the first.
         device: where the model goes.
 
@@ -32,7 +34,7 @@ def load_trained(options: ModelOptions, *, seed: int, device: torch.device | str
     """
     own, state = trained_state(options.init, "model", seed=seed)
     check_code(own, options.init, allowed=options.remote_code)
-    seeds = Run.open(options.init).settings.seeds
+    seeds = opened(options.init)[0].settings.seeds
     model = models.load(replace(own, gradient_checkpointing=False), seed=seeds[_place(seed, seeds)], device=device)
     try:
         model.load_state_dict(state)
@@ -60,7 +62,7 @@ def base_model(model: str, init: str = "") -> str:
         ValueError: it has not trained a language model.
     """
     while init:
-        own = model_options(Run.open(init))
+        own = model_options(opened(init)[0])
         model, init = own.model, own.init
     return model
 
@@ -125,22 +127,25 @@ def trained_state(folder: str, part: str, *, seed: int) -> tuple[ModelOptions, S
     """Return the model options of a run and a part of the latest state of one of its seeds.
 
     Args:
-        folder: of the run.
+        folder: of the run; `RUN/best` for the state that scored highest in its evaluations.
         part: its name in the learner's state.
         seed: which seed; one that the run does not have takes the first.
 
     Raises:
-        RunError: there is no run.
+        RunError: there is no run, or it has kept no best weights.
         ValueError: its learner has no such part, or it has no checkpoint yet.
     """
-    run = Run.open(folder)
+    run, best = opened(folder)
     entry = catalog.find(run.settings.algorithm)
     own = model_options(run)
-    found = run.checkpoints.latest()
-    if found is None:
-        raise ValueError(f"{folder} has no checkpoint yet; train it with `operant resume {folder}`")
-    seeds = run.settings.seeds
-    state = load_checkpoint(found[0])["learners"][_place(seed, seeds)]
+    place = _place(seed, run.settings.seeds)
+    if best:
+        state = best_state(run, place)
+    else:
+        found = run.checkpoints.latest()
+        if found is None:
+            raise ValueError(f"{folder} has no checkpoint yet; train it with `operant resume {folder}`")
+        state = load_checkpoint(found[0])["learners"][place]
     if part not in state:
         raise ValueError(f"{folder} is a run of {entry.name}, which has no {part}; name another run")
     return own, state[part]

@@ -22,6 +22,7 @@ from operant.language.rewards import text_of
 from operant.language.runs import load_trained, trained_state
 from operant.language.tokenised import Prompt
 from operant.language.tokens import decode, encode_pair
+from operant.runtime.learned import opened
 from operant.runtime.run import Run
 from operant.state import copy_named
 
@@ -268,7 +269,7 @@ def starting_head(init: str, model: LanguageModel, *, seed: int) -> ScalarHead |
         model: of the new reward model.
         seed: which seed of the run; one that it does not have takes the first.
     """
-    if not init or catalog.find(Run.open(init).settings.algorithm).learner != "RewardModel":
+    if not init or catalog.find(opened(init)[0].settings.algorithm).learner != "RewardModel":
         return None
     head = ScalarHead(model.width, model.device)
     _restore(head, init, seed)

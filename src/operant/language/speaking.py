@@ -97,7 +97,13 @@ class Conversation:
 
 
 def find_speaker(
-    name: str, *, index: int = 0, device: str = "cpu", remote_code: bool = False, in_turns: bool | None = None
+    name: str,
+    *,
+    index: int = 0,
+    device: str = "cpu",
+    remote_code: bool = False,
+    in_turns: bool | None = None,
+    best: bool = False,
 ) -> Speaker:
     """Return what is called `name`: the model of a run, of a folder, of the Hugging Face hub, or one built here.
 
@@ -108,9 +114,11 @@ def find_speaker(
         remote_code: whether code that comes with a model may run.
         in_turns: whether the chat template is used. Default: if the model was trained on conversations, as far as that
             is known; otherwise if it has one.
+        best: whether the weights of a run that scored highest in its evaluations answer, not the latest ones.
 
     Raises:
-        ValueError: there is no such model, it answers nothing, or it has no chat template although it needs one.
+        ValueError: there is no such model, only a run has best weights, it answers nothing, or it has no chat template
+            although it needs one.
         RunError: the folder is of a run that cannot be read, or wants to run code that is not allowed.
     """
     path = Path(name).expanduser()
@@ -120,9 +128,11 @@ def find_speaker(
         seeds = run.settings.seeds
         if not 0 <= index < len(seeds):
             raise ValueError(f"the run has {len(seeds)} seeds, so the index must be below {len(seeds)}; got {index}")
-        model = trained_model(run, seeds[index], device=device, remote_code=remote_code)
+        model = trained_model(run, seeds[index], device=device, remote_code=remote_code, best=best)
         trained_so, example = converses(run), _example(run)
     else:
+        if best:
+            raise ValueError(f"--best is for runs, and {name} is none; leave it out")
         local = name[:1] in "./~" or path.parts[0] == "runs" or (path.parent != Path() and path.parent.is_dir())
         if local and not path.exists():
             raise ValueError(f"there is neither a run nor a model in {name}")
@@ -135,7 +145,9 @@ def find_speaker(
     return Speaker(model, chosen, example)
 
 
-def trained_model(run: Run, seed: int, *, device: str = "cpu", remote_code: bool = False) -> LanguageModel:
+def trained_model(
+    run: Run, seed: int, *, device: str = "cpu", remote_code: bool = False, best: bool = False
+) -> LanguageModel:
     """Return the model that a run has trained for one of its seeds.
 
     Args:
@@ -143,9 +155,10 @@ def trained_model(run: Run, seed: int, *, device: str = "cpu", remote_code: bool
         seed: of the run.
         device: where the model goes.
         remote_code: whether code that came with the model may run, if the run wants it.
+        best: whether to take the weights that scored highest in its evaluations, not the latest ones.
 
     Raises:
-        RunError: the run wants to run code that is not allowed.
+        RunError: the run wants to run code that is not allowed, or has kept no best weights.
         ValueError: it has trained none that answers, has no checkpoint yet, or there is no such seed.
     """
     entry, seeds = catalog.find(run.settings.algorithm), run.settings.seeds
@@ -154,7 +167,8 @@ def trained_model(run: Run, seed: int, *, device: str = "cpu", remote_code: bool
     if seed not in seeds:
         raise ValueError(f"{run.path} has no seed {seed}; it has {', '.join(map(str, seeds))}")
     own = model_options(run)
-    return load(ModelOptions(init=str(run.path), dtype=own.dtype, remote_code=remote_code), seed=seed, device=device)
+    init = str(run.path / "best" if best else run.path)
+    return load(ModelOptions(init=init, dtype=own.dtype, remote_code=remote_code), seed=seed, device=device)
 
 
 def converses(run: Run) -> bool:
@@ -174,7 +188,9 @@ def converses(run: Run) -> bool:
     return any(row.get(name) is not None and not isinstance(row[name], str) for name in _TEXTS)
 
 
-def write_model(run: Run, folder: Path, *, seed: int, merge: bool = False, remote_code: bool = False) -> None:
+def write_model(
+    run: Run, folder: Path, *, seed: int, merge: bool = False, remote_code: bool = False, best: bool = False
+) -> None:
     """Write a trained model as transformers does, or only its adapter as peft does.
 
     Args:
@@ -183,13 +199,14 @@ def write_model(run: Run, folder: Path, *, seed: int, merge: bool = False, remot
         seed: which model of the run.
         merge: whether an adapter is added to the weights and the whole model written.
         remote_code: as for `trained_model`.
+        best: as for `trained_model`.
 
     Raises:
         RunError: as of `trained_model`.
         ValueError: as of `trained_model`; or an adapter is to be written whose base model is in no folder of its own.
         OSError: it cannot be written.
     """
-    model = trained_model(run, seed, remote_code=remote_code)
+    model = trained_model(run, seed, remote_code=remote_code, best=best)
     own = model_options(run)
     adapted = hasattr(model.network, "peft_config")
     facts = {"run": run.path.name, "algorithm": run.settings.algorithm, "task": run.settings.task, "seed": seed}
@@ -206,6 +223,7 @@ def write_model(run: Run, folder: Path, *, seed: int, merge: bool = False, remot
             if Path(adapter.base_model_name_or_path).exists():
                 adapter.base_model_name_or_path = str(Path(adapter.base_model_name_or_path).resolve())
     model.save(folder)
+    facts |= {"best": True} if best else {}
     (folder / PROVENANCE).write_text(json.dumps(facts | {"in_turns": converses(run)}, indent=1) + "\n")
 
 

@@ -1,7 +1,7 @@
 """Runs side by side: their final scores and their learning curves, read from `eval/evaluations.jsonl`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -66,7 +66,9 @@ def evaluations(run: Run) -> list[tuple[int, Evaluation]]:
         RunError: a record is not one of an evaluation.
     """
     try:
-        return [(int(record["consumed"]), _evaluation(record)) for record in read_records(run.evaluations_path)]
+        return [
+            (int(record["consumed"]), Evaluation.of_record(record)) for record in read_records(run.evaluations_path)
+        ]
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{run.evaluations_path} holds a record that is no evaluation: {error!r}") from error
 
@@ -184,17 +186,6 @@ def improvement_probability(scores: ArrayLike, others: ArrayLike) -> float:
     """
     difference = np.subtract.outer(np.asarray(scores, np.float64), np.asarray(others, np.float64))
     return float(np.mean(np.sign(difference) + 1.0) / 2.0)
-
-
-def _evaluation(record: dict[str, Any]) -> Evaluation:
-    known = {field.name for field in fields(Evaluation)} & record.keys()  # earlier versions wrote fewer
-    return Evaluation(**{name: _tuples(record[name]) for name in known})
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
 
 
 def _protocol(run: Run) -> dict[str, Any]:

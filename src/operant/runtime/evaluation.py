@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -116,6 +116,16 @@ class Evaluation:
         """Describe scores that are not numbers; empty if all are."""
         wrong = [str(place) for place, score in enumerate(self.scores) if np.isnan(score)]
         return f"the score of seed {', '.join(wrong)} (counted from 0) is not a number" if wrong else ""
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Self:
+        """The evaluation in a line of `eval/evaluations.jsonl`; what else the line holds is left out.
+
+        Raises:
+            KeyError: a field is missing that every version has written.
+        """
+        newer = {"success_rate", "infos", "cut", "exact"} - record.keys()
+        return cls(**{one.name: _tuples(record[one.name]) for one in fields(cls) if one.name not in newer})
 
     def record(self) -> dict[str, Any]:
         """Return the fields by name, for a line of `eval/evaluations.jsonl`."""
@@ -263,6 +273,12 @@ def _look(env: BatchEnv, ages: Tensor, limits: _Limits, before: int) -> int:
             end,
         )
     return max(before, longest)
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
 
 
 def _floats(numbers: ArrayLike) -> tuple[float, ...]:

@@ -5,6 +5,7 @@ A learner with networks names them in its attribute `learned`.
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
@@ -80,22 +81,30 @@ class Best:
 
     Args:
         run: the run.
+        place: of the only seed that is kept, in `best/seed_<seed>/`, for seeds whose networks are not stacked: one copy
+            of them. Default: all seeds together.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._path = run.path
-        self._checkpoints = Checkpoints(run.path / "best")
+    def __init__(self, run: Run, *, place: int | None = None) -> None:
+        self._path, self._place = run.path, place
+        folder = run.path / "best"
+        if place is None:
+            self._checkpoints = Checkpoints(folder)
+        else:
+            self._checkpoints = Checkpoints(folder / f"seed_{run.settings.seeds[place]}")
+            self._checkpoints.keep = 1
 
     def offer(self, learner: Taught, evaluation: Evaluation) -> None:
         """Keep what seeds have learned that never scored higher; a failure to do so is only warned of.
 
         Seeds whose networks hold a number that is not finite are passed over.
         """
-        scores = torch.tensor(evaluation.scores, dtype=torch.float64).nan_to_num(nan=-torch.inf)
+        own = evaluation.scores if self._place is None else evaluation.scores[self._place : self._place + 1]
+        scores = torch.tensor(own, dtype=torch.float64).nan_to_num(nan=-torch.inf)
         consumed = torch.full(scores.shape, learner.consumed)
         copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in learner.learned.items()}
         new = Kept(copies, scores, consumed)
-        better = torch.stack([tensor.isfinite().flatten(1).all(1) for tensor in new.learned.values()]).all(0)
+        better = torch.stack([t.isfinite().reshape(len(t), -1).all(1) for t in new.learned.values()]).all(0)
         try:
             old = self._latest()
             if old is not None:
@@ -116,8 +125,8 @@ class Best:
         found = self._latest()
         if found is None:
             raise RunError(
-                f"{self._path} has kept no best policies: it was never evaluated in training, or is of a learner "
-                "without stacked networks; take its latest policies"
+                f"{self._path} has kept no best policies: it was never evaluated in training, or its algorithm keeps "
+                "none; take its latest policies"
             )
         return found
 
@@ -127,6 +136,17 @@ class Best:
             return None
         state = load(found[0])
         return Kept(state["learned"], state["statistics"]["scores"], state["statistics"]["consumed"])
+
+
+def opened(name: str | Path) -> tuple[Run, bool]:
+    """The run that `RUN` or `RUN/best` names, and whether its best policies are meant.
+
+    Raises:
+        RunError: there is no run.
+    """
+    path = Path(name).expanduser()
+    best = path.name == "best" and (path.parent / "config.toml").exists()
+    return Run.open(path.parent if best else path), best
 
 
 def _chosen(better: Tensor, new: Kept, old: Kept) -> Kept:

@@ -33,6 +33,7 @@ class Line:
         seconds_left: of training, estimated; NaN if unknown.
         episode_return: mean over the seeds, and its standard deviation; None before the first episode.
         evaluation: the latest score.
+        start: the score before the first update; None if there is none.
         evaluating: whether policies are being scored right now.
     """
 
@@ -41,6 +42,7 @@ class Line:
     seconds_left: float = math.nan
     episode_return: tuple[float, float] | None = None
     evaluation: float | None = None
+    start: float | None = None
     evaluating: bool = False
 
     def text(self) -> str:
@@ -50,7 +52,8 @@ class Line:
             mean, spread = self.episode_return
             parts.append(f"return {mean:.4g}" + (f" ± {spread:.2g}" if spread > 0 else ""))
         if self.evaluation is not None:
-            parts.append(f"eval {self.evaluation:.4g}")
+            start = "" if self.start is None else f" (start {self.start:.4g})"
+            parts.append(f"eval {self.evaluation:.4g}{start}")
         if math.isfinite(self.seconds_left):
             parts.append(f"{clock(self.seconds_left)} left")
         if self.evaluating:

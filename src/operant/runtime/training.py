@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from operant.runtime.checkpoints import CheckpointError, load
+from operant.runtime.course import Course, Hints, Point
 from operant.runtime.encoding import flatten
 from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.learner import Learner
@@ -48,6 +49,8 @@ def train(
     budget: int,
     evaluate: Callable[[L], Evaluation] | None = None,
     evaluate_every: int = 0,
+    evaluate_first: bool = False,
+    hints: Hints | None = None,
     checkpoint_seconds: float = 60.0,
     seeds: int | None = None,
     interrupted: Callable[[], bool] = lambda: False,
@@ -69,6 +72,9 @@ def train(
             the evaluation is made up for when training goes on.
         evaluate_every: `evaluate` is called after the first iteration that reaches a multiple of this, and at the
             end. 0 means a twentieth of the budget.
+        evaluate_first: whether to evaluate before the first update, too, which a resumed run does not repeat. A later
+            score that is lower beyond noise is then warned about (`operant.runtime.course`).
+        hints: what such a warning says.
         checkpoint_seconds: time between two checkpoints; there is always one at the end and at an interruption.
         seeds: S, for the aggregate speed. Default: as many as the settings of `run` name, without a run 1.
         interrupted: asked once an iteration; after true, the state is saved and training ends. An
@@ -104,8 +110,8 @@ def train(
             flatten(learner.state_dict())  # what cannot be saved shall fail now, not after hours
         files = stack.enter_context(contextlib.closing(_Files(run, learner.consumed)))
         shown = stack.enter_context(Progress(progress, title=title, budget=budget))
-        session = _Session(learner, files, shown, budget, seeds, evaluate, every, interrupted, report)
-        outcome = session.run(checkpoint_seconds)
+        session = _Session(learner, files, shown, budget, seeds, evaluate, every, interrupted, report, hints or Hints())
+        outcome = session.run(checkpoint_seconds, evaluate_first=evaluate_first)
         if run is not None:
             fault = "" if outcome.evaluation is None else outcome.evaluation.fault()
             state = INTERRUPTED if outcome.interrupted else FAILED if fault else FINISHED
@@ -150,7 +156,7 @@ def resume_from(run: Run, learner: Learner) -> bool:
         for records in (run.metrics_path, run.evaluations_path):
             rewind(records, learner.consumed)
         # Samples are written before their evaluation, so those later than the last evaluation will be written again.
-        rewind(run.samples_path, max((r.get("consumed", 0) for r in read_records(run.evaluations_path)), default=0))
+        rewind(run.samples_path, max((r.get("consumed", 0) for r in read_records(run.evaluations_path)), default=-1))
     return found is not None
 
 
@@ -166,12 +172,21 @@ def _refuse_restart(run: Run, learner: Learner) -> None:
 
 
 class _Files:
-    """The run's files, or nothing at all where there is no run."""
+    """The run's files, or nothing at all where there is no run.
+
+    Attributes:
+        checkpoint: the latest one of this session.
+        missed: checkpoints that could not be written.
+        evaluated: budget consumed at the last evaluation; None before the first one.
+        course: the evaluations so far.
+        seconds_before: of training in the sessions before.
+    """
 
     def __init__(self, run: Run | None, consumed: int):
         self.checkpoint: Path | None = None
         self.missed = 0
-        self.evaluated = consumed
+        self.evaluated: int | None = consumed or None
+        self.course = Course()
         self.seconds_before = 0.0
         self._run = run
         self._failures = 0
@@ -180,7 +195,9 @@ class _Files:
         if run is None:
             return
         run.clean()
-        self.evaluated = max((r.get("consumed", 0) for r in read_records(run.evaluations_path)), default=0)
+        evaluations = read_records(run.evaluations_path)
+        self.evaluated = max((r.get("consumed", 0) for r in evaluations), default=None)
+        self.course = Course.of_records(evaluations)
         self.seconds_before = max((r.get("time/seconds", 0.0) for r in read_records(run.metrics_path)), default=0.0)
         try:
             self._records = RecordWriter(run.metrics_path)
@@ -197,8 +214,9 @@ class _Files:
         if self._records:
             self._records.write(record)
 
-    def evaluation(self, record: dict[str, Any]) -> None:
+    def evaluation(self, record: dict[str, Any], evaluation: Evaluation) -> None:
         self.evaluated = record["consumed"]
+        self.course.points.append(Point(record["consumed"], evaluation))
         if self._evaluations:
             self._evaluations.write(record)
             self._evaluations.sync()
@@ -242,6 +260,7 @@ class _Session(Generic[L]):
     every: int
     interrupted: Callable[[], bool]
     report: Report | None
+    hints: Hints
 
     def __post_init__(self) -> None:
         self._window, self._guard, self._drops, self._refusals = Window(), Guard(), DropWatch(), RefusalWatch()
@@ -251,13 +270,15 @@ class _Session(Generic[L]):
         self._return: tuple[float, float] | None = None
         self._evaluation: Evaluation | None = None
         self._report_error = ""
+        self._warned = False
 
-    def run(self, checkpoint_seconds: float) -> Outcome:
+    def run(self, checkpoint_seconds: float, *, evaluate_first: bool) -> Outcome:
         learner = self.learner
         next_record = -math.inf
         next_save = time.monotonic() + checkpoint_seconds
+        begun = self._evaluate_first() if evaluate_first else True
         self._evaluate_if_due()
-        while learner.consumed < self.budget and not self.interrupted():
+        while begun and learner.consumed < self.budget and not self.interrupted():
             self._iterate()
             now = time.monotonic()
             save = now >= next_save
@@ -342,11 +363,18 @@ class _Session(Generic[L]):
             seconds_left=left / rate if rate > 0 else math.nan,
             episode_return=self._return,
             evaluation=self._evaluation.iqm if self._evaluation else None,
+            start=start.evaluation.iqm if self._evaluation and (start := self.files.course.start) else None,
         )
+
+    def _evaluate_first(self) -> bool:
+        """Evaluate before the first update, unless that is done; return false if that was given up."""
+        if self.learner.consumed or self.files.evaluated is not None:
+            return True
+        return self._evaluate()
 
     def _evaluate_if_due(self) -> None:
         """Evaluate if a multiple was passed since the last evaluation; one lost to an interruption is made up for."""
-        due = self.files.evaluated // self.every < self.learner.consumed // self.every
+        due = (self.files.evaluated or 0) // self.every < self.learner.consumed // self.every
         if due and not self.interrupted():
             self._evaluate()
 
@@ -354,7 +382,7 @@ class _Session(Generic[L]):
         """Make the last evaluation, when all is saved; return false if training or that was cut short."""
         if self.learner.consumed < self.budget:
             return False
-        if self.evaluate is None or self.files.evaluated >= self.learner.consumed:
+        if self.evaluate is None or (self.files.evaluated or 0) >= self.learner.consumed:
             return True
         if self.interrupted():
             return False
@@ -373,6 +401,14 @@ class _Session(Generic[L]):
         seconds = self.files.seconds_before + self._seconds
         stamp = {"consumed": self.learner.consumed, "time/seconds": seconds}
         record = stamp | self._evaluation.record()
-        self.files.evaluation(record)
+        self.files.evaluation(record, self._evaluation)
         self._tell(record)
+        self._warn()
         return True
+
+    def _warn(self) -> None:
+        """Warn when the score has fallen below the start, and at the end if it still is."""
+        warning = self.files.course.warning(self.hints)
+        if warning is not None and (not self._warned or self.learner.consumed >= self.budget):
+            logger.warning("%s", warning)
+        self._warned = warning is not None

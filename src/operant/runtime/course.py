@@ -1,0 +1,127 @@
+"""How the scores of a run develop from its start: `Course`, and the paired difference of two evaluations, `change`."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special  # pyright: ignore[reportMissingTypeStubs] - SciPy has none
+
+from operant.runtime.evaluation import Evaluation
+
+CONFIDENCE = 0.99
+"""Of the interval of a difference. A run compares some twenty evaluations with its start, so 95 % would often err."""
+FEWEST = 8
+"""Examples below which nothing is said about a difference."""
+
+
+class Change(NamedTuple):
+    """By how much one evaluation is above another one, example by example.
+
+    Attributes:
+        mean: of the differences; first over the seeds, then over the examples.
+        low: lower end of its 99 % interval over the examples (Student's t).
+        high: upper end.
+        examples: how many there are.
+    """
+
+    mean: float
+    low: float
+    high: float
+    examples: int
+
+
+class Point(NamedTuple):
+    """An evaluation, and the budget that each seed had used by then."""
+
+    consumed: int
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What is said next to a score that is below the start.
+
+    Attributes:
+        unit: of the budget.
+        kept: whether the best weights are kept, for `--best`.
+        advice: what to try instead; empty: nothing is known.
+    """
+
+    unit: str = "steps"
+    kept: bool = False
+    advice: str = ""
+
+
+@dataclass
+class Course:
+    """The evaluations of a run, in order.
+
+    Attributes:
+        points: all of them.
+    """
+
+    points: list[Point] = field(default_factory=list[Point])
+
+    @classmethod
+    def of_records(cls, records: Iterable[Mapping[str, Any]]) -> "Course":
+        """The course that lines of `eval/evaluations.jsonl` hold; other lines are left out."""
+        found = [r for r in records if "episode_scores" in r]
+        return cls([Point(int(r.get("consumed", 0)), Evaluation.of_record(r)) for r in found])
+
+    @property
+    def start(self) -> Point | None:
+        """The evaluation before the first update; None if there is none."""
+        return next((point for point in self.points if point.consumed == 0), None)
+
+    @property
+    def best(self) -> Point | None:
+        """The first evaluation of the highest mean score; None if there is none."""
+        finite = [point for point in self.points if not math.isnan(point.evaluation.mean)]
+        return max(finite, key=lambda point: point.evaluation.mean, default=None)
+
+    def below_start(self) -> Change | None:
+        """The change from the start to the latest evaluation if it is a loss beyond noise, else None."""
+        found = self.from_start()
+        return found if found is not None and found.high < 0 else None
+
+    def from_start(self) -> Change | None:
+        """The change from the start to the latest evaluation; None where that tells nothing."""
+        if self.start is None or self.points[-1].consumed == 0:
+            return None
+        return change(self.start.evaluation, self.points[-1].evaluation)
+
+    def warning(self, hints: Hints) -> str | None:
+        """What to tell a user whose latest score is below the start; None if it is not."""
+        loss, start, best = self.below_start(), self.start, self.best
+        if loss is None or start is None or best is None:
+            return None
+        now = self.points[-1].evaluation
+        if best.consumed:
+            top = f"the best was {best.evaluation.mean:.4g} at {best.consumed:,} {hints.unit}"
+        else:
+            top = "the start is the best so far"
+        return (
+            f"eval {now.mean:.4g} is below the start, {start.evaluation.mean:.4g} ({loss.mean:+.2g}, 99 % interval "
+            f"{loss.low:+.2g} to {loss.high:+.2g} over {loss.examples} pairs of scores); {top}"
+            f"{', kept: --best' if hints.kept else ''}{'. Try ' if hints.advice else ''}{hints.advice}"
+        )
+
+
+def change(before: Evaluation, after: Evaluation) -> Change | None:
+    """The paired difference of two evaluations on the same examples.
+
+    Returns:
+        The difference with its interval; None where fewer than 8 examples, other numbers of them, or NaN leave none.
+    """
+    tables = [np.asarray(one.episode_scores, np.float64) for one in (before, after)]
+    if tables[0].shape != tables[1].shape or tables[0].shape[1] < FEWEST:
+        return None
+    differences = (tables[1] - tables[0]).mean(axis=0)
+    if not np.isfinite(differences).all():
+        return None
+    count, mean = len(differences), float(differences.mean())
+    error = float(differences.std(ddof=1)) / math.sqrt(count)
+    reach = float(special.stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) * error
+    return Change(mean, mean - reach, mean + reach, count)
