@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from operant.cli.labelling import keys, read_answer, show
-from operant.language.preferences import Item, PreferenceStore, SimulatedAnnotator, new_event_id
+from operant.language.preferences import Item, PreferenceStore, SimulatedAnnotator, add_samples, new_event_id
 from operant.language.preferences.items import Presentation
 
 
@@ -288,3 +288,46 @@ def test_without_a_run(cli, tmp_path):
     assert cli("label", tmp_path / "none") == (
         2, "", f"operant: error: {tmp_path / 'none'} is not the folder of a run\n",
     )  # fmt: skip
+
+
+def test_a_second_window_of_one_annotator_goes_on(labelled, cli, monkeypatch):
+    answers, other = io.StringIO("a\na\nb\nt\ns\n"), []
+
+    class Typed(io.StringIO):
+        def readline(self, *_):
+            if not other:  # while the first question stands here, another window answers it
+                with PreferenceStore(labelled / "preferences.sqlite") as store:
+                    shown = store.next_item("ann")
+                    assert shown is not None
+                    other.append(store.record(shown, "B", event_id="other", shown_at=1.0, answered_at=2.0))
+            return answers.readline()
+
+    monkeypatch.setattr(sys, "stdin", Typed())
+    status, out, _ = cli("label", labelled, "--annotator", "ann")
+    assert status == 0
+    assert "answered in another window already, and that holds" in out
+    with PreferenceStore(labelled / "preferences.sqlite") as store:
+        found = store.labels()
+    assert len({label.item_id for label in found}) == len(found) == 4
+    assert other[0] in found
+
+
+def test_labels_of_held_out_prompts_are_told_apart(labelled, cli, tmp_path):
+    def reward(prompts, completions, completion_ids):
+        return [float(text == "two") for text in completions]
+
+    rows = [{"prompt": f"mine {i}", "chosen": "yes", "rejected": "no"} for i in range(3)]
+    own = tmp_path / "own.jsonl"
+    own.write_text("\n".join(map(json.dumps, rows)))
+    assert cli("label", labelled, "--import", own)[0] == 0
+    with PreferenceStore(labelled / "preferences.sqlite") as store:
+        add_samples(store, labelled / "eval" / "samples.jsonl", run="run")
+        SimulatedAnnotator(reward, name="imported", temperature=0).label(store)
+    for what, count, held_out in (("with", 7, 4), ("without", 3, 0), ("only", 4, 4)):
+        status, out, err = cli("label", labelled, "--export", tmp_path / "x.jsonl", "--held-out", what, "--json")
+        assert status == 0
+        answer = json.loads(out)["exported"]
+        assert (answer["rows"], answer["held_out"]) == (count, held_out)
+        assert ("are on held-out prompts" in err) == (what == "with")
+        written = [json.loads(line)["prompt"] for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+        assert sum(prompt.startswith("mine") for prompt in written) == count - held_out

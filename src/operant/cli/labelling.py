@@ -60,6 +60,10 @@ class LabelOptions(Answering):
     names: tyro.conf.FlagCreatePairsOff[bool] = False
     """Export the annotators' names instead of pseudonyms."""
 
+    held_out: Literal["with", "without", "only"] = "with"
+    """Which labels are exported. What a run samples in evaluations answers held-out prompts, by which policies are
+    scored: train on the labels of others (without), and score by these alone (only)."""
+
     agreement: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print how far the annotators agree. Nothing is asked."""
 
@@ -109,10 +113,16 @@ def _chores(store: "PreferenceStore", options: LabelOptions) -> None:
         say(f"imported: {imported.rows} lines, {imported.items} new items, {imported.events} new labels")
         answer["imported"] = vars(imported)
     if options.export is not None:
-        exported = export(store, options.export, form=options.format, names=options.names)
+        exported = export(store, options.export, form=options.format, names=options.names, held_out=options.held_out)
         left = ", ".join(f"{count} {outcome}" for outcome, count in exported.left_out.items())
         say(f"exported: {exported.rows} lines to {location(exported.path)}" + (f"; left out: {left}" if left else ""))
+        if exported.held_out and options.held_out == "with":
+            say(
+                f"{exported.held_out} of {exported.rows} lines are on held-out prompts: a policy that trains on them "
+                "must not be scored by them; leave them out with --held-out without"
+            )
         answer["exported"] = {"path": str(exported.path), "rows": exported.rows, "left_out": exported.left_out}
+        answer["exported"]["held_out"] = exported.held_out
     if options.agreement:
         report = agreement(store.items(), store.labels(), seed=options.seed)
         answer["agreement"] = _fields(report)
@@ -159,7 +169,7 @@ class Session:
 
     def _ask(self, presentation: "Presentation") -> "Presentation | Literal['quit'] | None":
         """Take one answer; return what is to be shown next if it is not simply the next item."""
-        from operant.language.preferences import new_event_id
+        from operant.language.preferences import ConflictError, new_event_id
 
         shown_at, begin, event_id = time.time(), time.monotonic(), new_event_id()
         while True:
@@ -179,9 +189,13 @@ class Session:
                 print(error, flush=True)
                 continue
             answered_at = shown_at + time.monotonic() - begin
-            self._store.record(
-                presentation, outcome, event_id=event_id, ranks=ranks, shown_at=shown_at, answered_at=answered_at
-            )
+            try:
+                self._store.record(
+                    presentation, outcome, event_id=event_id, ranks=ranks, shown_at=shown_at, answered_at=answered_at
+                )
+            except ConflictError:  # nothing was stored, the other answer holds
+                print("answered in another window already, and that holds; here is the next one\n", flush=True)
+                return None
             self._answered += 1
             print(f"saved: {line.strip() if ranks else outcome}\n", flush=True)
             return None

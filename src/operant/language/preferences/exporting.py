@@ -23,6 +23,10 @@ MANIFEST = 1
 """Version of the manifest."""
 
 
+HeldOut = Literal["with", "without", "only"]
+"""Which labels are written: also those of held-out prompts, all but those, or those alone."""
+
+
 @dataclass(frozen=True)
 class Exported:
     """What was written.
@@ -30,15 +34,19 @@ class Exported:
     Attributes:
         path: of the file.
         rows: how many lines it has.
-        left_out: how many labels are not in it, by outcome.
+        left_out: how many labels are not in it, by outcome, or `held-out`.
+        held_out: how many lines are on held-out prompts, by which policies are scored.
     """
 
     path: Path
     rows: int
     left_out: dict[str, int]
+    held_out: int = 0
 
 
-def export(store: PreferenceStore, path: Path, *, form: Form = "pairs", names: bool = False) -> Exported:
+def export(
+    store: PreferenceStore, path: Path, *, form: Form = "pairs", names: bool = False, held_out: HeldOut = "with"
+) -> Exported:
     """Write the labels that hold to a JSON Lines file, and its manifest beside it.
 
     Of `pairs`, a ranking gives every pair of completions that it tells apart, and its ties none. Ties, both-bad and
@@ -49,6 +57,7 @@ def export(store: PreferenceStore, path: Path, *, form: Form = "pairs", names: b
         path: of the file; one that exists is replaced.
         form: see `Form`.
         names: write the annotators' names instead of pseudonyms.
+        held_out: see `HeldOut`; of `events` all are written.
 
     Raises:
         OSError: the file cannot be written; what was there before is still there.
@@ -56,6 +65,13 @@ def export(store: PreferenceStore, path: Path, *, form: Form = "pairs", names: b
     key = store.pseudonym_key()
     alias: Callable[[str], str] = (lambda name: name) if names else (lambda name: pseudonym(key, name))
     rows, left_out = _events(store, alias) if form == "events" else _labels(store, form, alias)
+    scored = {item.item_id for item in store.items() if is_held_out(item)}
+    if form != "events" and held_out != "with":
+        kept = [row for row in rows if (row["item"] in scored) == (held_out == "only")]
+        if len(kept) < len(rows):
+            left_out["held-out" if held_out == "without" else "not held-out"] = len(rows) - len(kept)
+        rows = kept
+    count = sum(row.get("item") in scored for row in rows)
     data = b"".join(encode(row).encode() + b"\n" for row in rows)
     manifest = {
         "schema_version": MANIFEST,
@@ -68,7 +84,12 @@ def export(store: PreferenceStore, path: Path, *, form: Form = "pairs", names: b
     }
     replace_durably(path, data)
     replace_durably(manifest_path(path), encode(manifest).encode() + b"\n")
-    return Exported(path, len(rows), left_out)
+    return Exported(path, len(rows), left_out, count)
+
+
+def is_held_out(item: Item) -> bool:
+    """Return whether an item asks about a held-out prompt: its completions come from a run's evaluations."""
+    return any({"run", "consumed"} <= completion.provenance.keys() for completion in item.completions)
 
 
 def manifest_path(path: Path) -> Path:
