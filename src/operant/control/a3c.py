@@ -32,7 +32,8 @@ from torch import Tensor
 
 from operant import streams
 from operant.control.a2c import A2C, DIAGNOSTICS, A2CConfig
-from operant.envs import BatchEnv, WorkerError, maker_like
+from operant.control.trial import require_makeable
+from operant.envs import BatchEnv, WorkerError, maker_like, only_here
 from operant.nets import OPTIMIZERS
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics, all_or_nothing
@@ -174,6 +175,10 @@ def work(make_worker: Callable[[], Worker], connection: Connection) -> None:
             connection.send(traceback.format_exc())
 
 
+def _start_method() -> str:
+    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
 class Crew:
     """The worker processes, never waited for without a deadline.
 
@@ -186,8 +191,7 @@ class Crew:
     def __init__(self, config: A3CConfig, shared: Shared, makers: Sequence[Callable[[], Worker]]) -> None:
         self.config, self.shared = config, shared
         # A server that has imported everything makes workers quickly; where there is none each imports for itself.
-        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        context: Any = torch.multiprocessing.get_context(method)
+        context: Any = torch.multiprocessing.get_context(_start_method())
         context.set_forkserver_preload([__name__])
         self.connections: list[Connection] = []
         self.processes: list[Any] = []
@@ -286,7 +290,7 @@ class A3C:
         gradient: that of the workers, which compile it if it is `compiled` before they start.
 
     Raises:
-        ValueError: there are several seeds, or the device is not the CPU.
+        ValueError: there are several seeds, the device is not the CPU, or no other process can make the task.
     """
 
     def __init__(
@@ -318,6 +322,8 @@ class A3C:
             parameters, {name: tensor.share_memory_() for name, tensor in moments.items()}, counts.share_memory_()
         )
         self.make_env = make_env or maker_like(env, config.environments)
+        if make_env is None and only_here(env.task):
+            require_makeable(env.task, self.make_env, method=_start_method(), deadline=config.deadline)
         self.crew: Crew | None = None
 
     @property

@@ -9,7 +9,7 @@ from operant.envs.envpool import EnvPool
 from operant.envs.features import Features, is_picture
 from operant.envs.finite import FiniteEnv, Transitions
 from operant.envs.grid import GridWorld, grid_transitions
-from operant.envs.making import make, maker_like, resolve_backend
+from operant.envs.making import make, maker_like, only_here, resolve_backend
 from operant.envs.normalise import Normalise
 from operant.envs.tensor import (
     TENSOR_ENVS,
@@ -57,6 +57,7 @@ __all__ = [
     "is_picture",
     "make",
     "maker_like",
+    "only_here",
     "parse_grid",
     "register_worlds",
     "resolve_backend",

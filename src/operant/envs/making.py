@@ -148,6 +148,11 @@ def maker_like(env: BatchEnv, rows: int) -> Callable[[int], BatchEnv]:
     return partial(_make_registered, env.task, _registration(env.task), rows, backend, **game, **own)
 
 
+def only_here(task: str) -> bool:
+    """Whether another process may not know how to make a task: it is a class of a script, or a function makes it."""
+    return task in gymnasium.registry and _registration(task) is None
+
+
 def _registration(task: str) -> EnvSpec | None:
     """Return what a process needs that has not imported what registers a task; None if nothing would help."""
     if task not in gymnasium.registry:
