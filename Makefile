@@ -16,6 +16,16 @@ VLLM_VERSION := 0.32.0
 VLLM_VENV := .venv-vllm
 VLLM_INSTALLED := $(VLLM_VENV)/.installed-$(VLLM_VERSION)
 
+# The quick tests run on any Python, and with the lowest versions that pyproject.toml allows, in environments of their own.
+QUICK_VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+QUICK_VENV = .venv-$(QUICK_VERSION)
+LOWEST_VENV := .venv-lowest
+QUICK_TESTS := tests/catalog tests/ops tests/runtime tests/mdp tests/tabular tests/cli tests/envs/test_spaces.py \
+	tests/envs/test_grid.py tests/control/test_fields.py tests/control/test_presets.py tests/control/test_agent.py \
+	tests/test_state.py tests/test_streams.py tests/test___main__.py
+QUICK_TOOLS := pytest pytest-timeout hypothesis beartype
+RUN_QUICK = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -m "not slow and not gpu and not vllm" $(QUICK_TESTS) $(PYTEST_ARGS)
+
 # What each environment consists of; all of them share one .venv.
 demo := --editable '.[language,render,plots]'
 dev := --editable '.[language,render,plots]' --group dev
@@ -30,7 +40,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # Neither contributors nor the continuous integration need this banner.
 export NO_MKDOCS_2_WARNING := true
 
-.PHONY: help demo test test-vllm test-envpool check bench docs format clean
+.PHONY: help demo test test-quick test-lowest test-vllm test-envpool check bench docs format clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -39,6 +49,13 @@ demo: $(INSTALLED)-demo ## a guided tour: train, watch and compare (no developme
 
 test: $(INSTALLED)-dev ## the whole test suite; PYTEST_ARGS="-k returns -x" narrows it
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-quick: ## a quick part of the tests, on another Python: make test-quick PYTHON=python3.13
+	@$(MAKE) --no-print-directory $(QUICK_VENV)/.installed
+	@$(call RUN_QUICK,$(QUICK_VENV))
+
+test-lowest: $(LOWEST_VENV)/.installed ## the same with the lowest versions of the dependencies (constraints-lowest.txt)
+	@$(call RUN_QUICK,$(LOWEST_VENV))
 
 test-vllm: $(INSTALLED)-dev $(VLLM_INSTALLED) ## the tests against a real vLLM server, on the CPU (installs 3.5 GB)
 	@VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python OMP_NUM_THREADS=1 \
@@ -70,11 +87,11 @@ format: $(INSTALLED)-dev ## format the code and apply the safe fixes
 	@$(BIN)/ruff check --fix .
 
 clean: ## remove .venv, caches and built pages; runs/ stays
-	@rm -rf $(VENV) $(VLLM_VENV) site dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(VLLM_VENV) .venv-3.* $(LOWEST_VENV) site dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp of an environment is written last. Until then .incomplete says that .venv is not to be trusted.
-ifneq ($(filter-out help clean,$(MAKECMDGOALS)),)
+ifneq ($(filter-out help clean test-quick test-lowest .venv-%,$(MAKECMDGOALS)),)
 ifneq ($(shell [ -d $(VENV) ] && { [ -e $(VENV)/.incomplete ] || [ ! -x $(BIN)/python ]; } && echo broken),)
 $(info operant: $(VENV) is incomplete, starting over)
 $(shell rm -rf $(VENV))
@@ -98,6 +115,19 @@ $(BIN)/python:
 	fi
 	@rm -rf $(VENV) && mkdir $(VENV) && touch $(VENV)/.incomplete
 	@$(PYTHON) -m venv $(VENV)
+
+.venv-3.%/.installed: pyproject.toml constraints.txt
+	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --constraint constraints.txt $(demo) $(QUICK_TOOLS)
+	@touch $@
+
+# The test tools have their pins of constraints.txt: nobody who uses operant needs them.
+$(LOWEST_VENV)/.installed: pyproject.toml constraints.txt constraints-lowest.txt
+	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	@for tool in $(QUICK_TOOLS); do grep "^$$tool==" constraints.txt; done > $(@D)/tools.txt
+	@$(@D)/bin/python -m pip install --quiet --constraint constraints-lowest.txt --constraint $(@D)/tools.txt \
+		$(demo) $(QUICK_TOOLS)
+	@touch $@
 
 # torchvision, torchaudio and torchcodec belong to other builds of PyTorch, and importing them fails.
 $(VLLM_INSTALLED): | $(BIN)/python

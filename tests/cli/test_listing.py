@@ -1,7 +1,31 @@
 import json
 
+import pytest
+
 from operant import catalog
 from operant.control.ppo import PRESETS
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+@pytest.mark.parametrize("arguments", [["list"], ["list", "ppo"], ["--help"]])
+def test_lines_fit_the_terminal(columns, arguments, cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    status, out, _ = cli(*arguments)
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= columns
+
+
+@pytest.mark.parametrize("arguments", [["train"], ["train", "ppo"], ["solve"], ["compare"], ["resume"], ["doctor"]])
+def test_help_texts_fit_80_columns_also_in_a_pipe(arguments, cli, monkeypatch):
+    monkeypatch.delenv("COLUMNS")
+    status, out, _ = cli(*arguments, "--help")
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_every_algorithm_is_named(cli, answer):
@@ -28,7 +52,7 @@ def test_an_algorithm_for_language_models(cli):
     assert "tasks   arithmetic, " in out
     assert "20000 prompts a seed" in out
     assert "  dapo: " in out
-    assert "the small models that are built here get learning_rate = " in out
+    assert "the small models built here get learning_rate = " in out
     assert "model of the world" not in out
 
 

@@ -45,3 +45,21 @@ def test_the_documentation_says_what_each_dependency_replaces(root, project):
     groups_of_lines = [project["project"]["dependencies"], *extras.values(), *groups.values()]
     names = {Requirement(line).name for lines in groups_of_lines for line in lines}
     assert sorted(name for name in names if f"`{name}`" not in page) == []
+
+
+def test_the_lowest_versions_are_those_that_pyproject_allows(root, project):
+    lines = (root / "constraints-lowest.txt").read_text(encoding="utf-8").split()
+    lowest = {canonicalize_name(r.name): next(iter(r.specifier)).version for r in map(Requirement, lines)}
+    wanted = {
+        canonicalize_name(requirement.name): bound.version
+        for extra in (
+            project["project"]["dependencies"],
+            *map(project["project"]["optional-dependencies"].get, TESTED_EXTRAS),
+        )
+        for requirement in map(Requirement, extra)
+        for bound in requirement.specifier
+        if bound.operator == ">="
+    }
+    assert {name: Version(version) for name, version in lowest.items()} == {
+        name: Version(version) for name, version in wanted.items()
+    }

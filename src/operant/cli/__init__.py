@@ -114,17 +114,17 @@ def _run(arguments: list[str]) -> int:
 
 def _help() -> str:
     calls = {f"{name} {command.usage}": command.summary for name, command in COMMANDS.items()}
-    width = max(map(len, calls))
-    lines = [f"  {call:{width}}  {summary}" for call, summary in calls.items()]
+    from operant.cli.output import two_columns, wrapped
+
     return "\n".join(
         [
-            f"operant {__version__}: reinforcement learning in one library",
+            wrapped(f"operant {__version__}: reinforcement learning in one library"),
             "",
             "usage: operant COMMAND ...",
             "",
-            *lines,
+            two_columns(list(calls.items()), indent="  "),
             "",
-            "`operant COMMAND --help` lists the options of a command. To begin with:",
+            wrapped("`operant COMMAND --help` lists the options of a command. To begin with:"),
             "  operant tour",
             "  operant train ppo CartPole-v1",
         ]

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from decimal import Decimal
+from inspect import cleandoc
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_origin
@@ -14,6 +15,7 @@ import tyro
 
 from operant import catalog
 from operant.cli.flags import flags_of, unknown
+from operant.cli.output import wrapped
 from operant.runtime.progress import ProgressMode
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table
@@ -206,6 +208,9 @@ def parse(
         ValueError: a flag is unknown; the message names the nearest one.
         SystemExit: the help text was asked for (0), or the arguments are wrong (2); tyro has printed what is to say.
     """
+    text = options.pop("description", None) or cleandoc(kind.__doc__ or "")
+    # tyro joins lines unless they begin with a space.
+    options["description"] = "\n\n".join(wrapped(part, indent="  ", first="") for part in text.split("\n\n"))
     found, rest = tyro.cli(
         kind,
         args=list(arguments),

@@ -6,7 +6,7 @@ from typing import Any
 
 from operant import catalog
 from operant.cli.flags import Parser
-from operant.cli.output import print_json, table
+from operant.cli.output import print_json, table, two_columns, width, wrapped
 
 
 def list_algorithms(arguments: list[str]) -> int:
@@ -20,14 +20,26 @@ def list_algorithms(arguments: list[str]) -> int:
     if options.json:
         print_json({"algorithms": [_facts(algorithm) for algorithm in catalog.ALGORITHMS]})
         return 0
-    heading = ("name", "title", "family", "policy", "observations", "actions", "paper")
+    print(_overview())
+    print()
+    print(wrapped("`operant list ALGORITHM` tells more, `operant train ALGORITHM --help` lists its options."))
+    return 0
+
+
+COLUMNS = ("name", "title", "policy", "observations", "family", "actions", "paper")
+"""Of the overview, by importance: there are as many as the terminal has room for, and at least two."""
+
+
+def _overview() -> str:
     rows = [
-        (a.name, a.title, a.family, _policy(a), a.observations, ", ".join(a.actions), a.paper)
+        (a.name, a.title, _policy(a), a.observations, a.family, ", ".join(a.actions), a.paper)
         for a in catalog.ALGORITHMS
     ]
-    print(table([heading, *rows], "<<<<<<<"))
-    print("\n`operant list ALGORITHM` tells more, `operant train ALGORITHM --help` lists its options.")
-    return 0
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
+    fitting = [n for n in range(2, len(COLUMNS) + 1) if sum(widths[:n]) + 2 * (n - 1) <= width()]
+    if not fitting:
+        return two_columns([(row[0], row[1]) for row in (COLUMNS, *rows)])
+    return table([row[: fitting[-1]] for row in (COLUMNS, *rows)], "<" * fitting[-1])
 
 
 def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
@@ -50,12 +62,13 @@ def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
         ("paper", algorithm.paper),
         ("code", algorithm.module),
     ]
-    print(f"{algorithm.name}: {algorithm.title}\n\n{algorithm.idea}\n\n{table(facts, '<<')}\n\npresets:")
+    print(wrapped(f"{algorithm.name}: {algorithm.title}"))
+    print(f"\n{wrapped(algorithm.idea)}\n\n{two_columns(facts)}\n\npresets:")
     for name, values in presets.items():
-        print(f"  {name}: {_values(values) or 'the defaults'}")
+        print(wrapped(f"{name}: {_values(values) or 'the defaults'}", indent="    ", first="  "))
     if speaks and (small := _small(algorithm)):
-        print(f"\nUnder all of them but paper, the small models that are built here get {_values(small)}.")
-    print(f"\n`operant train {algorithm.name} --help` says what each of these is.")
+        print(f"\n{wrapped(f'Under all of them but paper, the small models built here get {_values(small)}.')}")
+    print(f"\n{wrapped(f'`operant train {algorithm.name} --help` says what each of these is.')}")
     return 0
 
 

@@ -5,7 +5,9 @@ import json
 import math
 import os
 import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +40,41 @@ def table(rows: Sequence[Sequence[str]], align: str) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cells = [[f"{cell:{side}{n}}" for cell, side, n in zip(row, align, widths, strict=True)] for row in rows]
     return "\n".join("  ".join(row).rstrip() for row in cells)
+
+
+def width() -> int:
+    """Return the columns of the terminal: COLUMNS if it is set, and 80 where there is no terminal."""
+    return max(40, shutil.get_terminal_size((80, 24)).columns)
+
+
+def wrapped(text: str, *, indent: str = "", first: str | None = None, columns: int | None = None) -> str:
+    """Return text in lines that fit, broken between words.
+
+    Args:
+        text: a paragraph.
+        indent: what every line begins with.
+        first: what the first line begins with. Default: `indent`.
+        columns: that there are. Default: those of the terminal.
+    """
+    start = indent if first is None else first
+    return textwrap.fill(
+        text,
+        width() if columns is None else columns,
+        initial_indent=start,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def two_columns(rows: Sequence[tuple[str, str]], *, indent: str = "") -> str:
+    """Return names with a text for each, which is wrapped within its column where the terminal has room for that."""
+    names = max(len(name) for name, _ in rows)
+    room = width() - len(indent) - names - 2
+    if room < 24:
+        return "\n".join(f"{indent}{name}\n{wrapped(text, indent=f'{indent}    ')}" for name, text in rows)
+    later = " " * (len(indent) + names + 2)
+    return "\n".join(wrapped(text, indent=later, first=f"{indent}{name:{names}}  ") for name, text in rows)
 
 
 def location(path: Path) -> str:
