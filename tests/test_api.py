@@ -744,3 +744,75 @@ def test_what_a_language_model_answered_is_kept_and_rewound(tmp_path):
     trained.run.evaluations_path.write_bytes(b"".join(records[:-1]))
     resumed = operant.resume(tmp_path / "run", progress="silent")
     assert resumed.run.samples_path.read_bytes() == before, "samples of an evaluation that was lost are written once"
+
+
+# What a language run tells its user
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "values"),
+    [
+        ("sft", {"batch": 8}),
+        ("dpo", {"batch": 8, "task": "preference"}),
+        ("reward-model", {"batch": 8, "task": "preference"}),
+        ("grpo", {"prompts": 8, "group": 2, "minibatches": 2}),
+        ("rlhf", {"prompts": 8, "task": "preference"}),
+    ],
+)
+def test_what_is_evaluated_and_measured_changes_nothing_that_is_learned(tmp_path, monkeypatch, algorithm, values):
+    options = SPEAKING | {"task": "arithmetic", "algorithm": algorithm} | values
+    often = operant.train(run=tmp_path / "often", **options | {"evaluate_every": 8})
+    assert read_records(often.run.evaluations_path)[0]["consumed"] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("operant.api._hints", lambda _: None)
+        patch.setattr("operant.language.grpo.kl_of_batch", lambda *_, **__: 0.0)
+        patch.setattr("operant.language.rlhf.kl_of_batch", lambda *_, **__: 0.0)
+        patch.setattr("operant.language.divergence.LARGEST", 0)
+        once = operant.train(run=tmp_path / "once", **options)
+    assert len(read_records(once.run.evaluations_path)) < len(read_records(often.run.evaluations_path))
+    files = [run.run.checkpoints.paths()[-1] / "state.safetensors" for run in (often, once)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_policy_of_a_reward_model_is_told_both_scores_and_how_far_it_went(tmp_path):
+    common = SPEAKING | {"evaluate_every": 32, "budget": 32}
+    operant.train("reward-model", "preference", run=tmp_path / "model", batch=8, **common)
+    values = {"reward_model": str(tmp_path / "model"), "prompts": 8, "group": 2}
+    run = operant.train("grpo", "preference", run=tmp_path / "run", **values, **common).run
+    first, last = read_records(run.evaluations_path)
+    assert first["metrics"].keys() == last["metrics"].keys()
+    assert last["metrics"].keys() == {"eval/reward", "eval/rewards/reward_model/mean", "objective/kl_start", "kl_start"}
+    assert (first["metrics"]["kl_start"], first["consumed"]) == ([0.0], 0)
+    assert last["metrics"]["objective/kl_start"][0] > 0
+    learned = last["metrics"]["eval/rewards/reward_model/mean"]
+    assert last["metrics"]["eval/reward"] == pytest.approx(learned, rel=1e-5)
+    assert learned != [last["mean"]], "the task's own reward is the score"
+
+
+def test_advice_names_the_options_that_there_are():
+    from operant.language.dpo import DPOConfig
+    from operant.language.grpo import GRPOConfig
+
+    assert api.advice(DPOConfig(), "beta") == "a smaller --learning-rate (now 1e-06) or a larger --beta (now 0.1)"
+    assert api.advice(GRPOConfig(minibatches=4, epochs=2), "kl_coefficient") == (
+        "a smaller --learning-rate (now 1e-06), a larger --kl-coefficient (now 0) or fewer --minibatches (now 4) or "
+        "--epochs (now 2)"
+    )
+    assert api.advice(object()) == ""
+
+
+def test_a_policy_that_gets_worse_is_told_so(tmp_path, caplog):
+    rows = [{"prompt": f"{i}+1=", "completion": str(i + 1)} for i in range(100)]
+    data = tmp_path / "sums.jsonl"
+    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    options = {"batch": 8, "progress": "silent", "keep_best": False}
+    first = operant.train("sft", str(data), budget=64, run=tmp_path / "first", **options)
+    caplog.clear()
+    begun = {"init": tmp_path / "first", "learning_rate": 1.0}
+    worse = operant.train("sft", str(data), budget=32, run=tmp_path / "worse", **begun, **options)
+    assert worse.outcome.evaluation.mean < first.outcome.evaluation.mean
+    assert "is below the start" in caplog.text
+    assert "the start is the best so far, kept: --best. Try a smaller --learning-rate (now 1)" in caplog.text
+    best = operant.load(tmp_path / "worse", best=True)
+    assert best.consumed == (0,)
+    assert best.evaluate().scores == first.evaluate().scores

@@ -474,21 +474,23 @@ def _hints(trained: Trained) -> Hints | None:
         return None
     config = trained.run.config(getattr(importlib.import_module(entry.module), entry.config))
     kept = bool(_keepers(trained.run, trained.experiment))
-    return Hints(entry.unit, kept=kept, advice=advice(config, penalties=("kl_coefficient", "beta") if speaks else ()))
+    penalty = next((name for name in ("kl_coefficient", "beta") if speaks and hasattr(config, name)), "")
+    flag = f"--{penalty.replace('_', '-')}" if penalty else ""
+    return Hints(entry.unit, kept=kept, advice=advice(config, penalty), penalty=flag)
 
 
-def advice(config: Any, *, penalties: Sequence[str] = ()) -> str:
+def advice(config: Any, penalty: str = "") -> str:
     """What to try where training makes a policy worse, as far as its configuration has it; empty: nothing is known.
 
     Args:
         config: of the algorithm.
-        penalties: fields that may hold the price of leaving the start; the first that there is counts.
+        penalty: field that holds the price of leaving the start; empty: there is none.
     """
     found: list[str] = []
     if hasattr(config, "learning_rate"):
         found.append(f"a smaller --learning-rate (now {config.learning_rate:g})")
-    for name in [name for name in penalties if hasattr(config, name)][:1]:
-        found.append(f"a larger --{name.replace('_', '-')} (now {getattr(config, name):g})")
+    if penalty:
+        found.append(f"a larger --{penalty.replace('_', '-')} (now {getattr(config, penalty):g})")
     steps = [name for name in ("minibatches", "epochs") if getattr(config, name, 1) > 1]
     if steps:
         found.append(f"fewer {' or '.join(f'--{name} (now {getattr(config, name)})' for name in steps)}")

@@ -26,7 +26,7 @@ def prompts(characters):
 
 def test_the_likeliest_answers_are_scored(make_model, prompts):
     model = make_model()
-    scores, shown = greedy(model, prompts, combine([even]), max_tokens=9)
+    scores, shown, _ = greedy(model, prompts, combine([even]), max_tokens=9)
     engine, sampling = NativeEngine(model), Sampling(max_tokens=9, temperature=0)
     found = ask(engine, prompts, 1, sampling, tokenizer=model.tokenizer, generator=torch.Generator())
     assert scores == [float(len(c.ids) % 2 == 0) for c in found.completions]
@@ -35,19 +35,19 @@ def test_the_likeliest_answers_are_scored(make_model, prompts):
     assert [sample["completion"] for sample in first] == found.texts
     assert [sample["reward"] for sample in first] == scores
     assert [sample["truncated"] for sample in first] == [c.truncated for c in found.completions]
-    assert greedy(model, prompts, combine([even]), max_tokens=9) == (scores, shown), "nothing is left to chance"
+    assert greedy(model, prompts, combine([even]), max_tokens=9)[:2] == (scores, shown), "nothing is left to chance"
 
 
 def test_only_some_answers_are_shown(make_model, prompts, monkeypatch):
     monkeypatch.setattr(evaluation, "SHOWN", 2)
-    scores, shown = greedy(make_model(), prompts, combine([even]), max_tokens=3)
+    scores, shown, _ = greedy(make_model(), prompts, combine([even]), max_tokens=3)
     assert len(scores) == 7
     assert len({sample["prompt"] for sample in shown}) == 2
 
 
 def test_an_answer_without_a_reward_scores_0(make_model, prompts):
     with pytest.warns(RuntimeWarning, match="no reward function applies"):
-        scores, _ = greedy(make_model(), prompts, combine([some]), max_tokens=3)
+        scores, *_ = greedy(make_model(), prompts, combine([some]), max_tokens=3)
     assert scores == [1, 0, 1, 1, 1, 1, 1]
 
 

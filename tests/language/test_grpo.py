@@ -765,3 +765,10 @@ def test_every_preset_learns(make_learner, preset):
     rewards = [float(learner.iterate()["reward"]) for _ in range(16)]
     assert rewards[0] < 0.3
     assert max(rewards[-5:]) > 0.8, rewards
+
+
+@pytest.mark.parametrize("values", [{}, {"epochs": 2, "minibatches": 2}, {"micro_batch_tokens": 1}])
+def test_the_kl_of_a_batch_is_measured_after_its_updates_even_with_one_step(make_learner, values):
+    small = float(make_learner(learning_rate=1e-4, **values).iterate()["policy/kl_old"])
+    large = float(make_learner(learning_rate=3e-2, **values).iterate()["policy/kl_old"])
+    assert 0 < small < large / 50

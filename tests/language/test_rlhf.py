@@ -437,3 +437,8 @@ def test_a_task_needs_something_that_rewards(tmp_path):
 def test_values_that_cannot_work_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         RLHFConfig(**({"prompts": 6} | values))
+
+
+def test_the_kl_of_a_batch_is_measured_after_its_updates(make_model):
+    still, moved = (one_step(make_model(), moved=False, learning_rate=rate).metrics for rate in (1e-6, 1e-2))
+    assert 0 <= float(still["policy/kl_old"]) < float(moved["policy/kl_old"]) / 50

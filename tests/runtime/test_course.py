@@ -73,3 +73,50 @@ def test_a_course_is_read_from_the_records_of_a_run():
     assert [point.consumed for point in found.points] == [0, 10, 5]
     assert (found.start.evaluation, found.best.consumed) == (share(5, 20), 10)
     assert Course.of_records([]).best is None
+
+
+UP = [0.1, 0.2, 0.15, 0.1, 0.5, 0.6, 0.5, 0.4, 1.8, 1.9, 1.9, 1.8]
+
+
+def parted(points, rewards, **hints):
+    found = course(*points)
+    for reward in rewards:
+        found.add_reward(reward)
+    return found.parting(Hints("prompts", kept=True, **hints))
+
+
+def test_a_reward_that_rises_while_the_score_falls_is_named():
+    told = parted([(0, share(135)), (100, share(92))], UP, penalty="--beta")
+    assert told.startswith(
+        "the reward of sampled answers rises (0.1375 to 1.85) while the held-out score falls (0.675,"
+    )
+    assert "start, to 0.46)" in told
+    assert "reward hacking" in told
+    assert told.endswith(
+        "Try a larger --beta, fewer prompts, another reward model, a clipped score, or take the best weights: --best"
+    )
+    told = parted([(0, share(100)), (50, share(180)), (100, share(120))], UP)
+    assert "(0.9, best at 50 prompts, to 0.6)" in told
+
+
+@pytest.mark.parametrize(
+    ("points", "rewards"),
+    [
+        ([(0, share(135)), (100, share(92))], UP[::-1]),
+        ([(0, share(135)), (100, share(92))], UP[:11]),
+        ([(0, share(135)), (100, share(92))], [0.0, 2.0, 0.0, 2.0, 1.0, 1.0, 1.0, 1.0, 0.0, 2.0, 0.0, 2.1]),
+        ([(0, share(135)), (100, share(140))], UP),
+        ([(0, share(100)), (50, share(105)), (100, share(100))], UP),
+        ([], UP),
+    ],
+    ids=["reward falls", "too few", "noisy reward", "score rises", "score within noise", "no score"],
+)
+def test_nothing_is_named_where_they_do_not_part(points, rewards):
+    assert parted(points, rewards) is None
+
+
+def test_rewards_of_seeds_are_averaged_and_nothing_is_left_out_in_silence():
+    found = Course()
+    for reward in (1.0, [1.0, 3.0], [float("nan"), 5.0], float("nan"), None):
+        found.add_reward(reward)
+    assert found.rewards == [1.0, 2.0, 5.0]

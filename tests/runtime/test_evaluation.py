@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 
 import pytest
 import torch
@@ -102,7 +103,7 @@ def test_an_episode_without_end_is_an_error():
 def test_a_record_is_json_and_complete():
     result = Evaluation.of([[1.0, 3.0], [5.0, 5.0]])
     record = json.loads(json.dumps(result.record()))
-    assert record.keys() == {field.name for field in dataclasses.fields(Evaluation)}
+    assert record.keys() == {field.name for field in dataclasses.fields(Evaluation)} - {"metrics"}
     assert record["scores"] == [2.0, 5.0]
     assert record["lengths"] == []
 
@@ -176,3 +177,12 @@ def test_a_long_episode_is_said_to_be_one_while_it_goes_on(caplog):
     assert [record.message for record in caplog.records] == [
         "an episode of an evaluation in Corridor (row 1) goes on after 10240 steps; so evaluations take long"
     ]
+
+
+def test_what_else_was_measured_is_recorded_by_seed():
+    plain, measured = Evaluation.of([[1.0], [2.0]]), Evaluation.of([[1.0], [2.0]], metrics=[{"kl": 3.0}, {}])
+    assert "metrics" not in plain.record()
+    assert measured.record()["metrics"]["kl"][0] == 3.0
+    assert math.isnan(measured.metrics["kl"][1])
+    for one in (plain, Evaluation.of([[1.0], [2.0]], metrics=[{"kl": 3.0}, {"kl": 4.0}])):
+        assert Evaluation.of_record(json.loads(json.dumps(one.record()))) == one

@@ -500,3 +500,31 @@ def test_a_score_below_the_start_is_warned_about_when_it_falls_and_at_the_end(ma
     assert len(told) == 3, "at 50, at 250 again, and at the end"
     assert told[0].startswith("eval 0.5 is below the start, 1 (-0.5, 99 % interval")
     assert told[2].endswith("the start is the best so far, kept: --best. Try a smaller step")
+
+
+class Rewarded(Regression):
+    """Earns ever more while what it is scored by falls."""
+
+    def iterate(self):
+        own = {"reward": torch.tensor([0.1, 0.3]) * self.consumed, "rewards/model/mean": torch.tensor([0.1, 0.3])}
+        return {"losses/value": super().iterate()["losses/value"]} | own
+
+
+def test_a_reward_that_parts_from_the_score_is_named_once(make_run, caplog, capsys, monkeypatch):
+    monkeypatch.setattr("operant.runtime.training.RECORD_SECONDS", 0.0)
+
+    def worse(learner):
+        return Evaluation.of([[1.0 if i >= learner.consumed // 25 else 0.0 for i in range(20)]] * 2)
+
+    run = make_run()
+    options = {"evaluate": worse, "evaluate_every": 50, "evaluate_first": True, "progress": "plain"}
+    with caplog.at_level(logging.WARNING):
+        quiet(Rewarded(), run, hints=Hints("examples"), **options)
+    assert sum("reward hacking" in record.message for record in caplog.records) == 1
+    assert "sampled reward (model) 7" in capsys.readouterr().err
+    with caplog.at_level(logging.WARNING):
+        learner = Rewarded()
+        resume_from(run, learner)
+        caplog.clear()
+        quiet(learner, run, budget=450, **options)
+    assert sum("reward hacking" in record.message for record in caplog.records) == 1, "rewards before count, too"

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -14,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from operant.runtime.evaluation import Evaluation
+
+
+_REWARDS = re.compile(r"eval/rewards/(.+)/mean")
 
 
 def say(text: str) -> None:
@@ -106,15 +110,23 @@ def seed_table(
         threshold: the mean score from which on the task counts as solved, for a column that says so.
         counted: what was scored.
         skipped: updates of each seed that were not made, as their numbers were not finite; shown where there are some.
-        start: scores before the first update, for a column next to the score.
+        start: scores before the first update, for a column next to the score; what functions of training rewarded the
+            same answers with stands there, too.
     """
-    rows = [["seed", "score", "worst", "best", counted]]
-    for seed, score, episodes in zip(seeds, evaluation.scores, evaluation.episode_scores, strict=True):
-        worst, best = (math.nan,) * 2 if math.isnan(sum(episodes)) else (min(episodes), max(episodes))
-        rows.append([str(seed), number(score), number(worst), number(best), str(len(episodes))])
+    rows = [["seed", "score"]]
+    rows += [[str(seed), number(score)] for seed, score in zip(seeds, evaluation.scores, strict=True)]
     if start is not None:
-        for row, cell in zip(rows, ["start", *map(number, start.scores)], strict=True):
-            row.insert(2, cell)
+        _append(rows, "start", [number(score) for score in start.scores])
+    for name, values in evaluation.metrics.items():
+        if match := _REWARDS.fullmatch(name):
+            _append(rows, f"by {match[1]}", [number(value) for value in values])
+    ends = [
+        (math.nan,) * 2 if math.isnan(sum(episodes)) else (min(episodes), max(episodes))
+        for episodes in evaluation.episode_scores
+    ]
+    _append(rows, "worst", [number(worst) for worst, _ in ends])
+    _append(rows, "best", [number(best) for _, best in ends])
+    _append(rows, counted, [str(len(episodes)) for episodes in evaluation.episode_scores])
     if evaluation.success_rate:
         _append(rows, "success", [f"{share:.1%}" for share in evaluation.success_rate])
     if threshold is not None:

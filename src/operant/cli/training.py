@@ -107,6 +107,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
                 "budget": settings.budget,
                 **score_fields(evaluation),
                 **course_fields(course),
+                **({"metrics": evaluation.metrics} if evaluation.metrics else {}),
                 **({"unit": entry.unit, "units_per_second": rate} if speaks else {"env_steps_per_second": rate}),
                 "skipped_updates": skipped,
                 "wall_seconds": seconds,
@@ -123,7 +124,9 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
         if drawn := keep_picture(trained):
             print(f"A picture of the table of the first seed: {location(drawn)}")
     if start is not None:
-        print(_development(course, entry.unit))
+        print(development(course, entry.unit, place))
+    if counts := health(trained):
+        print(counts)
     print(_speed(outcome.steps_per_second, seconds, entry.unit))
     print(f"\n{next_commands(place, entry)}")
     return status
@@ -184,19 +187,51 @@ def course_fields(course: "Course") -> dict[str, Any]:
     }
 
 
-def _development(course: "Course", unit: str) -> str:
-    """Start, end and best of a run in one line, and whether the difference is more than noise."""
+def development(course: "Course", unit: str, place: str) -> str:
+    """Start, end and best of a run in words, and what else was measured of its last answers.
+
+    Args:
+        course: the evaluations of the run; the first one is of its start.
+        unit: of the budget.
+        place: of the run.
+    """
     start, best, last = course.start, course.best, course.points[-1]
     if start is None or best is None:
         return ""
     change, told = course.from_start(), ""
     if change is not None:
-        kind = "worse" if change.high < 0 else "better" if change.low > 0 else "not told apart from noise"
+        kind = "worse" if change.high < 0 else "better" if change.low > 0 else "within noise"
         told = f" ({change.mean:+.2g}, 99 % interval {change.low:+.2g} to {change.high:+.2g}: {kind})"
-    return (
-        f"\nFrom {number(start.evaluation.mean)} at the start to {number(last.evaluation.mean)}{told}; "
-        f"the best was {number(best.evaluation.mean)} at {best.consumed:,} {unit}"
-    )
+    lines = [
+        f"From {number(start.evaluation.mean)} at the start to {number(last.evaluation.mean)}{told}; the best was "
+        f"{number(best.evaluation.mean)} at {best.consumed:,} {unit}."
+    ]
+    if change is not None and change.high < 0:
+        lines.append(f"It ends below its start: take the best weights, such as `operant evaluate {place} --best`.")
+    before, now = ({n: sum(v) / len(v) for n, v in p.evaluation.metrics.items()} for p in (start, last))
+    for name in [name for name in now if name.startswith("eval/rewards/")]:
+        lines.append(
+            f"{name.split('/')[2]}, which it was trained on, gives the same answers {number(now[name])}, and gave "
+            f"those of the start {number(before.get(name, math.nan))}; its scale is not that of the score."
+        )
+    if "objective/kl_start" in now:
+        away, token = number(now["objective/kl_start"]), number(now["kl_start"])
+        lines.append(f"KL(policy‖start) is {away} nats an answer, {token} a token.")
+    return "\n" + "\n".join(lines)
+
+
+def health(trained: "Trained") -> str:
+    """What the health metrics of a run count, in one line; empty if all is well. Skipped updates are told elsewhere."""
+    from operant.runtime.metrics import read_records
+
+    counts: dict[str, float] = {}
+    for record in read_records(trained.run.metrics_path):
+        for name, value in record.items():
+            if name.startswith("health/") and name != "health/skipped_updates":
+                values = value if isinstance(value, list) else [value]
+                counts[name] = counts.get(name, 0) + sum(v for v in values if not math.isnan(v))
+    found = [f"{count:g} {name.removeprefix('health/').replace('_', ' ')}" for name, count in counts.items() if count]
+    return f"Health, all seeds together: {', '.join(found)}." if found else ""
 
 
 def next_commands(place: str, entry: catalog.Algorithm | None = None) -> str:

@@ -11,9 +11,10 @@ from operant.language.configs import LanguageConfig, SamplingConfig
 from operant.language.context import check_context
 from operant.language.critic import starting_critic
 from operant.language.data import ACCEPTS, Row, kind
+from operant.language.divergence import Start
 from operant.language.engines.native import ROWS, NativeEngine
 from operant.language.engines.protocol import Engine
-from operant.language.evaluation import Sampled, greedy, sampled
+from operant.language.evaluation import Sampled, Scored, greedy, sampled
 from operant.language.iterative import companions, reward_run
 from operant.language.material import MAX_COMPLETION, Material, material, source_of
 from operant.language.models import LanguageModel, load
@@ -26,9 +27,6 @@ from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.experiments import learner_kind
 from operant.runtime.in_turn import InTurn
 from operant.runtime.settings import Settings
-
-Scored = tuple[list[float], list[dict[str, Any]]]
-"""A score for each held-out example, and some of them to be looked at."""
 
 Interrupted = Callable[[], bool]
 """Whether an evaluation is to be given up."""
@@ -104,10 +102,10 @@ class Experiment:
             found.append(member.score(count, interrupted))
         self.samples = [
             {"seed": seed, **sample}
-            for seed, (_, samples) in zip(self.settings.seeds, found, strict=True)
-            for sample in samples
+            for seed, scored in zip(self.settings.seeds, found, strict=True)
+            for sample in scored.samples
         ]
-        return Evaluation.of([scores for scores, _ in found])
+        return Evaluation.of([scored.scores for scored in found], metrics=[scored.metrics for scored in found])
 
     def sample(self, count: int, episodes: int) -> list[Sampled]:
         """Sample `count` answers to each of at most `episodes` held-out prompts, for every seed.
@@ -170,10 +168,13 @@ def _memory_note(members: Sequence[Member], settings: Settings, config: Language
     return memory.describe(needed, tokens=tokens)
 
 
-def answering(model: LanguageModel, data: Material, judge: Judge | None, *, seed: int) -> dict[str, Any]:
+def answering(
+    model: LanguageModel, data: Material, judge: Judge | None, *, seed: int, trained_on: Judge | None = None
+) -> dict[str, Any]:
     """Return how a policy is scored: `score` and `sample` of `Member`.
 
-    On a built-in task the task's own rewards score it, whatever it is trained on; on a data set `judge` does.
+    On a built-in task the task's own rewards score it, whatever it is trained on; on a data set `judge` does. What
+    `trained_on` says of the same answers is measured next to it, if it is made of other functions.
     """
     if data.task:
         judge = combine(data.task.rewards, data.task.reward_weights)
@@ -182,8 +183,11 @@ def answering(model: LanguageModel, data: Material, judge: Judge | None, *, seed
     prompts = tokenised.prompts(model.tokenizer, data.held_out, max_prompt=data.config.max_prompt)
     check_context(prompts, model, max_tokens=data.max_tokens)
     size = {"max_tokens": data.max_tokens, "rows": getattr(data.config, "engine_rows", ROWS)}
+    if getattr(trained_on, "names", None) == getattr(judge, "names", ()):
+        trained_on = None
+    more: dict[str, Any] = {"trained_on": trained_on, "start": Start(model), "tokens": data.config.micro_batch_tokens}
     return {
-        "score": lambda count, stop: greedy(model, prompts[:count], judge, interrupted=stop, **size),
+        "score": lambda count, stop: greedy(model, prompts[:count], judge, interrupted=stop, **size, **more),
         "sample": lambda count, most: sampled(model, prompts[:most], judge, count=count, seed=seed, **size),
     }
 
@@ -215,7 +219,7 @@ def _sft(kind_: Any, settings: Settings, config: Any, seed: int, device: str) ->
 
     def likelihood(count: int, _: Interrupted) -> Scored:
         rows = model.likelihoods(held_out[:count], tokens=config.micro_batch_tokens)
-        return [float(row.mean()) for row in rows], []
+        return Scored([float(row.mean()) for row in rows])
 
     scoring: dict[str, Any] = {"score": likelihood, **answering(model, data, data.judge(), seed=seed)}
     return Member(learner, **scoring)
@@ -259,7 +263,7 @@ def _reward_learner(kind_: Any, settings: Settings, config: Any, seed: int, devi
     check_context([*train, *held_out], model)
     head = starting_head(config.init, model, seed=seed)
     learner = kind_(config, model, train, seed=seed, budget=settings.budget, head=head)
-    return Member(learner, lambda count, _: (learner.accuracies(held_out[:count]), []))
+    return Member(learner, lambda count, _: Scored(learner.accuracies(held_out[:count])))
 
 
 def _dpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
@@ -269,7 +273,7 @@ def _dpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) ->
     train, held_out = (tokenised.pairs(model.tokenizer, rows, **common) for rows in (data.train, data.held_out))
     check_context([*train, *held_out], model)
     learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
-    score: dict[str, Any] = {"score": lambda count, _: (learner.accuracies(count), [])}
+    score: dict[str, Any] = {"score": lambda count, _: Scored(learner.accuracies(count))}
     return Member(learner, **(score | answering(model, data, data.judge(), seed=seed)))
 
 
@@ -335,7 +339,9 @@ def _sampling(
         budget=settings.budget,
         **own,
     )
-    return Member(learner, engine=engine, **answering(model, data, scored_by or judge, seed=seed))
+    learnt = judge if config.reward_model else None
+    scoring = answering(model, data, scored_by or judge, seed=seed, trained_on=learnt)
+    return Member(learner, engine=engine, **scoring)
 
 
 def _steps(config: SamplingConfig, data: Material, model: LanguageModel, device: str) -> StepJudge | None:

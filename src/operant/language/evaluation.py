@@ -1,12 +1,14 @@
 """How good a policy is on held-out prompts: greedy answers, and many sampled ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 
 from operant import ops, streams
+from operant.language.divergence import Start
 from operant.language.engines.native import ROWS, NativeEngine
 from operant.language.engines.protocol import Sampling
 from operant.language.models import LanguageModel
@@ -39,6 +41,20 @@ class Sampled:
     samples: int
 
 
+class Scored(NamedTuple):
+    """How one seed was scored.
+
+    Attributes:
+        scores: of each held-out example.
+        samples: answers to some of them, to be looked at.
+        metrics: what else was measured, by name.
+    """
+
+    scores: list[float]
+    samples: Sequence[dict[str, Any]] = ()
+    metrics: Mapping[str, float] = MappingProxyType({})
+
+
 def greedy(
     model: LanguageModel,
     prompts: Sequence[Prompt],
@@ -47,7 +63,10 @@ def greedy(
     max_tokens: int,
     rows: int = ROWS,
     interrupted: Callable[[], bool] = lambda: False,
-) -> tuple[list[float], list[dict[str, Any]]]:
+    trained_on: Judge | None = None,
+    start: Start | None = None,
+    tokens: int = 16_384,
+) -> Scored:
     """Score the likeliest answers.
 
     Args:
@@ -57,13 +76,16 @@ def greedy(
         max_tokens: longest answer.
         rows: answers that are written at once.
         interrupted: asked before every token; after true, the evaluation is given up.
+        trained_on: rewards of training, where they are others: what they say of the likeliest answers is measured, too.
+        start: measures how far the policy is from where it started.
+        tokens: most tokens that go through the model at once for that.
 
     Raises:
         StoppedError: it was given up.
 
     Returns:
-        The reward of each prompt; and what was answered to the first few, to be looked at: the likeliest answer to each
-        (`temperature` 0), then others that were drawn.
+        The reward of each prompt; what was answered to the first few: the likeliest answer to each (`temperature` 0),
+        then others that were drawn; and what was measured of these answers.
     """
     engine, tokenizer = NativeEngine(model, rows=rows, interrupted=interrupted), model.tokenizer
     sampling = Sampling(max_tokens=max_tokens, temperature=0)
@@ -73,7 +95,18 @@ def greedy(
     sampling, generator = Sampling(max_tokens=max_tokens), streams.torch_generator(0, "shown answers")
     drawn = ask(engine, prompts[:SHOWN], DRAWN, sampling, tokenizer=tokenizer, generator=generator)
     others = judge(rewards, drawn)
-    return scores, [*_shown(answers, judged, 0.0)[:SHOWN], *_shown(drawn, others, 1.0)]
+    metrics = {} if trained_on is None else _rewarded(trained_on, answers)
+    if start is not None:
+        metrics |= start.kl(model, drawn.samples(), tokens=tokens)
+    return Scored(scores, [*_shown(answers, judged, 0.0)[:SHOWN], *_shown(drawn, others, 1.0)], metrics)
+
+
+def _rewarded(rewards: Judge, answers: Answers) -> dict[str, float]:
+    """What the rewards of training say of the likeliest answers, on average: all together and each by itself."""
+    found = judge(rewards, answers)
+    means = dict(zip(found.names, found.table.nanmean(0).tolist(), strict=True))
+    own = {f"eval/rewards/{name}/mean": mean for name, mean in means.items()}
+    return {"eval/reward": float(found.total.nanmean()), **own}
 
 
 def _shown(answers: Answers, judged: Rewards, temperature: float) -> list[dict[str, Any]]:

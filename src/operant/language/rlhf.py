@@ -25,6 +25,7 @@ from torch import Tensor
 from operant import ops
 from operant.language.credit import outcome_metrics, shaped, token_advantages, token_rewards, whitened
 from operant.language.critic import Critic, CriticConfig
+from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine, Sampling
 from operant.language.measuring import check_reference, flat, measure, plans, read
 from operant.language.mismatch import check_start, corrections, mismatch_metrics
@@ -298,6 +299,10 @@ class RLHF:
         metrics = {name: v.sum() if name.startswith("health/") else v.mean() for name, v in found.items()}
         if together and config.objective != "clip":
             metrics |= self._adapt_penalty(batch)
+        elif warm:
+            size, temperature = config.micro_batch_tokens, config.temperature
+            moved = kl_of_batch(self.model, batch.samples, batch.old, tokens=size, temperature=temperature)
+            metrics["policy/kl_old"] = moved
         return metrics
 
     def _step(

@@ -1,7 +1,7 @@
 """How the scores of a run develop from its start: `Course`, and the paired difference of two evaluations, `change`."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,8 +12,10 @@ from operant.runtime.evaluation import Evaluation
 
 CONFIDENCE = 0.99
 """Of the interval of a difference. A run compares some twenty evaluations with its start, so 95 % would often err."""
-FEWEST = 8
-"""Examples below which nothing is said about a difference."""
+SURE = 0.999
+"""The same for a difference from the best of many evaluations, which is too high an estimate."""
+FEWEST, FEWEST_RECORDS = 8, 4
+"""Examples, and records in a third of a run, below which nothing is said about a difference."""
 
 
 class Change(NamedTuple):
@@ -47,28 +49,38 @@ class Hints:
         unit: of the budget.
         kept: whether the best weights are kept, for `--best`.
         advice: what to try instead; empty: nothing is known.
+        penalty: option that prices leaving the start, such as `--kl-coefficient`; empty: there is none.
     """
 
     unit: str = "steps"
     kept: bool = False
     advice: str = ""
+    penalty: str = ""
 
 
 @dataclass
 class Course:
-    """The evaluations of a run, in order.
+    """The evaluations of a run, in order, and the rewards that its samples earned between them.
 
     Attributes:
-        points: all of them.
+        points: all evaluations.
+        rewards: mean reward of the sampled answers, one a record of metrics; empty where there are no such.
     """
 
     points: list[Point] = field(default_factory=list[Point])
+    rewards: list[float] = field(default_factory=list[float])
 
     @classmethod
     def of_records(cls, records: Iterable[Mapping[str, Any]]) -> "Course":
         """The course that lines of `eval/evaluations.jsonl` hold; other lines are left out."""
         found = [r for r in records if "episode_scores" in r]
         return cls([Point(int(r.get("consumed", 0)), Evaluation.of_record(r)) for r in found])
+
+    def add_reward(self, reward: Any) -> None:
+        """Take the reward of a record of metrics, a number or one a seed; what is not finite is left out."""
+        values = np.atleast_1d(np.asarray(math.nan if reward is None else reward, np.float64))
+        if np.isfinite(values).any():
+            self.rewards.append(float(values[np.isfinite(values)].mean()))
 
     @property
     def start(self) -> Point | None:
@@ -108,9 +120,51 @@ class Course:
             f"{', kept: --best' if hints.kept else ''}{'. Try ' if hints.advice else ''}{hints.advice}"
         )
 
+    def parting(self, hints: Hints) -> str | None:
+        """What to tell a user whose sampled reward rises while the held-out score falls; None if it does not.
 
-def change(before: Evaluation, after: Evaluation) -> Change | None:
+        The score has fallen if it is below the start, or below the best by more than the highest of many would be by
+        luck (99.9 %); the reward rises if its last third is above its first one beyond noise.
+        """
+        rise, best = _rise(self.rewards), self.best
+        if rise is None or best is None or best is self.points[-1]:
+            return None
+        loss = self.below_start()
+        if loss is None:
+            found = change(best.evaluation, self.points[-1].evaluation, confidence=SURE)
+            if found is None or found.high >= 0:
+                return None
+        before = self.start if loss is not None and self.start is not None else best
+        top = "start" if before is self.start else f"best at {before.consumed:,} {hints.unit}"
+        advice = [f"a larger {hints.penalty}"] if hints.penalty else []
+        advice += [f"fewer {hints.unit}", "another reward model", "a clipped score"]
+        return (
+            f"the reward of sampled answers rises ({rise[0]:.4g} to {rise[1]:.4g}) while the held-out score falls "
+            f"({before.evaluation.mean:.4g}, {top}, to {self.points[-1].evaluation.mean:.4g}): the policy learns what "
+            "earns reward and not what is scored (reward hacking, or training prompts learned by heart). Try "
+            f"{', '.join(advice)}{', or take the best weights: --best' if hints.kept else ''}"
+        )
+
+
+def _rise(rewards: Sequence[float]) -> tuple[float, float] | None:
+    """The mean of the first and of the last third of rewards if it has risen beyond noise (99 %, Welch), else None."""
+    third = len(rewards) // 3
+    if third < FEWEST_RECORDS:
+        return None
+    first, last = np.asarray(rewards[:third]), np.asarray(rewards[-third:])
+    error = math.sqrt((first.var(ddof=1) + last.var(ddof=1)) / third)
+    reach = float(special.stdtrit(third - 1, 0.5 + CONFIDENCE / 2)) * error
+    means = float(first.mean()), float(last.mean())
+    return means if means[1] - means[0] > reach else None
+
+
+def change(before: Evaluation, after: Evaluation, *, confidence: float = CONFIDENCE) -> Change | None:
     """The paired difference of two evaluations on the same examples.
+
+    Args:
+        before: one.
+        after: the other.
+        confidence: of the interval.
 
     Returns:
         The difference with its interval; None where fewer than 8 examples, other numbers of them, or NaN leave none.
@@ -123,5 +177,5 @@ def change(before: Evaluation, after: Evaluation) -> Change | None:
         return None
     count, mean = len(differences), float(differences.mean())
     error = float(differences.std(ddof=1)) / math.sqrt(count)
-    reach = float(special.stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) * error
+    reach = float(special.stdtrit(count - 1, 0.5 + confidence / 2)) * error
     return Change(mean, mean - reach, mean + reach, count)

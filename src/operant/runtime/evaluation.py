@@ -1,7 +1,8 @@
 """How good is what was learned: `Evaluation`, and `evaluate_policy` for policies in environments."""
 
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, Self
@@ -57,6 +58,7 @@ class Evaluation:
         cut: share of the episodes of each seed that a step limit has ended; empty where there is no such thing.
         exact: whether scores are expectations that were computed and not sampled; then every episode has that of its
             seed.
+        metrics: what else was measured, by name; `S` numbers each, NaN for a seed without.
     """
 
     scores: tuple[float, ...]
@@ -70,6 +72,7 @@ class Evaluation:
     infos: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     cut: tuple[float, ...] = ()
     exact: bool = False
+    metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
 
     @classmethod
     def of(
@@ -80,6 +83,7 @@ class Evaluation:
         *,
         cut: ArrayLike = (),
         exact: bool = False,
+        metrics: Sequence[Mapping[str, float]] = (),
     ) -> Self:
         """Summarise the scores `[S, episodes]` of single episodes.
 
@@ -89,6 +93,7 @@ class Evaluation:
             infos: what environments said of the episodes, mean `[S]` of each seed by the name of its metric.
             cut: the share `[S]` of each seed's that a step limit has ended.
             exact: whether the scores are expectations.
+            metrics: of each seed, what else was measured.
 
         Raises:
             ValueError: the scores are no table, or an empty one.
@@ -110,6 +115,7 @@ class Evaluation:
             infos={name.removeprefix(INFO): values for name, values in told.items()},
             cut=_floats(cut),
             exact=exact,
+            metrics={name: tuple(own.get(name, math.nan) for own in metrics) for own in metrics for name in own},
         )
 
     def fault(self) -> str:
@@ -124,12 +130,13 @@ class Evaluation:
         Raises:
             KeyError: a field is missing that every version has written.
         """
-        newer = {"success_rate", "infos", "cut", "exact"} - record.keys()
+        newer = {"success_rate", "infos", "cut", "exact", "metrics"} - record.keys()
         return cls(**{one.name: _tuples(record[one.name]) for one in fields(cls) if one.name not in newer})
 
     def record(self) -> dict[str, Any]:
         """Return the fields by name, for a line of `eval/evaluations.jsonl`."""
-        return asdict(self)
+        found = asdict(self)
+        return found if self.metrics else {name: value for name, value in found.items() if name != "metrics"}
 
 
 def evaluate_policy(

@@ -34,6 +34,7 @@ class Line:
         episode_return: mean over the seeds, and its standard deviation; None before the first episode.
         evaluation: the latest score.
         start: the score before the first update; None if there is none.
+        label: what `episode_return` is.
         evaluating: whether policies are being scored right now.
     """
 
@@ -43,6 +44,7 @@ class Line:
     episode_return: tuple[float, float] | None = None
     evaluation: float | None = None
     start: float | None = None
+    label: str = "return"
     evaluating: bool = False
 
     def text(self) -> str:
@@ -50,7 +52,7 @@ class Line:
         parts = [f"{si(self.rate)}/s"] if math.isfinite(self.rate) else []
         if self.episode_return is not None:
             mean, spread = self.episode_return
-            parts.append(f"return {mean:.4g}" + (f" ± {spread:.2g}" if spread > 0 else ""))
+            parts.append(f"{self.label} {mean:.4g}" + (f" ± {spread:.2g}" if spread > 0 else ""))
         if self.evaluation is not None:
             start = "" if self.start is None else f" (start {self.start:.4g})"
             parts.append(f"eval {self.evaluation:.4g}{start}")

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import re
 import time
 import traceback
 from collections.abc import Callable, Generator, Mapping
@@ -36,10 +37,13 @@ of evaluations, which have `scores`."""
 RECORD_SECONDS = 0.5
 """Least time between two records of metrics."""
 
-EPISODE_RETURNS = ("rollout/episode_return", "reward")
+REWARD = "reward"
+"""Metric of learners that reward the answers that they have sampled."""
+EPISODE_RETURNS = ("rollout/episode_return", REWARD)
 """Metrics that the progress line shows, the first that there is."""
 
 _SAVE_ATTEMPTS = 3
+_REWARDS = re.compile(r"rewards/(.+)/mean")
 
 
 def train(
@@ -198,7 +202,10 @@ class _Files:
         evaluations = read_records(run.evaluations_path)
         self.evaluated = max((r.get("consumed", 0) for r in evaluations), default=None)
         self.course = Course.of_records(evaluations)
-        self.seconds_before = max((r.get("time/seconds", 0.0) for r in read_records(run.metrics_path)), default=0.0)
+        records = read_records(run.metrics_path)
+        self.seconds_before = max((r.get("time/seconds", 0.0) for r in records), default=0.0)
+        for record in records:
+            self.course.add_reward(record.get(REWARD))
         try:
             self._records = RecordWriter(run.metrics_path)
             self._evaluations = RecordWriter(run.evaluations_path)
@@ -268,9 +275,10 @@ class _Session(Generic[L]):
         self._seconds = 0.0
         self._recorded = (self._start, 0.0)
         self._return: tuple[float, float] | None = None
+        self._label = "return"
         self._evaluation: Evaluation | None = None
         self._report_error = ""
-        self._warned = False
+        self._warned = self._parted = False
 
     def run(self, checkpoint_seconds: float, *, evaluate_first: bool) -> Outcome:
         learner = self.learner
@@ -330,6 +338,8 @@ class _Session(Generic[L]):
         self._tell(record)
         returns = np.atleast_1d(next((metrics[name] for name in EPISODE_RETURNS if name in metrics), math.nan))
         returns = returns[np.isfinite(returns)]
+        self.files.course.add_reward(metrics.get(REWARD))
+        self._label = _label(metrics)
         if returns.size:
             self._return = float(returns.mean()), float(returns.std())
         self.shown.show(self._line())
@@ -362,6 +372,7 @@ class _Session(Generic[L]):
             rate=rate,
             seconds_left=left / rate if rate > 0 else math.nan,
             episode_return=self._return,
+            label=self._label,
             evaluation=self._evaluation.iqm if self._evaluation else None,
             start=start.evaluation.iqm if self._evaluation and (start := self.files.course.start) else None,
         )
@@ -412,3 +423,15 @@ class _Session(Generic[L]):
         if warning is not None and (not self._warned or self.learner.consumed >= self.budget):
             logger.warning("%s", warning)
         self._warned = warning is not None
+        parting = None if self._parted else self.files.course.parting(self.hints)
+        if parting is not None:
+            self._parted = True
+            logger.warning("%s", parting)
+
+
+def _label(metrics: Mapping[str, Any]) -> str:
+    """What the return of the progress line is: of an episode, or of sampled answers by named reward functions."""
+    if EPISODE_RETURNS[0] in metrics or REWARD not in metrics:
+        return "return"
+    names = [match[1] for name in metrics if (match := _REWARDS.fullmatch(name))]
+    return f"sampled reward ({' + '.join(names)})" if names else "sampled reward"

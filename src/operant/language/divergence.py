@@ -1,0 +1,87 @@
+"""How far a policy moves: in one batch, `kl_of_batch`, and since training began, `Start`."""
+
+import logging
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from operant import ops
+from operant.language.models import LanguageModel, Reference
+from operant.language.packing import Sample, micro_batches, pack, take
+
+logger = logging.getLogger(__name__)
+
+ANSWERS, SHARE = 16, 8
+"""Most answers of a batch that are scored again after its last step, and one over the largest share of the batch."""
+LARGEST = 50_000_000
+"""Parameters of the largest model of which a second copy is kept only to measure KL(policy‖start)."""
+
+
+@torch.no_grad()
+def kl_of_batch(
+    model: LanguageModel, samples: Sequence[Sample], old: Sequence[Tensor], *, tokens: int, temperature: float
+) -> Tensor:
+    """Estimate KL(old‖new) of the updates on a batch, in nats a token: k3 on a few of its answers.
+
+    At most 16 answers and an eighth of the batch, evenly spaced, go through the model once more, which is some percent
+    of an update.
+
+    Args:
+        model: the policy after the last step of the batch.
+        samples: the answers, drawn from the policy before the first step.
+        old: `[l]` log-probabilities of their tokens before the first step.
+        tokens: most tokens that go through the model at once.
+        temperature: of the sampler.
+    """
+    count = min(ANSWERS, max(1, len(samples) // SHARE))
+    chosen = [len(samples) * k // count for k in range(count)]
+    own, before = take(samples, chosen), take(old, chosen)
+    found: list[Tensor] = []
+    for part in micro_batches(own, tokens=tokens):
+        new, _ = model.log_probs(pack(take(own, part), device=model.device), temperature=temperature)
+        found.append(ops.kl_estimate(torch.cat(take(before, part)).to(new.device), new, "k3"))
+    return torch.cat(found).mean()
+
+
+class Start:
+    """The policy that a run begins with, to measure KL(policy‖start).
+
+    An adapter that began at zero is switched off for it; of another model a copy is kept, if it is small.
+
+    Args:
+        model: the policy, before anything was trained or loaded.
+    """
+
+    def __init__(self, model: LanguageModel):
+        count = sum(value.numel() for value in model.network.parameters())
+        self._reference = Reference(model) if model.fresh_adapter or count <= LARGEST else None
+        if self._reference is None:
+            logger.info(
+                "KL(policy‖start) is not measured: of a model of %d parameters no copy is kept for it (at most %d); "
+                "train an adapter (--lora-rank) to see it",
+                count,
+                LARGEST,
+            )
+
+    def kl(self, model: LanguageModel, samples: Sequence[Sample], *, tokens: int) -> dict[str, float]:
+        """Estimate KL(policy‖start) on answers that the policy has drawn at temperature 1: k3, token by token.
+
+        Args:
+            model: the policy, now.
+            samples: its answers.
+            tokens: most tokens that go through a model at once.
+
+        Returns:
+            `objective/kl_start` in nats an answer and `kl_start` in nats a token; nothing if it is not measured.
+        """
+        if self._reference is None or not samples:
+            return {}
+        total, length = 0.0, 0
+        for part in micro_batches(samples, tokens=tokens):
+            packed = pack(take(samples, part), device=model.device)
+            with torch.no_grad():
+                new, _ = model.log_probs(packed)
+            total += float(ops.kl_estimate(new, self._reference.log_probs(packed), "k3").sum())
+            length += len(new)
+        return {"objective/kl_start": total / len(samples), "kl_start": total / length}
