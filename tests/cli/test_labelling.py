@@ -317,13 +317,14 @@ def test_labels_of_held_out_prompts_are_told_apart(labelled, cli, tmp_path):
         return [float(text == "two") for text in completions]
 
     rows = [{"prompt": f"mine {i}", "chosen": "yes", "rejected": "no"} for i in range(3)]
+    rows.append({"prompt": "p0", "chosen": "long", "rejected": "short"})  # the same prompt as one that is scored
     own = tmp_path / "own.jsonl"
     own.write_text("\n".join(map(json.dumps, rows)))
     assert cli("label", labelled, "--import", own)[0] == 0
     with PreferenceStore(labelled / "preferences.sqlite") as store:
         add_samples(store, labelled / "eval" / "samples.jsonl", run="run")
         SimulatedAnnotator(reward, name="imported", temperature=0).label(store)
-    for what, count, held_out in (("with", 7, 4), ("without", 3, 0), ("only", 4, 4)):
+    for what, count, held_out in (("with", 8, 5), ("without", 3, 0), ("only", 5, 5)):
         status, out, err = cli("label", labelled, "--export", tmp_path / "x.jsonl", "--held-out", what, "--json")
         assert status == 0
         answer = json.loads(out)["exported"]
@@ -331,3 +332,13 @@ def test_labels_of_held_out_prompts_are_told_apart(labelled, cli, tmp_path):
         assert ("are on held-out prompts" in err) == (what == "with")
         written = [json.loads(line)["prompt"] for line in (tmp_path / "x.jsonl").read_text().splitlines()]
         assert sum(prompt.startswith("mine") for prompt in written) == count - held_out
+
+
+def test_a_file_of_ones_own_is_asked_about(tmp_path, session):
+    (tmp_path / "run").mkdir()
+    own = tmp_path / "own.jsonl"
+    own.write_text(json.dumps({"prompt": "mine", "completions": ["x", "y"]}))
+    out, err = session("a\n", tmp_path / "run", "--annotator", "ann", "--ask", own)
+    assert "1 new items from 1 rows" in err
+    assert "saved: A" in out
+    assert labels(tmp_path / "run") == [("mine", "ann", "A")]

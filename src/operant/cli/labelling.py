@@ -51,6 +51,9 @@ class LabelOptions(Answering):
     """Add the labels of a JSONL file: {prompt, chosen, rejected}, {context, completions: [{rank, completion}]}, or a
     log that --format events has written. Nothing is asked."""
 
+    ask: Path | None = None
+    """Ask about the prompts and answers of this file, too: {prompt, completions}, or pairs; their order is not used."""
+
     export: Path | None = None
     """Write the labels to this JSONL file, and a manifest beside it. Nothing is asked."""
 
@@ -84,19 +87,28 @@ def label(arguments: list[str]) -> int:
     options = parse(LabelOptions, arguments, "label")
     if not options.run.is_dir():
         raise ValueError(f"{options.run} is not the folder of a run")
-    from operant.language.preferences import PreferenceStore, rebuild
+    from operant.language.preferences import PreferenceStore, add_file, rebuild
 
     database, samples = options.run / "preferences.sqlite", options.run / "eval" / "samples.jsonl"
     if options.rebuild:
         count = rebuild(database)
         say(f"made anew: {location(database)} with {count} items and events")
         return 0
-    if not (database.exists() or database.with_suffix(".events.jsonl").exists() or samples.exists() or options.import_):
+    if not (
+        database.exists()
+        or database.with_suffix(".events.jsonl").exists()
+        or samples.exists()
+        or options.import_
+        or options.ask
+    ):
         raise ValueError(f"there is nothing to label: {samples} does not exist, and nothing was imported with --import")
     with PreferenceStore(database, seed=options.seed) as store:
         if options.import_ or options.export or options.agreement:
             _chores(store, options)
             return 0
+        if options.ask is not None:
+            new, rows = add_file(store, options.ask, completions=options.completions, seed=options.seed)
+            say(f"{new} new items from {rows} rows of {options.ask}")
         if samples.exists():
             _add(store, options, samples)
         if not store.items():

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from operant.language.preferences import PreferenceStore, add_samples
+from operant.language.preferences import PreferenceStore, add_file, add_samples
+from operant.language.preferences.exporting import is_held_out
 from operant.language.preferences.samples import read_samples
 
 
@@ -81,3 +82,21 @@ def test_one_completion_is_no_comparison(path, store):
 def test_without_samples(path, store):
     with pytest.raises(FileNotFoundError):
         add_samples(store, path, run="r")
+
+
+def test_answers_of_a_file_are_asked_about(tmp_path):
+    rows = [{"prompt": "p", "completions": ["a", "b", "c", "a"]}, {"prompt": "q", "completions": ["x", "y"]}]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with PreferenceStore(tmp_path / "preferences.sqlite") as store:
+        assert add_file(store, path, completions=2) == (2, 2)
+        assert add_file(store, path, completions=2) == (0, 2)
+        assert {item.prompt for item in store.items()} == {"p", "q"}
+        assert not store.labels()
+        assert not any(map(is_held_out, store.items()))
+    path.write_text(json.dumps({"prompt": "alone"}))
+    with (
+        PreferenceStore(tmp_path / "other.sqlite") as store,
+        pytest.raises(ValueError, match="of the kind prompt-only"),
+    ):
+        add_file(store, path)

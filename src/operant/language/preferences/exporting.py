@@ -65,7 +65,9 @@ def export(
     key = store.pseudonym_key()
     alias: Callable[[str], str] = (lambda name: name) if names else (lambda name: pseudonym(key, name))
     rows, left_out = _events(store, alias) if form == "events" else _labels(store, form, alias)
-    scored = {item.item_id for item in store.items() if is_held_out(item)}
+    items = store.items()
+    prompts = {encode(item.prompt) for item in items if is_held_out(item)}
+    scored = {item.item_id for item in items if encode(item.prompt) in prompts}
     if form != "events" and held_out != "with":
         kept = [row for row in rows if (row["item"] in scored) == (held_out == "only")]
         if len(kept) < len(rows):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from operant.language.data import compare, kind, read_rows
 from operant.language.preferences.items import Completion, Item, Text, encode
 from operant.language.preferences.store import PreferenceStore
 from operant.streams import seed_sequence
@@ -69,6 +70,38 @@ def add_samples(
             fresh = [c for text, c in found.items() if text not in asked.get(prompt, ())]
             new += store.add_items(_groups(json.loads(prompt), fresh, completions, seed))
     return new, len(prompts)
+
+
+def add_file(store: PreferenceStore, path: Path, *, completions: int = 2, seed: int = 0) -> tuple[int, int]:
+    """Add the prompts and answers of a file to a store, to be compared; what the file says of their order is not used.
+
+    Args:
+        store: where to.
+        path: of the file, with rows of preferences or rankings (`operant.language.data.read_rows`).
+        completions: how many are shown side by side.
+        seed: of the order.
+
+    Returns:
+        How many items were new, and how many rows the file has.
+
+    Raises:
+        ValueError: rows have no two answers, or `completions` is below 2.
+        OSError: the file cannot be read.
+        StoreError: the items could not be stored.
+    """
+    if completions < 2:
+        raise ValueError(f"completions must be at least 2, got {completions}")
+    rows = read_rows(path)
+    found = kind(rows, accept=("preference", "ranking"))
+    asked = {(encode(item.prompt), encode(c.text)) for item in store.items() for c in item.completions}
+    new = 0
+    with store.transaction():
+        for row in rows:
+            prompt, *texts = compare(row) if found == "preference" else (row["prompt"], *row["completions"])
+            different = {encode(text): Completion(text, {"file": path.name}) for text in texts}
+            fresh = [completion for text, completion in different.items() if (encode(prompt), text) not in asked]
+            new += store.add_items(_groups(prompt, fresh, completions, seed))
+    return new, len(rows)
 
 
 def _completion(record: dict[str, Any], run: str) -> Completion:
