@@ -55,6 +55,21 @@ def slow(x):
     time.sleep(0.2)
     return x
 
+def fork(x):
+    if x and os.fork() == 0:
+        time.sleep(0.5)
+    return x
+
+def daemon(path):
+    code = "import os, sys, time; os.setsid(); open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+    subprocess.Popen(["sh", "-c", f'{sys.executable} -c "{code}" {path} & exit'], start_new_session=True).wait()
+    while not os.path.exists(path) or not open(path).read():
+        time.sleep(0.01)
+
+def torch_sum(x):
+    import torch
+    return torch.ones(1000, 1000).sum() + x
+
 def child(path):
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     open(path, "w").write(str(process.pid))
@@ -135,8 +150,43 @@ def test_output_and_input_do_not_disturb_the_protocol(sandbox):
 
 def test_an_exception_is_an_error_with_its_traceback(sandbox):
     wrong = sandbox("wrong")
-    with pytest.raises(SandboxError, match=r"functions.py:wrong raised an exception(.|\n)*KeyError: 'salt'"):
+    with pytest.raises(
+        SandboxError, match=r"functions.py:wrong raised KeyError: 'salt' \(.*functions.py, line \d+\)$"
+    ) as e:
         wrong.call("salt")
+    assert "raise KeyError(x)" in str(e.value.__cause__)
+
+
+def test_the_copy_of_a_worker_that_forked_answers_no_call(sandbox):
+    fork = sandbox("fork")
+    assert fork.call(1) == 1
+    time.sleep(1.0)
+    assert [fork.call(x) for x in (0, None, 0)] == [0, None, 0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the environment of processes")
+def test_a_daemon_ends_with_its_worker(sandbox, tmp_path):
+    daemon = sandbox("daemon")
+    daemon.call(str(tmp_path / "pid"))
+    pid = int((tmp_path / "pid").read_text())
+    os.kill(pid, 0)
+    daemon.close()
+    assert gone(pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
+def test_memory_is_limited_by_default_and_leaves_room_for_torch(sandbox):
+    assert sandbox("torch_sum", seconds=120).call(1) == 1_000_001
+    with pytest.warns(RuntimeWarning, match="ran out of memory"):
+        assert sandbox("hog").call("hog", fallback="none") == "none"
+
+
+def test_the_late_answer_of_another_call_is_not_taken_for_this_one(sandbox):
+    double = sandbox("double")
+    assert double.call(1) == 2
+    (slot,) = double._idle.queue
+    slot._process.stdin.write('{"id": -5, "args": [50], "kwargs": {}, "seconds": 9}\n')  # its answer comes first
+    assert double.call(2) == 4
 
 
 def test_coroutines_are_awaited(sandbox):

@@ -9,19 +9,21 @@ from operant.language.sandbox_worker import answer, load
 
 
 def test_answers_are_lines_of_json():
-    assert answer(lambda x, y: x + y, {"args": [1], "kwargs": {"y": 2}}) == '{"result": 3}'
-    assert json.loads(answer(lambda: "a\nb", {"args": [], "kwargs": {}})) == {"result": "a\nb"}
+    assert answer(lambda x, y: x + y, {"args": [1], "kwargs": {"y": 2}}) == '{"id": 0, "result": 3}'
+    assert json.loads(answer(lambda: "a\nb", {"args": [], "kwargs": {}})) == {"id": 0, "result": "a\nb"}
     assert "\n" not in answer(lambda: "a\nb", {"args": [], "kwargs": {}})
 
 
 def test_exceptions_become_answers():
     reply = json.loads(answer(lambda: 1 / 0, {"args": [], "kwargs": {}}))
-    assert reply["error"].endswith("ZeroDivisionError: division by zero\n")
+    assert reply["error"].startswith(f"ZeroDivisionError: division by zero ({__file__}, line ")
+    assert "\n" not in reply["error"]
+    assert reply["traceback"].endswith("ZeroDivisionError: division by zero\n")
 
     def hog():
         raise MemoryError
 
-    assert json.loads(answer(hog, {"args": [], "kwargs": {}})) == {"memory": "ran out of memory"}
+    assert json.loads(answer(hog, {"id": 7, "args": [], "kwargs": {}})) == {"id": 7, "memory": "ran out of memory"}
 
 
 def test_functions_are_loaded_from_modules_and_files(tmp_path, monkeypatch):
@@ -38,7 +40,7 @@ def test_functions_are_loaded_from_modules_and_files(tmp_path, monkeypatch):
 
 
 def test_the_script_answers_line_by_line_and_ends_with_its_input():
-    calls = [{"args": [x], "kwargs": {}, "seconds": 1.0} for x in (4.0, -1.0, 9.0)]
+    calls = [{"id": i, "args": [x], "kwargs": {}, "seconds": 1.0} for i, x in enumerate((4.0, -1.0, 9.0), 1)]
     result = subprocess.run(
         [sys.executable, "-P", sandbox_worker.__file__, "math:sqrt", "0"],
         input="".join(json.dumps(call) + "\n" for call in calls),
@@ -48,7 +50,7 @@ def test_the_script_answers_line_by_line_and_ends_with_its_input():
         timeout=60,
     )
     first, two, wrong, three = map(json.loads, result.stdout.splitlines())
-    assert (first, two, three) == ({"result": True}, {"result": 2.0}, {"result": 3.0})
+    assert (first, two, three) == ({"id": 0, "result": True}, {"id": 1, "result": 2.0}, {"id": 3, "result": 3.0})
     assert "ValueError" in wrong["error"]
 
 

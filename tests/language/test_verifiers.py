@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from operant.language import verifiers
-from operant.language.rewards import check_columns, combine, name_of, required
+from operant.language.rewards import RewardError, check_columns, combine, name_of, required
 from operant.language.sandbox import SandboxError
 from operant.language.verifiers import VERIFIERS, find, last_box, last_number
 
@@ -209,6 +209,11 @@ def own(tmp_path):
         "    return [len(p) + len(c) + len(i) + x for p, c, i, x in zip(prompts, completions, completion_ids, level)]\n"
         "def hang(**_):\n"
         "    time.sleep(600)\n"
+        "def hang_on_x(completions, **_):\n"
+        "    time.sleep(600 if 'x' in completions else 0.5)\n"
+        "    return [len(completions)] * len(completions)\n"
+        "def few(completions, **_):\n"
+        "    return [1.0]\n"
         "def wrong(**_):\n"
         "    return 1 / 0\n"
     )
@@ -261,6 +266,25 @@ def test_a_function_of_trl_in_a_file(tmp_path):
     assert required(plain) == ("answer",)
     with pytest.raises(ValueError, match="plain needs the column 'answer'"):
         check_columns([plain], [{"prompt": "p"}])
+
+
+def test_several_workers_share_a_batch_and_only_the_part_that_hangs_has_no_reward(own):
+    verifier = find(f"{own}:hang_on_x", workers=3, timeout=3.0)
+    begun = time.monotonic()
+    assert rate(verifier, list("abcdefg")) == [2, 2, 2, 2, 3, 3, 3]
+    assert time.monotonic() - begun < 3
+    with pytest.warns(RuntimeWarning, match="did not answer within 3 seconds"):
+        assert rate(verifier, list("abcxefg")) == [2, 2, None, None, 3, 3, 3]
+    assert rate(verifier, ["a"]) == [1]
+    with pytest.raises(ValueError, match=r"few must return 2 rewards, one a completion, got \[1.0\]"):
+        rate(find(f"{own}:few", workers=2), list("abcd"))
+
+
+def test_an_exception_in_a_file_is_one_line_that_names_the_place(own):
+    with pytest.raises(
+        RewardError, match=r"^the reward function wrong failed: .* raised ZeroDivisionError: .*py, line 14\)$"
+    ):
+        combine([find(f"{own}:wrong")])(["p"], ["a"], [[1]])
 
 
 def test_verifiers_combine():

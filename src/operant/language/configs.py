@@ -98,6 +98,16 @@ class SamplingConfig(LanguageConfig):
     function of yours, path/to/file.py:function. None: what the task rewards."""
     reward_weights: tuple[float, ...] = ()
     """One for each reward function; none: 1 each."""
+    reward_timeout: float = 60.0
+    """Seconds that one call of a reward function of yours may take; beyond it the answers of the call get no reward."""
+    reward_workers: int = 1
+    """Processes of each reward function of yours, and of accuracy. With several, a batch is divided among as many
+    calls."""
+    reward_memory: float = 4.0
+    """GiB of memory of its own that a process of a reward function of yours may take (Linux); 0: no limit."""
+    pass_reward: str = ""
+    """Name of the reward function that decides in pass@k whether an answer is right (1 or more). Empty: the first one,
+    or on a built-in task the task's."""
     reward_model: str = ""
     """Folder of a reward-model run, whose score is one more reward function; empty: none."""
     engine: str = "native"
@@ -118,6 +128,9 @@ class SamplingConfig(LanguageConfig):
         require(
             self,
             temperature="(0, inf)",
+            reward_timeout="(0, inf)",
+            reward_workers="[1, inf)",
+            reward_memory="[0, inf)",
             engine_rows="[1, inf)",
             correction=("none", "truncate", "mask", "sequence-truncate", "sequence-mask"),
             correction_cap="[1, inf) or None",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from operant.language import tasks, verifiers
-from operant.language.configs import LanguageConfig
+from operant.language.configs import LanguageConfig, SamplingConfig
 from operant.language.data import Kind, Row, kind, read_rows, split_rows
 from operant.language.rewards import check_columns, combine
 from operant.language.rollouts import Judge
@@ -52,7 +52,11 @@ class Material:
             ValueError: a function needs a column that the rows do not have.
         """
         names = getattr(self.config, "rewards", ())
-        functions = [verifiers.find(name, max_completion=self.max_tokens) for name in names]
+        given: dict[str, Any] = {"max_completion": self.max_tokens}
+        if isinstance(self.config, SamplingConfig):
+            memory = round(self.config.reward_memory * 2**30) or None
+            given |= {"timeout": self.config.reward_timeout, "workers": self.config.reward_workers, "memory": memory}
+        functions = [verifiers.find(name, **given) for name in names]
         for rows in (self.train, self.held_out):
             check_columns(functions, rows)
         weights = list(getattr(self.config, "reward_weights", ()))

@@ -21,6 +21,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from operant.language.sandbox import SandboxError
+
 RewardFunction = Callable[..., "Sequence[float | None] | Awaitable[Sequence[float | None]]"]
 """`f(prompts, completions, completion_ids, **columns)`, with one number or None a completion."""
 
@@ -253,6 +255,8 @@ def _ask(name: str, function: RewardFunction, given: Mapping[str, Any]) -> Any:
     try:
         result = function(**given)
         return _finish(result) if inspect.isawaitable(result) else result
+    except SandboxError as error:  # names file, line and exception
+        raise RewardError(f"the reward function {name} failed: {error}") from error
     except Exception as error:
         raise RewardError(f"the reward function {name} raised {type(error).__name__}: {error}") from error
 

@@ -1,9 +1,9 @@
 """Functions that may hang or crash, run where they cannot take the training with them: `Sandbox`.
 
-A worker is a process of its own, spoken to in lines of JSON over pipes. It is killed with everything that it started as
-soon as it overruns its deadline, and a new one is started for the next call. No alarm signal is involved on this side,
-so it works from any thread. It is a guard against mistakes, not against malice: the function may do all that its user
-may do.
+A worker is a process of its own, spoken to in lines of JSON over pipes. It is killed with everything that it started
+(on Linux also what has left its session, such as a daemon) as soon as it overruns its deadline, and a new one is
+started for the next call. Answers carry the id of their call. No alarm signal is involved on this side, so it works
+from any thread. It is a guard against mistakes, not against malice: the function may do all that its user may do.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -26,8 +27,26 @@ from operant.language import sandbox_worker
 _FILE = str(Path(sandbox_worker.__file__).resolve())
 
 
+MEMORY = 4 << 30
+"""Bytes that a worker may take unless another limit is asked for; importing torch takes half a gigabyte of them."""
+
+_MARK = "OPERANT_SANDBOX"
+"""Variable of the environment by which everything is found that a worker has started."""
+
+
 class SandboxError(RuntimeError):
-    """The function could not be loaded, or raised an exception; the message has its traceback."""
+    """The function could not be loaded, or raised an exception; the message says which, and where.
+
+    Its cause holds the traceback of the worker.
+    """
+
+
+class _RemoteTraceback(Exception):  # noqa: N818 - stands for an exception in another process
+    """What a worker says of an exception."""
+
+    def __str__(self) -> str:
+        """Return the traceback."""
+        return f"\n{self.args[0]}"
 
 
 class Sandbox:
@@ -40,7 +59,8 @@ class Sandbox:
         target: `path/to/file.py:function` or `package.module:function`.
         seconds: that one call may take. Loading the function is not counted.
         workers: processes, which is as many calls as run at a time.
-        memory: bytes of address space of one worker, where the system can limit it (Linux); None for no limit.
+        memory: bytes of memory of its own that one worker may take (RLIMIT_DATA), where the system can limit it
+            (Linux); None for no limit.
         start_seconds: that loading the function may take, e.g. what it imports.
 
     Raises:
@@ -53,7 +73,7 @@ class Sandbox:
         *,
         seconds: float = 10.0,
         workers: int = 1,
-        memory: int | None = None,
+        memory: int | None = MEMORY,
         start_seconds: float = 120.0,
     ) -> None:
         for name, value in (("seconds", seconds), ("start_seconds", start_seconds)):
@@ -82,11 +102,9 @@ class Sandbox:
         self._open()
         slot = self._idle.get()
         try:
-            problem = self._ready(slot)
+            self._ready(slot)
         finally:
             self._idle.put(slot)
-        if problem:
-            raise SandboxError(f"{self.target} {problem}")
 
     def call(self, *args: Any, fallback: Any = None, **kwargs: Any) -> Any:
         """Call the function.
@@ -120,6 +138,22 @@ class Sandbox:
         self._warn([problem for _, problem in outcomes])
         return [result for result, _ in outcomes]
 
+    def calls(self, given: Sequence[dict[str, Any]], *, fallbacks: Sequence[Any]) -> list[Any]:
+        """Call the function once for each set of keyword arguments, in all workers, and return the results in order.
+
+        Args:
+            given: keyword arguments of each call; each call has the whole deadline.
+            fallbacks: of `call`, one for each.
+
+        Raises:
+            SandboxError: the function raises an exception.
+            TypeError: an argument is nothing that JSON knows.
+        """
+        with ThreadPoolExecutor(self._workers) as pool:
+            outcomes = list(pool.map(lambda *pair: self._attempt((), *pair), given, fallbacks))
+        self._warn([problem for _, problem in outcomes])
+        return [result for result, _ in outcomes]
+
     def close(self) -> None:
         """Kill the workers. May be called again; a closed sandbox takes no calls."""
         self._finalise()
@@ -139,32 +173,33 @@ class Sandbox:
     def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], fallback: Any) -> tuple[Any, str | None]:
         """Return the result of a call, or the fallback and what went wrong."""
         self._open()
-        line = json.dumps({"args": args, "kwargs": kwargs, "seconds": self._seconds})
+        call = {"args": args, "kwargs": kwargs, "seconds": self._seconds}
+        json.dumps(call)  # a mistake in an argument is to be found before a worker is taken
         slot = self._idle.get()
         try:
             self._open()  # it may have been closed meanwhile
-            problem = self._ready(slot)
-            if problem is not None:
-                raise SandboxError(f"{self.target} {problem}")
-            reply, problem = slot.exchange(line, self._seconds)
+            self._ready(slot)
+            reply, problem = slot.exchange(call, self._seconds)
         finally:
             self._idle.put(slot)
         if problem is not None:
             return fallback, problem
         if "error" in reply:
-            raise SandboxError(f"{self.target} raised an exception\n{reply['error']}")
+            raise SandboxError(f"{self.target} raised {reply['error']}") from _RemoteTraceback(reply["traceback"])
         return reply["result"], None
 
-    def _ready(self, slot: "_Worker") -> str | None:
-        """Have the worker of a slot running; return why it does not, if so."""
+    def _ready(self, slot: "_Worker") -> None:
+        """Have the worker of a slot running."""
         if slot.alive():
-            return None
+            return
         slot.start()
         reply, problem = slot.exchange(None, self._start_seconds)
-        if problem is None and "error" in reply:
+        if problem is not None:
+            raise SandboxError(f"{self.target} {problem}")
+        if "error" in reply:
             slot.kill()
-            problem = f"cannot be loaded\n{reply['error']}"
-        return problem
+            message = f"{self.target} cannot be loaded: {reply['error']}"
+            raise SandboxError(message) from _RemoteTraceback(reply["traceback"])
 
     def _warn(self, problems: Sequence[str | None]) -> None:
         failures = [problem for problem in problems if problem]
@@ -182,40 +217,44 @@ class _Worker:
         self._process: subprocess.Popen[str] | None = None
         self._talker: threading.Thread | None = None
         self._owner = os.getpid()
+        self._calls = 0
+        self._mark = ""
 
     def alive(self) -> bool:
         if self._process is not None and self._process.poll() is not None:
             self._forget()  # it died between two calls, of which no call is to blame
+            _sweep(self._mark)
         return self._process is not None
 
     def start(self) -> None:
         """Start a process; its answer to None is the first thing to wait for."""
+        self._calls, self._mark = 0, uuid.uuid4().hex
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and worker
             self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             encoding="utf-8",
             start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", _MARK: self._mark},
         )
 
-    def exchange(self, line: str | None, seconds: float) -> tuple[dict[str, Any], str | None]:
-        """Send a line, unless it is None, and return the answer; or kill the process and return what went wrong."""
-        box: queue.SimpleQueue[str] = queue.SimpleQueue()
+    def exchange(self, call: dict[str, Any] | None, seconds: float) -> tuple[dict[str, Any], str | None]:
+        """Send a call, unless it is None, and return its answer; or kill the process and return what went wrong."""
+        box: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._calls += call is not None
+        line = None if call is None else json.dumps({"id": self._calls, **call})
         # A thread of its own: neither writing to a process that does not read nor reading has a time limit.
-        self._talker = threading.Thread(target=_talk, args=(self._process, line, box), daemon=True)
+        self._talker = threading.Thread(target=_talk, args=(self._process, line, self._calls, box), daemon=True)
         self._talker.start()
         try:
-            text = box.get(timeout=seconds)
+            reply = box.get(timeout=seconds)
         except queue.Empty:
             self.kill()
             return {}, f"did not answer within {seconds:g} seconds and was stopped"
         except BaseException:  # interrupted: its answer must not be taken for that to the next call
             self.kill()
             raise
-        try:
-            reply = json.loads(text)
-        except json.JSONDecodeError:
+        if reply is None:
             code = self.kill()
             meaning = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             return {}, f"died ({meaning})"
@@ -234,6 +273,7 @@ class _Worker:
                 os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
         code = process.wait()
         self._forget()
+        _sweep(self._mark)
         return code
 
     def _forget(self) -> None:
@@ -248,16 +288,37 @@ class _Worker:
                 pipe.close()  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def _talk(process: "subprocess.Popen[str]", line: str | None, box: "queue.SimpleQueue[str]") -> None:
+def _talk(
+    process: "subprocess.Popen[str]", line: str | None, call: int, box: "queue.SimpleQueue[dict[str, Any] | None]"
+) -> None:
+    """Send a line, and put the answer to the call into the box; None if there is none, as the process has died."""
     assert process.stdin is not None  # noqa: S101 - `start` asks for both pipes
     assert process.stdout is not None  # noqa: S101 - see above
-    text = ""
-    with contextlib.suppress(OSError):  # the process died
+    reply = None
+    with contextlib.suppress(OSError, json.JSONDecodeError):  # the process died
         if line is not None:
             process.stdin.write(line + "\n")
             process.stdin.flush()
-        text = process.stdout.readline()
-    box.put(text)
+        while text := process.stdout.readline():
+            reply = json.loads(text)
+            if reply.get("id") == call:
+                break
+            reply = None  # the late answer to another call
+    box.put(reply)
+
+
+def _sweep(mark: str) -> None:
+    """Kill every process that carries the mark of a worker, whatever session it has gone to (Linux)."""
+    wanted, found = f"{_MARK}={mark}".encode(), True
+    for _ in range(10):  # a process may start another one while we look
+        if not found or not mark:
+            return
+        found = False
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(folder.name), signal.SIGKILL)
+                    found = True
 
 
 def _kill_all(workers: "list[_Worker]") -> None:

@@ -1,8 +1,9 @@
 """The other end of `operant.language.sandbox`: a process that runs one function, call by call.
 
 It is started as a script, imports nothing of operant and so is ready in milliseconds. Standard input brings one call a
-line, `{"args": [...], "kwargs": {...}, "seconds": 5.0}`; standard output takes one answer a line, `{"result": ...}`,
-`{"error": "..."}` or `{"memory": "..."}`, the first being `{"result": true}` when the function is loaded. The function
+line, `{"id": 1, "args": [...], "kwargs": {...}, "seconds": 5.0}`; standard output takes one answer a line,
+`{"id": 1, "result": ...}`, `{"id": 1, "error": "...", "traceback": "..."}` or `{"id": 1, "memory": "..."}`, the first
+being `{"id": 0, "result": true}` when the function is loaded. The function
 itself sees another standard input (empty) and output (the error stream), so nothing that it prints is taken for an
 answer.
 """
@@ -58,7 +59,8 @@ def load(target: str) -> Callable[..., Any]:
 
 
 def answer(function: Callable[..., Any], call: dict[str, Any]) -> str:
-    """Run one call and return its answer as a line of JSON."""
+    """Run one call and return its answer as a line of JSON, with the id of the call."""
+    own = {"id": call.get("id", 0)}
     try:
         kwargs, logged = call["kwargs"], None
         if TRAINER_KEY in kwargs:
@@ -68,11 +70,22 @@ def answer(function: Callable[..., Any], call: dict[str, Any]) -> str:
             result = asyncio.run(_awaited(result))
         if logged is not None:
             result = {"result": result, **logged}
-        return json.dumps({"result": result}, default=_plain)
+        return json.dumps({**own, "result": result}, default=_plain)
     except MemoryError:
-        return json.dumps({"memory": "ran out of memory"})
-    except Exception:  # whatever it is, the parent is to hear of it
-        return json.dumps({"error": traceback.format_exc()})
+        return json.dumps({**own, "memory": "ran out of memory"})
+    except Exception as error:  # whatever it is, the parent is to hear of it
+        return json.dumps({**own, **_described(error)})
+
+
+def _described(error: BaseException) -> dict[str, str]:
+    """Return an exception on one line, with the last place outside this file that it went through, and in full."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f" ({error.filename}, line {error.lineno})"
+    else:
+        place = next((f" ({f.filename}, line {f.lineno})" for f in reversed(frames) if f.filename[0] != "<"), "")
+    line = " ".join(traceback.format_exception_only(error)[-1].split())
+    return {"error": line + place, "traceback": "".join(traceback.format_exception(error))}
 
 
 def with_trainer(function: Callable[..., Any], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -108,7 +121,8 @@ def _limit_memory(limit: int) -> None:
     with contextlib.suppress(ImportError, OSError, ValueError):  # Windows and macOS have no such limit
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        # Not of the address space: libraries such as CUDA's reserve far more of that than they ever use.
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _set_alarm(seconds: float) -> None:
@@ -132,14 +146,15 @@ def _take_channels() -> tuple[TextIO, TextIO]:
 def main(target: str, memory: int) -> None:
     """Load the function, limit the memory (bytes; 0 for no limit), and answer calls until standard input ends."""
     calls, answers = _take_channels()
+    process = os.getpid()
     if memory:
         _limit_memory(memory)
     try:
         function = load(target)
-        first = json.dumps({"result": True})
-    except (Exception, SystemExit):
+        first = json.dumps({"id": 0, "result": True})
+    except (Exception, SystemExit) as error:
         function = None
-        first = json.dumps({"error": traceback.format_exc()})
+        first = json.dumps({"id": 0, **_described(error)})
     answers.write(first + "\n")
     answers.flush()
     for line in calls if function is not None else []:
@@ -147,6 +162,8 @@ def main(target: str, memory: int) -> None:
         _set_alarm(call["seconds"] + GRACE)
         text = answer(function, call)  # pyright: ignore[reportArgumentType]
         _set_alarm(0)
+        if os.getpid() != process:  # the function forked, and this is the copy: the call is not its to answer
+            os._exit(0)
         answers.write(text + "\n")
         answers.flush()
 

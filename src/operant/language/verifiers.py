@@ -7,6 +7,7 @@ right answer from a column of the rows, `answer` by default; where that is None 
 
 import ast
 import importlib.util
+import itertools
 import math
 import re
 from collections import Counter
@@ -21,7 +22,7 @@ from operant import ops
 from operant.language import options
 from operant.language.numerals import after_mark, answer_number, last_box, last_number, stated_number
 from operant.language.rewards import GIVEN, START, RewardFunction, text_of
-from operant.language.sandbox import Sandbox
+from operant.language.sandbox import MEMORY, Sandbox
 from operant.language.sandbox_worker import TRAINER_KEY
 
 _MATHEMATICS = f"{Path(__file__).resolve().with_name('mathematics.py')}:equivalent"
@@ -32,22 +33,32 @@ _THINK = re.compile(r"<think>(?!.*<think>)(.*?)</think>.*", re.DOTALL)
 _THINK_ANSWER = re.compile(r"<think>(?!.*<think>)(.*?)</think>\s*<answer>(?!.*<answer>)(.*?)</answer>\s*", re.DOTALL)
 
 
-def find(text: str, *, max_completion: int | None = None) -> RewardFunction:
+def find(
+    text: str,
+    *,
+    max_completion: int | None = None,
+    timeout: float = 60.0,
+    workers: int = 1,
+    memory: int | None = MEMORY,
+) -> RewardFunction:
     """Return the reward function that a text of the command line names.
 
     Args:
         text: a name of `VERIFIERS`, with options behind it where wanted (`numeric:tolerance=0.01`), or
             `path/to/file.py:function` for a function with TRL's signature, which runs in a sandbox.
         max_completion: tokens that a completion may have, for the verifiers that need to know.
+        timeout: seconds that one call of a function from a file may take.
+        workers: processes of a function from a file, and of `accuracy`.
+        memory: bytes that a process of a function from a file may take; None for no limit.
 
     Raises:
         ValueError: there is no such verifier, option or file, or a value is out of its range.
         SandboxError: the file cannot be imported, or has no such function.
     """
     if re.search(r"\.py:\w+$", text):
-        return user_function(text)
+        return user_function(text, seconds=timeout, workers=workers, memory=memory)
     limit = {} if max_completion is None else {"max_completion": max_completion}
-    return options.build(text, VERIFIERS, "verifier", **limit)
+    return options.build(text, VERIFIERS, "verifier", workers=workers, **limit)
 
 
 def exact(*, column: str = "answer") -> RewardFunction:
@@ -233,19 +244,33 @@ def soft_overlong(*, max_completion: int, buffer: int | None = None) -> RewardFu
     return _named("soft_overlong", reward)
 
 
-def user_function(target: str, *, seconds: float = 60.0, memory: int | None = None) -> RewardFunction:
+def _pass_on(answers: Sequence[dict[str, Any] | None], sizes: Sequence[int], log_metric: Any, log_extra: Any) -> None:
+    """Log what a function has logged in the calls of a batch; a call without an answer has None in every column."""
+    logged = [answer for answer in answers if answer is not None]
+    for name, value in [pair for answer in logged for pair in answer["metrics"]] if log_metric else ():
+        log_metric(name, value)
+    for name in dict.fromkeys(name for answer in logged for name in answer["extra"]) if log_extra else ():
+        parts = [(answer or {"extra": {}})["extra"].get(name) for answer in answers]
+        log_extra(name, [v for part, size in zip(parts, sizes, strict=True) for v in part or [None] * size])
+
+
+def user_function(
+    target: str, *, seconds: float = 60.0, workers: int = 1, memory: int | None = MEMORY
+) -> RewardFunction:
     """A reward function from a Python file, run in a process of its own and stopped when it overruns its deadline.
 
     Args:
         target: `path/to/file.py:function`. The function has TRL's signature and may be `async`.
-        seconds: that one call, with a whole batch, may take; beyond it all of the batch get None.
-        memory: bytes of address space that the process may take (Linux); None for no limit.
+        seconds: that one call may take; beyond it all completions of the call get None.
+        workers: processes. With one, a call has the whole batch; with several, the batch is divided into as many calls
+            of consecutive completions, which run side by side, each with the whole deadline.
+        memory: bytes of memory of its own that a process may take (Linux); None for no limit.
 
     Raises:
         ValueError: there is no such file, or an argument is out of its range.
         SandboxError: the file cannot be imported, or has no such function.
     """
-    sandbox = Sandbox(target, seconds=seconds, memory=memory)
+    sandbox = Sandbox(target, seconds=seconds, workers=workers, memory=memory)
     sandbox.start()
 
     def reward(
@@ -255,16 +280,23 @@ def user_function(target: str, *, seconds: float = 60.0, memory: int | None = No
         log_extra: Any = None,
         **given: Any,
     ) -> list[float | None]:
+        count, state = len(completions), dict(START if trainer_state is None else vars(trainer_state))
         columns = {name: list(value) for name, value in (given | {"completions": completions}).items()}
-        state = START if trainer_state is None else vars(trainer_state)
-        answer = sandbox.call(**columns, **{TRAINER_KEY: dict(state)})
-        if answer is None:
-            return [None] * len(completions)
-        for name, value in answer["metrics"] if log_metric else ():
-            log_metric(name, value)
-        for name, values in answer["extra"].items() if log_extra else ():
-            log_extra(name, values)
-        return answer["result"]
+        edges = [count * part // workers for part in range(workers + 1)]
+        bounds = [(low, high) for low, high in itertools.pairwise(edges) if low < high] or [(0, count)]
+        calls = [
+            {**{name: value[low:high] for name, value in columns.items()}, TRAINER_KEY: state} for low, high in bounds
+        ]
+        found = sandbox.calls(calls, fallbacks=[None] * len(calls))
+        sizes = [high - low for low, high in bounds]
+        _pass_on(found, sizes, log_metric, log_extra)
+        parts = [[None] * size if one is None else one["result"] for one, size in zip(found, sizes, strict=True)]
+        if len(parts) == 1:
+            return parts[0]
+        for part, size in zip(parts, sizes, strict=True):
+            if not isinstance(part, list) or len(part) != size:
+                raise ValueError(f"{target} must return {size} rewards, one a completion, got {part!r}")
+        return [reward for part in parts for reward in part]
 
     vars(reward)["required_columns"] = [name for name in _named_without_default(target) if name not in GIVEN]
     return _named(target.rpartition(":")[2], reward)
