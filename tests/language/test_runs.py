@@ -170,8 +170,8 @@ def disguised(train, model_folder, tmp_path, monkeypatch):
 def test_a_run_cannot_allow_code_to_whoever_opens_it(disguised, tmp_path):
     run, trace = disguised()
     ways = [
-        lambda **given: api.load(run, **given),
-        lambda **given: api.resume(run, progress="silent", **given),
+        lambda **given: api.load(run, accept_changes=True, **given),
+        lambda **given: api.resume(run, progress="silent", accept_changes=True, **given),
         lambda **given: load(ModelOptions(init=run, **given), seed=0),
         lambda **given: find_speaker(run, **given),
         lambda **given: write_model(Run.open(run), tmp_path / "written", seed=0, **given),
