@@ -63,3 +63,14 @@ def test_a_missing_extra_is_named():
     require_extra("plots", "a picture", ["json"])
     with pytest.raises(ModuleNotFoundError, match=r'a picture needs no_such_module: pip install "operant\[plots\]"'):
         require_extra("plots", "a picture", ["json", "no_such_module"])
+
+
+def test_examples_without_a_reward_are_counted_and_left_out():
+    evaluation = Evaluation.of([[1.0, math.nan, 0.0], [math.nan] * 3], optional=True)
+    assert evaluation.missing == (1, 3)
+    head, first, second = (line.split("  ") for line in seed_table((0, 1), evaluation).splitlines()[:3])
+    assert "without a reward" in [cell.strip() for cell in head]
+    assert [cell.strip() for cell in first if cell.strip()] == ["0", "0.5", "0", "1", "2", "1"]
+    assert [cell.strip() for cell in second if cell.strip()] == ["1", "nan", "nan", "nan", "0", "3"]
+    full = seed_table((0,), Evaluation.of([[1.0, 0.0]], optional=True))
+    assert "without a reward" not in full

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -45,10 +47,48 @@ def test_only_some_answers_are_shown(make_model, prompts, monkeypatch):
     assert len({sample["prompt"] for sample in shown}) == 2
 
 
-def test_an_answer_without_a_reward_scores_0(make_model, prompts):
+def test_an_answer_without_a_reward_has_no_score(make_model, prompts):
     with pytest.warns(RuntimeWarning, match="no reward function applies"):
-        scores, *_ = greedy(make_model(), prompts, combine([some]), max_tokens=3)
-    assert scores == [1, 0, 1, 1, 1, 1, 1]
+        scores, shown, _ = greedy(make_model(), prompts, combine([some]), max_tokens=3)
+    assert str(scores) == "[1.0, nan, 1.0, 1.0, 1.0, 1.0, 1.0]"
+    assert [sample["reward"] for sample in shown[:7]] == [1, None, 1, 1, 1, 1, 1]
+
+
+def test_answers_without_a_reward_count_in_no_figure(make_model, prompts):
+    none = None
+    table = [[1.0, 0, none, 0], [none] * 4, [1, none, 0, 1]]
+    given = [value for row in table for value in row]
+    with pytest.warns(RuntimeWarning, match="no reward function applies"):
+        found = sampled(
+            make_model(), prompts[:3], combine([lambda completions, **_: given]), max_tokens=2, count=4, seed=0
+        )
+    assert found.average == pytest.approx((1 / 3 + 2 / 3) / 2)
+    assert found.missing == 6
+    assert found.passes[1] == pytest.approx((1 / 3 + 2 / 3) / 2)
+    assert found.passes[2] == pytest.approx((2 / 3 + 1) / 2)
+    assert math.isnan(found.passes[4])  # no prompt has four answers with a reward
+    with pytest.warns(RuntimeWarning, match="no reward function applies"):
+        nothing = sampled(
+            make_model(), prompts[:1], combine([lambda completions, **_: [none] * 2]), max_tokens=2, count=2, seed=0
+        )
+    assert str([nothing.average, *nothing.interval, *nothing.passes.values()]) == str([math.nan] * 5)
+    assert nothing.missing == 2
+
+
+def test_one_named_reward_decides_what_passes(make_model, prompts):
+    def right(completions, **_):
+        return [1.0, 0.0] * (len(completions) // 2)
+
+    def tidy(completions, **_):
+        return [0.5] * len(completions)
+
+    judge = combine([right, tidy], [0.5, 1.0])  # a sum of 1 for right answers, and 0.5 for wrong ones
+    options = {"max_tokens": 2, "count": 2, "seed": 0}
+    assert sampled(make_model(), prompts[:2], judge, **options).passes == {1: 0.5, 2: 1.0}
+    found = sampled(make_model(), prompts[:2], judge, decides="tidy", **options)
+    assert (found.passes, found.judge) == ({1: 0.0, 2: 0.0}, "tidy")
+    with pytest.raises(ValueError, match="pass_reward is 'exact', expected one of the reward functions: right, tidy"):
+        sampled(make_model(), prompts[:2], judge, decides="exact", **options)
 
 
 def test_what_many_answers_tell(make_model, prompts):

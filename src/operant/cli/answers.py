@@ -51,8 +51,12 @@ def answer_table(samples: Sequence[Mapping[str, Any]]) -> str:
     for sample in likeliest[:SHOWN]:
         prompt, completion = _cut(as_text(sample["prompt"]), PROMPT_WIDTH, end=True), as_text(sample["completion"])
         completion = _cut(completion, COMPLETION_WIDTH)
-        rows.append([prompt, completion + (" (cut off)" if sample["truncated"] else ""), number(sample["reward"])])
+        rows.append([prompt, completion + (" (cut off)" if sample["truncated"] else ""), _reward(sample["reward"])])
     return table(rows, "<<>")
+
+
+def _reward(value: float | None) -> str:
+    return "none" if value is None else number(value)
 
 
 def sampled_table(seeds: Sequence[int], found: Sequence["Sampled"]) -> str:
@@ -62,18 +66,28 @@ def sampled_table(seeds: Sequence[int], found: Sequence["Sampled"]) -> str:
         seeds: of the run.
         found: what many answers to each prompt tell, for every seed.
     """
+    missing = any(sampled.missing for sampled in found)
     rows = [["seed", f"avg@{found[0].samples}", "95 % interval", *(f"pass@{k}" for k in found[0].passes)]]
+    rows[0] += ["without a reward"] if missing else []
     for seed, sampled in zip(seeds, found, strict=True):
         low, high = sampled.interval
         passes = [f"{value:.4g}" for value in sampled.passes.values()]
-        rows.append([str(seed), f"{sampled.average:.4g}", f"[{low:.4g}, {high:.4g}]", *passes])
+        counts = [str(sampled.missing)] if missing else []
+        rows.append([str(seed), f"{sampled.average:.4g}", f"[{low:.4g}, {high:.4g}]", *passes, *counts])
     return table(rows, ">" * len(rows[0]))
 
 
 def sampled_fields(seeds: Sequence[int], found: Sequence["Sampled"]) -> dict[str, Any]:
     """Return the same for an answer in JSON."""
     each = [
-        {"seed": seed, "average": s.average, "interval": s.interval, "pass": {str(k): v for k, v in s.passes.items()}}
+        {
+            "seed": seed,
+            "average": s.average,
+            "interval": s.interval,
+            "pass": {str(k): v for k, v in s.passes.items()},
+            "missing": s.missing,
+            "pass_reward": s.judge,
+        }
         for seed, s in zip(seeds, found, strict=True)
     ]
     return {"samples": {"count": found[0].samples, "temperature": 1.0, "per_seed": each}}

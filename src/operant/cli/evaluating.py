@@ -84,6 +84,7 @@ def evaluate(arguments: list[str]) -> int:
             else {"env_backend": backend, "exact": evaluation.exact, "cut": evaluation.cut}
         )
         counts = {"episodes": evaluation.episodes, "lengths": evaluation.lengths}
+        counts |= {"missing": evaluation.missing} if evaluation.missing else {}
         drawn = sampled_fields(settings.seeds, sampled) if sampled else {}
         print_json({**facts, **ours, **counts, **score_fields(evaluation), **drawn})
     else:

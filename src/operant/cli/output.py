@@ -120,13 +120,14 @@ def seed_table(
     for name, values in evaluation.metrics.items():
         if match := _REWARDS.fullmatch(name):
             _append(rows, f"by {match[1]}", [number(value) for value in values])
-    ends = [
-        (math.nan,) * 2 if math.isnan(sum(episodes)) else (min(episodes), max(episodes))
-        for episodes in evaluation.episode_scores
-    ]
+    left_out = any(evaluation.missing)
+    known = [[x for x in row if not (left_out and math.isnan(x))] for row in evaluation.episode_scores]
+    ends = [(min(row), max(row)) if row and not math.isnan(sum(row)) else (math.nan,) * 2 for row in known]
     _append(rows, "worst", [number(worst) for worst, _ in ends])
     _append(rows, "best", [number(best) for _, best in ends])
-    _append(rows, counted, [str(len(episodes)) for episodes in evaluation.episode_scores])
+    _append(rows, counted, [str(len(row)) for row in known])
+    if left_out:
+        _append(rows, "without a reward", [str(count) for count in evaluation.missing])
     if evaluation.success_rate:
         _append(rows, "success", [f"{share:.1%}" for share in evaluation.success_rate])
     if threshold is not None:

@@ -1,5 +1,6 @@
 """From names and numbers to learners with their data, and how they are scored: `assemble`."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.experiments import learner_kind
 from operant.runtime.in_turn import InTurn
 from operant.runtime.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 Interrupted = Callable[[], bool]
 """Whether an evaluation is to be given up."""
@@ -105,7 +108,20 @@ class Experiment:
             for seed, scored in zip(self.settings.seeds, found, strict=True)
             for sample in scored.samples
         ]
-        return Evaluation.of([scored.scores for scored in found], metrics=[scored.metrics for scored in found])
+        rewarded = all(scored.samples for scored in found)  # by reward functions, which may have nothing to say
+        evaluation = Evaluation.of(
+            [scored.scores for scored in found], metrics=[scored.metrics for scored in found], optional=rewarded
+        )
+        seeds, size = self.settings.seeds, evaluation.episodes
+        empty = [str(s) for s, n in zip(seeds, evaluation.missing, strict=False) if n == size]
+        if empty:
+            logger.warning(
+                "No answer has a reward, so there is no score (seed %s): every reward function failed, or returned "
+                "None, for all %d held-out prompts",
+                ", ".join(empty),
+                size,
+            )
+        return evaluation
 
     def sample(self, count: int, episodes: int) -> list[Sampled]:
         """Sample `count` answers to each of at most `episodes` held-out prompts, for every seed.
@@ -176,6 +192,7 @@ def answering(
     On a built-in task the task's own rewards score it, whatever it is trained on; on a data set `judge` does. What
     `trained_on` says of the same answers is measured next to it, if it is made of other functions.
     """
+    decides = getattr(data.config, "pass_reward", "")
     if data.task:
         judge = combine(data.task.rewards, data.task.reward_weights)
     if judge is None:
@@ -188,7 +205,9 @@ def answering(
     more: dict[str, Any] = {"trained_on": trained_on, "start": Start(model), "tokens": data.config.micro_batch_tokens}
     return {
         "score": lambda count, stop: greedy(model, prompts[:count], judge, interrupted=stop, **size, **more),
-        "sample": lambda count, most: sampled(model, prompts[:most], judge, count=count, seed=seed, **size),
+        "sample": lambda count, most: sampled(
+            model, prompts[:most], judge, count=count, seed=seed, decides=decides, **size
+        ),
     }
 
 

@@ -1,11 +1,13 @@
 """How good a policy is on held-out prompts: greedy answers, and many sampled ones."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from operant import ops, streams
 from operant.language.divergence import Start
@@ -28,17 +30,22 @@ class Sampled:
     """What k sampled answers to each of P prompts tell.
 
     Attributes:
-        average: avg@k, the mean reward of all answers.
+        average: avg@k, the mean over prompts of the mean reward of their answers; answers without a reward are left
+            out. NaN where no answer has one.
         interval: 95 % bootstrap interval of it over the prompts.
-        passes: by k, the probability that at least one of k answers is right (reward 1 or more), estimated without
-            bias.
+        passes: by k, the probability that at least one of k answers is right (reward 1 or more of the function that
+            decides), estimated without bias over the prompts with k answers that it rewards; NaN where there is none.
         samples: answers per prompt, n.
+        missing: answers without a reward, of all prompts.
+        judge: name of the reward function that decides what is right.
     """
 
     average: float
     interval: tuple[float, float]
     passes: dict[int, float]
     samples: int
+    missing: int = 0
+    judge: str = ""
 
 
 class Scored(NamedTuple):
@@ -72,7 +79,7 @@ def greedy(
     Args:
         model: answers.
         prompts: held-out ones.
-        rewards: score; an answer without a reward scores 0.
+        rewards: score; an answer without a reward, or whose reward has failed, scores NaN.
         max_tokens: longest answer.
         rows: answers that are written at once.
         interrupted: asked before every token; after true, the evaluation is given up.
@@ -91,7 +98,7 @@ def greedy(
     sampling = Sampling(max_tokens=max_tokens, temperature=0)
     answers = ask(engine, prompts, 1, sampling, tokenizer=tokenizer, generator=torch.Generator())
     judged = judge(rewards, answers)
-    scores = judged.total.nan_to_num().tolist()
+    scores = judged.total.tolist()
     sampling, generator = Sampling(max_tokens=max_tokens), streams.torch_generator(0, "shown answers")
     drawn = ask(engine, prompts[:SHOWN], DRAWN, sampling, tokenizer=tokenizer, generator=generator)
     others = judge(rewards, drawn)
@@ -116,12 +123,12 @@ def _shown(answers: Answers, judged: Rewards, temperature: float) -> list[dict[s
             **{name: values[place] for name, values in judged.extra.items()},
             "prompt": asked(prompt.row),
             "completion": text,
-            "reward": score,
+            "reward": None if math.isnan(score) else score,
             "truncated": completion.truncated,
             "temperature": temperature,
         }
         for place, (prompt, text, completion, score) in enumerate(
-            zip(answers.prompts, answers.texts, answers.completions, judged.total.nan_to_num().tolist(), strict=True)
+            zip(answers.prompts, answers.texts, answers.completions, judged.total.tolist(), strict=True)
         )
     ]
 
@@ -135,27 +142,49 @@ def sampled(
     count: int,
     seed: int,
     rows: int = ROWS,
+    decides: str = "",
 ) -> Sampled:
     """Score `count` answers to each prompt, drawn at temperature 1.
 
     Args:
         model: answers.
         prompts: held-out ones.
-        rewards: score; a reward of 1 or more passes.
+        rewards: score.
         max_tokens: longest answer.
         count: answers per prompt.
         seed: of chance.
         rows: answers that are written at once.
+        decides: name of the reward function whose reward of 1 or more makes an answer right; empty: the first one.
+
+    Raises:
+        ValueError: there is no reward function of that name.
     """
     generator = streams.torch_generator(seed, "evaluation")
     engine, sampling = NativeEngine(model, rows=rows), Sampling(max_tokens=max_tokens)
     answers = ask(engine, prompts, count, sampling, tokenizer=model.tokenizer, generator=generator)
-    total = judge(rewards, answers).total.nan_to_num().view(-1, count)
-    right = (total >= 1).sum(1)
-    ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= count]
+    judged = judge(rewards, answers)
+    name = decides or judged.names[0]
+    if name not in judged.names:
+        raise ValueError(f"pass_reward is {name!r}, expected one of the reward functions: {', '.join(judged.names)}")
+    means = judged.total.view(-1, count).double().nanmean(1)
+    means = means[~means.isnan()]
+    nothing = (math.nan, math.nan)
     return Sampled(
-        average=float(total.mean()),
-        interval=stratified_bootstrap(total.mean(1).double().numpy(), lambda drawn: drawn.mean(-1)),
-        passes={k: float(ops.pass_at_k(right, total=count, k=k).mean()) for k in ks},
+        average=float(means.mean()),
+        interval=stratified_bootstrap(means.numpy(), lambda d: d.mean(-1)) if len(means) else nothing,
+        passes=_passes(judged.table[:, judged.names.index(name)].view(-1, count)),
         samples=count,
+        missing=int((~judged.valid).sum()),
+        judge=name,
     )
+
+
+def _passes(rewards: Tensor) -> dict[int, float]:
+    """Return pass@k by k from the rewards `[P, n]` of one function, NaN where there is none."""
+    count = rewards.shape[1]
+    totals, found = (~rewards.isnan()).sum(1), dict[int, float]()
+    for k in (k for k in (1, 2, 4, 8, 16, 32, 64) if k <= count):
+        enough = [row[~row.isnan()] for row, total in zip(rewards, totals.tolist(), strict=True) if total >= k]
+        chances = [ops.pass_at_k((row >= 1).sum(), total=len(row), k=k) for row in enough]
+        found[k] = float(torch.stack(chances).mean()) if chances else math.nan
+    return found

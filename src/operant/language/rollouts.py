@@ -286,6 +286,7 @@ def reward_metrics(rollout: Rollout) -> dict[str, float]:
     return {
         "reward": float(judged.total.nanmean()),
         "reward_std": spread,
+        "health/missing_rewards": float((~judged.valid).sum()),
         **{f"rewards/{name}/mean": mean for name, mean in zip(judged.names, means, strict=True)},
         **judged.metrics,
     }

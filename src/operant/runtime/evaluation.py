@@ -45,7 +45,7 @@ class Evaluation:
     """Scores of `S` seeds, each over the same number of episodes (or prompts, or held-out examples).
 
     Attributes:
-        scores: the mean of each seed; `S` numbers.
+        scores: the mean of each seed; `S` numbers. Where `missing` is given, NaN among the scores counts in none.
         mean: over the seeds.
         iqm: interquartile mean over the seeds (`operant.runtime.statistics.iqm`).
         interval: 95 % bootstrap interval of `iqm` over the seeds; for one seed the point itself, as nothing is known.
@@ -59,6 +59,7 @@ class Evaluation:
         exact: whether scores are expectations that were computed and not sampled; then every episode has that of its
             seed.
         metrics: what else was measured, by name; `S` numbers each, NaN for a seed without.
+        missing: examples of each seed that have no score, and are left out of its mean; empty: there can be none.
     """
 
     scores: tuple[float, ...]
@@ -73,6 +74,7 @@ class Evaluation:
     cut: tuple[float, ...] = ()
     exact: bool = False
     metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    missing: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -84,16 +86,18 @@ class Evaluation:
         cut: ArrayLike = (),
         exact: bool = False,
         metrics: Sequence[Mapping[str, float]] = (),
+        optional: bool = False,
     ) -> Self:
         """Summarise the scores `[S, episodes]` of single episodes.
 
         Args:
-            episode_scores: of all seeds.
+            episode_scores: of all seeds; NaN where an example has no score, if that can be.
             lengths: the mean lengths `[S]` of each seed's.
             infos: what environments said of the episodes, mean `[S]` of each seed by the name of its metric.
             cut: the share `[S]` of each seed's that a step limit has ended.
             exact: whether the scores are expectations.
             metrics: of each seed, what else was measured.
+            optional: whether examples without a score are left out; otherwise one makes the mean NaN.
 
         Raises:
             ValueError: the scores are no table, or an empty one.
@@ -101,7 +105,12 @@ class Evaluation:
         table = np.asarray(episode_scores, dtype=np.float64)
         if table.ndim != 2 or table.size == 0:
             raise ValueError(f"scores must be [seeds, episodes] with at least one of each, got shape {table.shape}")
-        scores = table[:, 0] if exact else table.mean(axis=1)
+        present = ~np.isnan(table) | (not optional)
+        counts = present.sum(axis=1)
+        if optional:
+            scores = np.where(counts > 0, np.where(present, table, 0.0).sum(axis=1) / np.maximum(counts, 1), np.nan)
+        else:
+            scores = table[:, 0] if exact else table.mean(axis=1)
         told = {name: _floats(values) for name, values in (infos or {}).items()}
         return cls(
             scores=_floats(scores),
@@ -116,6 +125,7 @@ class Evaluation:
             cut=_floats(cut),
             exact=exact,
             metrics={name: tuple(own.get(name, math.nan) for own in metrics) for own in metrics for name in own},
+            missing=tuple(int(table.shape[1] - count) for count in counts) if optional else (),
         )
 
     def fault(self) -> str:
@@ -130,7 +140,7 @@ class Evaluation:
         Raises:
             KeyError: a field is missing that every version has written.
         """
-        newer = {"success_rate", "infos", "cut", "exact", "metrics"} - record.keys()
+        newer = {"success_rate", "infos", "cut", "exact", "metrics", "missing"} - record.keys()
         return cls(**{one.name: _tuples(record[one.name]) for one in fields(cls) if one.name not in newer})
 
     def record(self) -> dict[str, Any]:
