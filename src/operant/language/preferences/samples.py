@@ -98,9 +98,9 @@ def add_file(store: PreferenceStore, path: Path, *, completions: int = 2, seed: 
     with store.transaction():
         for row in rows:
             prompt, *texts = compare(row) if found == "preference" else (row["prompt"], *row["completions"])
-            different = {encode(text): Completion(text, {"file": path.name}) for text in texts}
+            different = {encode(text): Completion(json.loads(encode(text)), {"file": path.name}) for text in texts}
             fresh = [completion for text, completion in different.items() if (encode(prompt), text) not in asked]
-            new += store.add_items(_groups(prompt, fresh, completions, seed))
+            new += store.add_items(_groups(json.loads(encode(prompt)), fresh, completions, seed))
     return new, len(rows)
 
 
