@@ -3,7 +3,16 @@ import math
 
 import pytest
 
-from operant.cli.output import faulty, location, print_json, require_extra, seed_table, summary, table
+from operant.cli.output import (
+    faulty,
+    location,
+    print_json,
+    require_extra,
+    score_fields,
+    seed_table,
+    summary,
+    table,
+)
 from operant.runtime.evaluation import Evaluation
 
 
@@ -74,3 +83,12 @@ def test_examples_without_a_reward_are_counted_and_left_out():
     assert [cell.strip() for cell in second if cell.strip()] == ["1", "nan", "nan", "nan", "0", "3"]
     full = seed_table((0,), Evaluation.of([[1.0, 0.0]], optional=True))
     assert "without a reward" not in full
+
+
+def test_the_share_of_episodes_that_reached_their_goal_has_a_column():
+    evaluation = Evaluation.of([[1.0, 2.0], [3.0, 4.0]], (), {"rollout/success_rate": [0.5, 1.0]})
+    lines = seed_table((3, 7), evaluation, threshold=2.0).splitlines()
+    assert lines[0].split() == ["seed", "score", "worst", "best", "episodes", "success", "solved"]
+    assert lines[1].split()[5:] == ["50.0%", "no"]
+    assert score_fields(evaluation)["success_rate"] == (0.5, 1.0)
+    assert "success_rate" not in score_fields(Evaluation.of([[1.0]]))
