@@ -79,6 +79,7 @@ def test_metrics_that_do_not_fit_are_counted(tmp_path, caplog):
     assert writer.lost == 20 - fitted
     assert len(caplog.records) == 1
     writer.write({"consumed": 99})
+    writer.close()
     assert [r["consumed"] for r in read_records(path)] == [*range(fitted), 99]
 
 
