@@ -167,13 +167,14 @@ def change(before: Evaluation, after: Evaluation, *, confidence: float = CONFIDE
         confidence: of the interval.
 
     Returns:
-        The difference with its interval; None where fewer than 8 examples, other numbers of them, or NaN leave none.
+        The difference with its interval; None where fewer than 8 examples have a score in both.
     """
     tables = [np.asarray(one.episode_scores, np.float64) for one in (before, after)]
     if tables[0].shape != tables[1].shape or tables[0].shape[1] < FEWEST:
         return None
     differences = (tables[1] - tables[0]).mean(axis=0)
-    if not np.isfinite(differences).all():
+    differences = differences[np.isfinite(differences)]  # of the examples that have a score in both
+    if len(differences) < FEWEST:
         return None
     count, mean = len(differences), float(differences.mean())
     error = float(differences.std(ddof=1)) / math.sqrt(count)
