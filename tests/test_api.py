@@ -816,3 +816,11 @@ def test_a_policy_that_gets_worse_is_told_so(tmp_path, caplog):
     best = operant.load(tmp_path / "worse", best=True)
     assert best.consumed == (0,)
     assert best.evaluate().scores == first.evaluate().scores
+
+
+def test_the_best_seed_acts_where_that_is_asked_for(tmp_path):
+    trained = train(tmp_path / "run", seeds=3)
+    scores = trained.outcome.evaluation.scores
+    assert trained.best_seed == scores.index(max(scores))
+    obs = np.array([0.1, 0.2, -0.1, 0.3], np.float32)
+    assert trained.predict(obs, seed_index="best") == trained.predict(obs, seed_index=trained.best_seed)
