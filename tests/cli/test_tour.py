@@ -50,7 +50,7 @@ def test_the_last_stop_on_a_small_scale(tmp_path, capsys):
     assert "┤" in out
     assert f"operant compare {path}" in out
     assert iio.imread(path / "media" / "learning-curve.png").ndim == 3
-    assert iio.imread(path / "media" / "CartPole-v1-seed0.gif").shape[1:] == (400, 600, 3)
+    assert iio.imread(path / "media" / "CartPole-v1-seed0.gif").shape[1:] == (424, 600, 3)
 
 
 def test_without_the_extras_it_says_how_to_get_them(tmp_path, capsys, monkeypatch):

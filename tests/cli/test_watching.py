@@ -22,7 +22,7 @@ def test_a_film_of_the_first_seed(cli, run):
     assert out.splitlines()[0] == f"filmed: {path}"
     frames = iio.imread(path)
     # CartPole scores 1 a step and has 50 frames a second; the film has 25, beginning before the first step.
-    assert frames.shape == (math.ceil((score(out) + 1) / 2), 400, 600, 3)
+    assert frames.shape == (math.ceil((score(out) + 1) / 2), 424, 600, 3)
     assert iio.immeta(path)["duration"] == 40
     assert (frames[0] == 255).mean() > 0.9, "the background of CartPole is white"
     assert len({frame.tobytes() for frame in frames}) > len(frames) / 2, "the cart moves"

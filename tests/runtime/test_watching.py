@@ -139,3 +139,14 @@ def test_the_policy_sees_the_observations_of_a_wrapper():
             stage.play(1)
             seen.append(None)
     assert seen[0] == [-number for number in seen[seen.index(None) + 1]]
+
+
+def test_the_moment_of_a_frame_is_known():
+    moments = []
+    with Stage(Leaning(), "CartPole-v1", seeds=(3, 4), value=lambda obs: float(obs.shape[0])) as stage:
+        first, second = stage.play(2, lambda frame: moments.append(stage.moment))
+    steps = [moment.step for moment in moments]
+    assert steps == [*range(int(first) + 1), *range(int(second) + 1)]
+    assert [moment.score for moment in moments] == steps
+    assert [moment.value for moment in moments if moment.step in (first, second)][-1] == 0.0
+    assert moments[0].value == 1.0

@@ -182,11 +182,12 @@ def _summary(run: "Run", facts: dict[str, Any]) -> str:
     from operant.runtime.comparison import evaluations
 
     settings, unit = run.settings, catalog.find(run.settings.algorithm).unit
+    every = list(settings.seeds)
     found = evaluations(run)
     scored = "none yet"
     if found:
         scored = f"{summary(found[-1][1])}, after {found[-1][0]:,} {unit}; best seed {number(max(found[-1][1].scores))}"
-    seeds = f"{len(settings.seeds)}, from {settings.seeds[0]}" if len(settings.seeds) > 1 else str(settings.seeds[0])
+    seeds = f"{len(every)}, from {every[0]}" if len(every) > 1 else str(every[0])
     rows = [
         ("algorithm", settings.algorithm),
         ("task", settings.task),

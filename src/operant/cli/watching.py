@@ -3,19 +3,22 @@
 import math
 import os
 import re
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import tyro
 
 from operant import catalog
 from operant.cli.arguments import parse
+from operant.cli.captions import captioned
 from operant.cli.output import location, number, require_extra
 
 if TYPE_CHECKING:
     from operant.api import Trained
+    from operant.envs import Tree
     from operant.runtime.watching import Frame, Stage
 
 FORMATS: dict[str, tuple[float, dict[str, Any]]] = {
@@ -118,7 +121,7 @@ def film(
         path = path or trained.run.media_path / f"{task}-seed{seed}.gif"
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(_Film(path, stage.frames_per_second)) as writer:
-            return path, stage.play(episodes, writer.add)
+            return path, stage.play(episodes, lambda frame: writer.add(captioned(frame, stage.moment)))
 
 
 class _Film:
@@ -179,4 +182,14 @@ def _stage(trained: "Trained", index: int, sample: bool, *, live: bool = False) 
         live=live,
         env_kwargs=settings.env_kwargs,
         device=learner.device,
+        value=_state_value(trained, index),
     )
+
+
+def _state_value(trained: "Trained", index: int) -> "Callable[[Tree], float] | None":
+    """Return what tells the value of a state, for a table that has values; None for other runs."""
+    learner = trained.experiment.learner
+    if catalog.find(trained.run.settings.algorithm).chapter != "tabular" or not learner.learns_values:
+        return None
+    values = learner.values[index]
+    return lambda obs: float(values[int(cast(Any, obs)[0])])

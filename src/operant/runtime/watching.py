@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import gymnasium
 import numpy as np
@@ -21,6 +21,20 @@ Frame = NDArray[np.uint8]
 """A picture `[height, width, 3]`."""
 
 
+class Moment(NamedTuple):
+    """How an episode goes.
+
+    Attributes:
+        step: actions taken so far.
+        score: rewards so far, undiscounted.
+        value: of the current state, as the policy knows it; None where it knows none.
+    """
+
+    step: int
+    score: float
+    value: float | None
+
+
 class Stage:
     """One environment that is rendered, and the seed's policy that acts in it.
 
@@ -36,8 +50,10 @@ class Stage:
         live: whether to open a window, which shows every step at its own pace, instead of making frames.
         env_kwargs: parameters of one's own for the constructor of the environment.
         device: where the policy lives.
+        value: the value of an observation `[1, ...]`, for `moment`. Default: none is known.
 
     Attributes:
+        moment: that the latest frame shows.
         frames_per_second: at which speed frames look natural.
 
     Raises:
@@ -56,11 +72,13 @@ class Stage:
         live: bool = False,
         env_kwargs: Mapping[str, Any] | None = None,
         device: str | torch.device = "cpu",
+        value: Callable[[Tree], float] | None = None,
     ):
         if not 0 <= index < len(seeds):
             raise ValueError(
                 f"index must lie between 0 and {len(seeds) - 1}, as there are {len(seeds)} seeds; got {index}"
             )
+        self._value, self.moment = value, Moment(0, 0.0, None)
         mode = "human" if live else "rgb_array"
         spec = specified(task, env_kwargs)
         self.frames_per_second = _check_rendering(spec, mode)
@@ -90,8 +108,9 @@ class Stage:
             The undiscounted sum of rewards of each episode.
         """
         obs, memory = self._env.reset(), None
+        scores, score, steps = list[float](), 0.0, 0
+        self._note(steps, score, obs)
         self._render(show)
-        scores, score = list[float](), 0.0
         while True:
             with torch.no_grad():
                 noise = self._noise() if self._noise else None
@@ -100,8 +119,10 @@ class Stage:
             obs = step.obs
             if not bool(step.valid):
                 memory = None
-            self._render(show)
             score += float(step.score) * bool(step.valid)
+            steps = (steps + 1) * bool(step.valid)  # a step that is not valid begins an episode
+            self._note(steps, score, None if bool(step.terminated) else obs)
+            self._render(show)
             if bool(step.terminated | step.truncated):
                 scores.append(score)
                 score = 0.0
@@ -125,6 +146,13 @@ class Stage:
         if isinstance(obs, Mapping):
             return {key: self._for_all(part) for key, part in obs.items()}
         return obs.expand(self._count, *obs.shape)
+
+    def _note(self, step: int, score: float, obs: Tree | None) -> None:
+        """Keep how the episode goes; at an end (no observation) the state is worth 0."""
+        value = None
+        if self._value is not None:
+            value = 0.0 if obs is None else self._value(obs)
+        self.moment = Moment(step, score, value)
 
     def _render(self, show: Callable[[Frame], object]) -> None:
         if not self._live:
