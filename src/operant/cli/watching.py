@@ -41,6 +41,10 @@ FORMATS: dict[str, tuple[float, dict[str, Any]]] = {
 """The most frames a second, and the parameters of ffmpeg, by the ending of the file."""
 
 
+LONGEST = 1000
+"""Steps after which an episode is cut where the task has no limit of its own."""
+
+
 @dataclass(frozen=True)
 class WatchOptions:
     """Let a trained policy act in Gymnasium's own environment, and film it."""
@@ -178,12 +182,19 @@ def _stage(trained: "Trained", index: int, sample: bool, *, live: bool = False) 
         seeds=settings.seeds,
         index=index,
         noise=(lambda: learner.noise(1, stream)) if sample else None,
-        wrap=getattr(trained.experiment, "wrap", lambda env: env),
+        wrap=lambda env: _limited(getattr(trained.experiment, "wrap", lambda bare: bare)(env)),
         live=live,
         env_kwargs=settings.env_kwargs,
         device=learner.device,
         value=_state_value(trained, index),
     )
+
+
+def _limited(env: Any) -> Any:
+    """Return an environment whose episodes end: a policy may go round for ever in a task without a step limit."""
+    from gymnasium.wrappers import TimeLimit
+
+    return env if env.spec is None or env.spec.max_episode_steps else TimeLimit(env, LONGEST)
 
 
 def _state_value(trained: "Trained", index: int) -> "Callable[[Tree], float] | None":
