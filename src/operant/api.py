@@ -27,6 +27,7 @@ from operant.runtime.comparison import learning_curve
 from operant.runtime.course import Hints
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.learned import Best, Taught, opened, teach
+from operant.runtime.learned_tables import LearnedTables
 from operant.runtime.predicting import Predictor
 from operant.runtime.progress import ProgressMode, announce
 from operant.runtime.run import Run, RunError, TakenError, default_run_path
@@ -44,7 +45,7 @@ EPISODES = 100
 
 
 @dataclass(frozen=True)
-class Trained:
+class Trained(LearnedTables):
     """A run and what it has learned.
 
     Attributes:
@@ -97,46 +98,6 @@ class Trained:
         seed_index = self.best_seed if seed_index == "best" else seed_index
         noise = None if deterministic else lambda rows: self.experiment.learner.noise(rows, self._stream)
         return self._predictor.predict(observations, memory, seed_index=seed_index, noise=noise)
-
-    @property
-    def q(self) -> NDArray[np.float64]:
-        """Values of actions that a table has learned, `[S, n_states, n_actions]`; a copy.
-
-        Raises:
-            ValueError: the run has learned no values of actions.
-        """
-        learner = self._table("q")
-        if not learner.learns_action_values:
-            raise ValueError(f"{self.run.settings.algorithm} learns values of states, not of actions: take `values`")
-        return learner.q.copy()
-
-    @property
-    def values(self) -> NDArray[np.float64]:
-        """Values of states that a table has learned, `[S, n_states]`; a copy.
-
-        Raises:
-            ValueError: the run has learned no values of states.
-        """
-        return self._table("values").values.copy()
-
-    @property
-    def policy(self) -> NDArray[np.float64]:
-        """Probabilities of the greedy policy of a table, `[S, n_states, n_actions]`; tied actions share theirs.
-
-        Raises:
-            ValueError: the run has learned no table.
-        """
-        return self._table("policy", values=False).policy()
-
-    def _table(self, what: str, *, values: bool = True) -> Any:
-        """Return the learner of a table, which has what is asked for."""
-        name = self.run.settings.algorithm
-        if catalog.find(name).chapter != "tabular":
-            raise ValueError(f"{name} has learned no table, so that there is no `{what}`; `predict` says what it does")
-        learner = self.experiment.learner
-        if values and not learner.learns_values:
-            raise ValueError(f"{name} learns no values, so that there is no `{what}`")
-        return learner
 
     @cached_property
     def best_seed(self) -> int:
