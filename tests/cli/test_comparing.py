@@ -23,6 +23,9 @@ def test_runs_side_by_side(cli, answer, run, other):
     report = answer("compare", run, other)
     first, second = report["runs"]
     assert (first["run"], second["run"]) == ("trained", "other")
+    assert set(report["settings"]) == {"learning_rate"}
+    assert "setting        trained" in out
+    assert second["difference_interval"][0] <= second["difference"] <= second["difference_interval"][1]
     assert (first["probability_of_improvement"], len(second["per_seed_scores"])) == (0.5, 3)
     assert f"other: {' '.join(f'{score:.5g}' for score in sorted(second['per_seed_scores']))}" in out
     assert first["curve"]["consumed"][-1] == 1024
@@ -51,7 +54,7 @@ def test_runs_of_another_protocol_are_refused(cli, run, tmp_path):
     assert cli("train", "ppo", "CartPole-v1", *flags, "--run", tmp_path / "short")[0] == 0
     status, out, err = cli("compare", run, tmp_path / "short")
     assert (status, out) == (2, "")
-    assert "cannot be compared: --budget is 1024 and 512; --env-backend is tensor and gymnasium;" in err
+    assert "cannot be compared: --env-backend is tensor and gymnasium;" in err
     assert "--evaluate-episodes is 4 and 2" in err
 
 

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -46,3 +48,13 @@ def test_many_runs_are_told_apart(drawn):
     figure, _ = drawn(*names)
     bold = [line for line in figure.axes[0].lines if line.get_linewidth() > 2]
     assert len({(line.get_color(), line.get_linestyle()) for line in bold}) == len(names)
+
+
+@pytest.mark.parametrize("seeds", [9, 10])
+def test_a_band_from_ten_seeds_on_and_single_lines_below(seeds):
+    axes = Figure().subplots()
+    ends = np.zeros(3)
+    curve = SimpleNamespace(consumed=np.arange(3), scores=np.zeros((3, seeds)), iqm=ends, low=ends, high=ends)
+    plotting._draw_curve(axes, SimpleNamespace(curve=curve), "k", "-", "run")
+    assert len(axes.lines) == (1 if seeds == 10 else seeds + 1)
+    assert len(axes.collections) == (1 if seeds == 10 else 0)

@@ -3,7 +3,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from operant.runtime.comparison import compare, evaluations, improvement_probability, learning_curve, metric_curve
+from operant.runtime.comparison import (
+    compare,
+    different_settings,
+    evaluations,
+    improvement_probability,
+    learning_curve,
+    metric_curve,
+    paired_bootstrap,
+)
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import RecordWriter
 from operant.runtime.run import Run, RunError
@@ -74,9 +82,7 @@ def test_what_is_compared_may_differ(make):
     ("settings", "message"),
     [
         ({"task": "Acrobot-v1"}, "task is CartPole-v1 and Acrobot-v1"),
-        ({"budget": 90}, "--budget is 100 and 90"),
         ({"evaluate_episodes": 7}, "--evaluate-episodes is 20 and 7"),
-        ({"evaluate_every": 10}, "--evaluate-every is 5 and 10"),
         (
             {"env_kwargs": {"max_episode_steps": 5}, "env_backend": "gymnasium"},
             "--env-kwargs is {} and {.max_episode_steps.: 5}",
@@ -154,3 +160,43 @@ def test_records_of_earlier_versions_are_read(make):
     run.evaluations_path.write_text(text.replace(', "cut": [], "exact": false', ""))
     assert run.evaluations_path.read_text() != text
     assert evaluations(run)[0][1].cut == ()
+
+
+def test_runs_of_different_budgets_are_compared_within_the_least(make):
+    short = make("a", {60: [[0.0], [0.0]], 100: [[1.0], [3.0]]})
+    long = make("b", {50: [[2.0], [2.0]], 90: [[4.0], [6.0]], 200: [[9.0], [9.0]]}, budget=200)
+    one, two = compare([short, long])
+    assert (one.budget, two.budget) == (100, 100)
+    assert two.final.scores == (4.0, 6.0)
+    assert two.difference == 3.0
+    assert two.curve.consumed.tolist() == [50, 90, 200]
+    late = make("c", {200: [[9.0], [9.0]]}, budget=200)
+    with pytest.raises(RunError, match="no evaluation within a budget of 100"):
+        compare([short, late])
+
+
+def test_intervals_of_the_difference_and_of_improvement(make):
+    first = make("a", {100: [[1.0], [2.0], [3.0]]}, seeds=(0, 1, 2))
+    one, two = compare([first, make("b", {100: [[11.0], [12.0], [13.0]]}, seeds=(0, 1, 2))])
+    assert (one.improvement_interval, one.difference_interval) == ((0.5, 0.5), (0.0, 0.0))
+    assert (two.improvement, two.improvement_interval) == (1.0, (1.0, 1.0))
+    low, high = two.difference_interval
+    assert 8.0 <= low < two.difference == 10.0 < high <= 12.0
+
+
+def test_the_interval_covers_the_true_probability_about_as_often_as_it_says():
+    generator = np.random.default_rng(0)
+    hits = 0
+    for _ in range(60):
+        low, high = paired_bootstrap(
+            generator.normal(size=20), generator.normal(size=20), improvement_probability, repetitions=200
+        )
+        hits += low <= 0.5 <= high
+    assert hits >= 50
+
+
+def test_settings_that_differ(make):
+    first = make("a", {100: [[1.0], [2.0]]})
+    other = make("b", {100: [[1.0], [2.0]]}, seeds=(4, 5), threads=2)
+    assert different_settings([first, other]) == {"threads": [0, 2]}
+    assert different_settings([first]) == {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompareOptions(Answering):
-    """Put runs of the same protocol side by side: final scores, intervals, learning curves."""
+    """Put runs of the same task side by side: final scores, intervals, settings that differ, learning curves."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of the runs."""
@@ -45,6 +45,7 @@ def compare(arguments: list[str]) -> int:
     if options.out is not None:
         require_extra("plots", "a picture", ["matplotlib"])
     from operant.runtime.comparison import compare as standings_of
+    from operant.runtime.comparison import different_settings
     from operant.runtime.run import Run
 
     standings = standings_of([Run.open(path) for path in options.runs], metric=options.metric)
@@ -55,7 +56,9 @@ def compare(arguments: list[str]) -> int:
         runs = [_answer(name, standing) for name, standing in zip(names, standings, strict=True)]
         settings = standings[0].run.settings
         compared = {} if options.metric is None else {"metric": options.metric}
-        print_json({"task": settings.task, "budget": settings.budget, **compared, "runs": runs})
+        differ = different_settings([standing.run for standing in standings])
+        common = {"task": settings.task, "budget": standings[0].budget, **compared, "settings": differ}
+        print_json({**common, "runs": runs})
     else:
         _print_report(names, standings)
     if options.out is not None:
@@ -106,32 +109,58 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
         scored = f"{standings[0].final.episodes} held-out examples"
     if standings[0].metric is not None:
         scored = f"{standings[0].metric} of the last {settings.evaluation_interval} {unit}"
-    print(f"{settings.task}, {settings.budget} {unit} a seed, {scored}\n")
+    budget = max(standing.run.settings.budget for standing in standings)
+    print(f"{settings.task}, {standings[0].budget} {unit} a seed, {scored}\n")
+    if budget > standings[0].budget:
+        print(f"Budgets differ: scores are the last within {standings[0].budget}, curves go on to {budget}.\n")
     print(_score_table(names, standings))
     print("\nIQM: interquartile mean over the seeds, with its 95 % bootstrap interval.")
     if len(standings) > 1:
-        print(f"P: probability that a seed scores higher than one of {names[0]}.")
+        print(
+            f"P: probability that a seed scores higher than one of {names[0]}; difference: IQM less that of {names[0]}."
+        )
+        print("Both with their 95 % bootstrap intervals, the seeds of both runs drawn again.")
+        print(_settings_table(names, standings))
     print()
     for name, standing in zip(names, standings, strict=True):
         print(f"{name}: {' '.join(map(number, sorted(standing.final.scores)))}")
     low = min(standing.curve.iqm.min() for standing in standings)
     high = max(standing.curve.iqm.max() for standing in standings)
     for name, standing in zip(names, standings, strict=True):
-        chart = curve_chart(standing.curve, settings.budget, low=low, high=high, height=8 if len(names) == 1 else 4)
+        chart = curve_chart(standing.curve, budget, low=low, high=high, height=8 if len(names) == 1 else 4)
         print(f"\n{name}\n{chart}")
-    print(budget_axis(settings.budget, unit, low=low, high=high))
+    print(budget_axis(budget, unit, low=low, high=high))
+
+
+def _settings_table(names: Sequence[str], standings: Sequence["Standing"]) -> str:
+    """Return what was asked for differently, one line a setting."""
+    from operant.runtime.comparison import different_settings
+
+    differ = different_settings([standing.run for standing in standings])
+    if not differ:
+        return "\nThe runs differ in no setting but their seeds."
+    rows = [[name, *("-" if value is None else str(value) for value in values)] for name, values in differ.items()]
+    return f"\n{table([['setting', *names], *rows], '<' * (len(names) + 1))}"
 
 
 def _score_table(names: Sequence[str], standings: Sequence["Standing"]) -> str:
-    heading = ["run", "algorithm", "seeds", "IQM", "interval", "mean"] + (["P"] if len(names) > 1 else [])
-    rows = [heading]
+    heading = ["run", "algorithm", "seeds", "IQM", "interval", "mean"]
+    rows = [heading + (["P", "interval", "difference", "interval"] if len(names) > 1 else [])]
     for name, standing in zip(names, standings, strict=True):
         final, settings = standing.final, standing.run.settings
-        low, high = final.interval
-        interval = f"[{number(low)}, {number(high)}]" if len(settings.seeds) > 1 else "unknown"
+        interval = _interval(final.interval) if len(settings.seeds) > 1 else "unknown"
         row = [name, settings.algorithm, str(len(settings.seeds)), number(final.iqm), interval, number(final.mean)]
-        rows.append(row + ([f"{standing.improvement:.2f}"] if len(names) > 1 else []))
-    return table(rows, "<<>>>>>"[: len(heading)])
+        if len(names) > 1:
+            low, high = standing.improvement_interval
+            known = standing is not standings[0] and min(len(settings.seeds), len(standings[0].final.scores)) > 1
+            row += [f"{standing.improvement:.2f}", f"[{low:.2f}, {high:.2f}]" if known else "-"]
+            row += [number(standing.difference), _interval(standing.difference_interval) if known else "-"]
+        rows.append(row)
+    return table(rows, "<<>>>>>>>>"[: len(rows[0])])
+
+
+def _interval(ends: tuple[float, float]) -> str:
+    return f"[{number(ends[0])}, {number(ends[1])}]"
 
 
 def _answer(name: str, standing: "Standing") -> dict[str, Any]:
@@ -142,5 +171,8 @@ def _answer(name: str, standing: "Standing") -> dict[str, Any]:
         "seeds": settings.seeds,
         **score_fields(standing.final),
         "probability_of_improvement": standing.improvement,
+        "probability_of_improvement_interval": standing.improvement_interval,
+        "difference": standing.difference,
+        "difference_interval": standing.difference_interval,
         "curve": {name: getattr(curve, name).tolist() for name in ("consumed", "iqm", "low", "high", "scores")},
     }

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Told apart by the colour-blind too (Okabe and Ito 2008)."""
 
+BAND_FROM = 10
+"""Seeds from which on a band shows the interval of the interquartile mean, in place of a line for each seed."""
+
 DASHES = ("-", "--", ":")
 """Of the runs beyond the number of colours."""
 
@@ -24,7 +27,7 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
 
     Args:
         names: of the runs.
-        standings: the runs, all of one task and budget.
+        standings: the runs, all of one task.
         path: of the picture; its folder is made if need be.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -60,8 +63,10 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
 
 def _draw_curve(axes: "Axes", standing: "Standing", colour: str, dash: str, label: str) -> None:
     curve = standing.curve
-    axes.plot(curve.consumed, curve.scores, color=colour, linestyle=dash, linewidth=0.6, alpha=0.35)
-    axes.fill_between(curve.consumed, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
+    if curve.scores.shape[1] < BAND_FROM:  # an interval of so few says little: show all there is
+        axes.plot(curve.consumed, curve.scores, color=colour, linestyle=dash, linewidth=0.6, alpha=0.45)
+    else:
+        axes.fill_between(curve.consumed, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
     axes.plot(curve.consumed, curve.iqm, color=colour, linestyle=dash, linewidth=2.2, label=label)
 
 

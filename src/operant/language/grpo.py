@@ -29,7 +29,7 @@ from operant.language.engines.protocol import Engine, Sampling
 from operant.language.groups import ADVANTAGES, Judged, Seen, Step, group_metrics, measured, plan, warn_of_nothing
 from operant.language.mismatch import check_start, corrections
 from operant.language.models import LanguageModel, Reference
-from operant.language.packing import Packed, Plan, pack, step_weights, take
+from operant.language.packing import Packed, pack, step_weights, take
 from operant.language.process import StepJudge
 from operant.language.rollouts import Judge, Rollout, Sampler
 from operant.language.stepping import Stepper
@@ -333,11 +333,11 @@ class GRPO:
             metrics["policy/kl_old"] = self._moved(batch, steps, found)
         return {name: value for name, value in metrics.items() if self.reference or name not in ("kl", "losses/kl")}
 
-    def _moved(self, batch: Judged, steps: Plan, found: Sequence[tuple[Any, list[Seen]]]) -> Tensor:
+    def _moved(self, batch: Judged, steps: Sequence[Step], found: Sequence[tuple[Any, list[Seen]]]) -> Tensor:
         """Return KL(old‖new) of a batch, of whose steps the first pass saw the log-probabilities before them."""
         rows: dict[int, Tensor] = {}
-        for parts, (_, seen) in zip(steps, found[: len(steps)], strict=True):
-            for part, tokens in zip(parts, seen, strict=True):
+        for step, (_, seen) in zip(steps, found[: len(steps)], strict=True):
+            for part, tokens in zip(step.parts, seen, strict=True):
                 lengths = [len(batch.samples[i].completion) for i in part]
                 rows |= zip(part, tokens.before.split(lengths), strict=True)
         samples, old = take(batch.samples, list(rows)), list(rows.values())

@@ -1,6 +1,6 @@
 """Runs side by side: their final scores and their learning curves, read from `eval/evaluations.jsonl`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -13,7 +13,9 @@ from operant.envs import resolve_backend
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import read_records
 from operant.runtime.run import Run, RunError
+from operant.runtime.statistics import iqm
 from operant.runtime.window import EPISODES, LENGTH, RETURN
+from operant.streams import seed_sequence
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,14 @@ class Standing:
 
     Attributes:
         run: the run.
-        final: its last evaluation.
+        final: its last evaluation within the budget of the comparison.
         curve: all its evaluations.
         improvement: probability that a seed of this run scores higher than one of the first run of the comparison
             (`improvement_probability`); one half for the first run itself.
+        improvement_interval: 95 % bootstrap interval of `improvement`, the seeds of both runs drawn again.
+        difference: IQM of this run less that of the first one.
+        difference_interval: 95 % bootstrap interval of `difference`.
+        budget: at which the runs are compared: the least of their budgets.
         metric: what is compared; None for the scores of evaluations.
     """
 
@@ -56,6 +62,10 @@ class Standing:
     final: Evaluation
     curve: Curve
     improvement: float
+    improvement_interval: tuple[float, float]
+    difference: float
+    difference_interval: tuple[float, float]
+    budget: int
     metric: str | None = None
 
 
@@ -147,12 +157,12 @@ def _intervals(consumed: NDArray[np.int64], every: int) -> list[NDArray[np.bool_
 def compare(runs: Sequence[Run], *, metric: str | None = None) -> list[Standing]:
     """Return what each of several runs has reached under the same protocol.
 
+    They may differ in algorithm, configuration, seeds and budget, but not in what their scores mean: task, environments
+    and evaluation. Runs of different budgets are compared by the last evaluations within the least of them.
+
     Args:
         runs: one or more.
         metric: a metric of training that is compared (`metric_curve`) in the place of the scores of evaluations.
-
-    They may differ in algorithm, configuration and seeds, but not in what their scores mean: task, budget, environments
-    and evaluation.
 
     Raises:
         ValueError: no run is given, or one twice.
@@ -161,22 +171,100 @@ def compare(runs: Sequence[Run], *, metric: str | None = None) -> list[Standing]
     if not runs or len({run.path for run in runs}) < len(runs):
         raise ValueError(f"one or more different runs are needed, got {[str(run.path) for run in runs]}")
     for run in runs[1:]:
-        _require_same_protocol(runs[0], run)
+        _require_same_protocol(runs[0], run, metric)
     curves = [learning_curve(run) if metric is None else metric_curve(run, metric) for run in runs]
-    finals = [
-        evaluations(run)[-1][1] if metric is None else Evaluation.of(curve.scores[-1][:, None])
-        for run, curve in zip(runs, curves, strict=True)
-    ]
+    budget = min(run.settings.budget for run in runs)
     for run, curve in zip(runs, curves, strict=True):
         if curve.consumed[-1] < run.settings.budget:
             raise RunError(
                 f"{run.path} was last scored at {curve.consumed[-1]} of {run.settings.budget}; "
                 f"go on with `operant resume {run.path}` before comparing it"
             )
+    finals = [
+        _last_within(run, budget) if metric is None else _last_point(run, curve, budget)
+        for run, curve in zip(runs, curves, strict=True)
+    ]
     return [
-        Standing(run, final, curve, improvement_probability(final.scores, finals[0].scores), metric)
+        _standing(run, final, finals[0], curve, budget=budget, metric=metric)
         for run, final, curve in zip(runs, finals, curves, strict=True)
     ]
+
+
+def _last_within(run: Run, budget: int) -> Evaluation:
+    """Return the last evaluation at which no more than `budget` was consumed; that of the end counts for its budget."""
+    found = evaluations(run)
+    if budget == run.settings.budget:
+        return found[-1][1]
+    within = [evaluation for consumed, evaluation in found if consumed <= budget]
+    if not within:
+        raise RunError(
+            f"{run.path} has no evaluation within a budget of {budget}, that of the shortest run: leave it out"
+        )
+    return within[-1]
+
+
+def _last_point(run: Run, curve: Curve, budget: int) -> Evaluation:
+    """Return the last point of a metric's curve within a budget."""
+    within = curve.scores if budget == run.settings.budget else curve.scores[curve.consumed <= budget]
+    if not len(within):
+        raise RunError(f"{run.path} has no record within a budget of {budget}, that of the shortest run: leave it out")
+    return Evaluation.of(within[-1][:, None])
+
+
+def _standing(
+    run: Run, final: Evaluation, first: Evaluation, curve: Curve, *, budget: int, metric: str | None
+) -> Standing:
+    ours, others = np.asarray(final.scores), np.asarray(first.scores)
+    same = final is first
+    half, none = (0.5, 0.5), (0.0, 0.0)
+    return Standing(
+        run=run,
+        final=final,
+        curve=curve,
+        improvement=improvement_probability(ours, others),
+        improvement_interval=half if same else paired_bootstrap(ours, others, improvement_probability),
+        difference=final.iqm - first.iqm,
+        difference_interval=none if same else paired_bootstrap(ours, others, lambda a, b: float(iqm(a) - iqm(b))),
+        budget=budget,
+        metric=metric,
+    )
+
+
+def paired_bootstrap(
+    scores: ArrayLike,
+    others: ArrayLike,
+    statistic: Callable[[NDArray[np.float64], NDArray[np.float64]], float],
+    *,
+    repetitions: int = 2000,
+) -> tuple[float, float]:
+    """Return the 95 % percentile interval of a statistic of two runs, the seeds of each drawn again by themselves.
+
+    As rliable does for the probability of improvement (Agarwal et al. 2021, arXiv:2108.13264).
+
+    Args:
+        scores: `[n]`, of the seeds of one run.
+        others: `[m]`, of the other.
+        statistic: of both, `[n]` and `[m]`.
+        repetitions: how often the seeds are drawn.
+    """
+    ours, theirs = np.asarray(scores, np.float64), np.asarray(others, np.float64)
+    generator = np.random.Generator(np.random.PCG64(seed_sequence(0, "bootstrap")))
+    first = generator.integers(ours.size, size=(repetitions, ours.size))
+    second = generator.integers(theirs.size, size=(repetitions, theirs.size))
+    found = [statistic(ours[a], theirs[b]) for a, b in zip(first, second, strict=True)]
+    low, high = np.percentile(found, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def different_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Return the settings and fields of the configurations in which runs differ, with the value of each run.
+
+    A value is None where the algorithm of a run has no such field. The seeds themselves do not count.
+    """
+    tables = [run.asked() for run in runs]
+    names = dict.fromkeys(name for table in tables for name in table)
+    found = {name: [table.get(name) for table in tables] for name in names if name != "seeds"}
+    return {name: values for name, values in found.items() if any(value != values[0] for value in values)}
 
 
 def improvement_probability(scores: ArrayLike, others: ArrayLike) -> float:
@@ -188,21 +276,22 @@ def improvement_probability(scores: ArrayLike, others: ArrayLike) -> float:
     return float(np.mean(np.sign(difference) + 1.0) / 2.0)
 
 
-def _protocol(run: Run) -> dict[str, Any]:
+def _protocol(run: Run, metric: str | None) -> dict[str, Any]:
     """Return what the scores of a run depend on, beside what is compared, by the name of its option."""
     settings = run.settings
-    common = {"task": settings.task, "--budget": settings.budget}
-    every = {"--evaluate-every": settings.evaluation_interval}
+    common = {"task": settings.task}
     if catalog.find(settings.algorithm).chapter == "language":
         found = evaluations(run)
+        every = {} if metric is None else {"--evaluate-every": settings.evaluation_interval}
         return common | every | {"--held-out": found[-1][1].episodes if found else 0}
     backend = {"--env-backend": resolve_backend(settings.task, settings.env_backend, settings.env_kwargs)}
     own = {"--env-kwargs": dict(settings.env_kwargs), "--evaluate-max-steps": settings.evaluate_max_steps}
-    return common | backend | every | own | {"--evaluate-episodes": settings.evaluate_episodes}
+    own |= {} if metric is None else {"--evaluate-every": settings.evaluation_interval}
+    return common | backend | own | {"--evaluate-episodes": settings.evaluate_episodes}
 
 
-def _require_same_protocol(first: Run, other: Run) -> None:
-    wanted, got = _protocol(first), _protocol(other)
+def _require_same_protocol(first: Run, other: Run, metric: str | None) -> None:
+    wanted, got = _protocol(first, metric), _protocol(other, metric)
     shared = [name for name in wanted if name in got]
     differing = [f"{name} is {wanted[name]} and {got[name]}" for name in shared if wanted[name] != got[name]]
     if differing:

@@ -176,6 +176,10 @@ class Run:
         except ValueError as error:
             raise RunError(f"{self.path / 'config.toml'}: {error}") from error
 
+    def asked(self) -> dict[str, Any]:
+        """Return everything that was asked for by its name: the settings, and the algorithm's own configuration."""
+        return {**to_table(self.settings), **self._config}
+
     def facts(self) -> dict[str, Any]:
         """Return what `run.json` says.
 
