@@ -116,3 +116,10 @@ def test_a_conversation_in_a_terminal():
         process.kill()
         process.wait()
         os.close(master)
+
+
+def test_the_best_weights_of_a_run_answer(typed, spoken):
+    assert typed("1+1=\n", spoken, "--best", "--max-tokens", 3)[0] == 0
+    status, _, err = typed("1+1=\n", "tiny", "--best")
+    assert status == 2
+    assert "--best is for runs, and tiny is none" in err

@@ -37,12 +37,6 @@ def test_the_best_policies_are_scored(cli, answer, run):
     )
 
 
-def test_language_models_keep_no_best_policies(cli, spoken):
-    status, _, err = cli("evaluate", spoken, "--best")
-    assert status == 2
-    assert "has kept no best policies" in err
-
-
 def test_a_required_score(cli, run):
     status, out, err = cli("evaluate", run, "--episodes", 2, "--require", 0)
     assert (status, err) == (0, "")
@@ -102,3 +96,11 @@ def test_code_that_a_run_wants_to_run_has_to_be_allowed(cli, spoken, tmp_path, m
     assert "run wants to run Python code that comes with its model tiny" in err
     assert "say --remote-code" in err
     assert cli(*arguments, "--remote-code")[0] == 0
+
+
+def test_the_best_weights_of_a_language_model_are_scored(answer, spoken):
+    scored = answer("evaluate", spoken, "--best")
+    assert scored["best"] is True
+    trained = load(spoken, best=True)
+    assert scored["consumed"] == list(trained.consumed)
+    assert scored["per_seed_scores"] == list(trained.evaluate().scores)

@@ -53,3 +53,11 @@ def test_a_policy_in_an_environment_cannot_be_written(cli, run, tmp_path):
 def test_an_empty_folder_will_do(cli, spoken, tmp_path):
     (tmp_path / "model").mkdir()
     assert cli("export", spoken, tmp_path / "model")[0] == 0
+
+
+def test_the_best_weights_can_be_written(answer, cli, spoken, tmp_path):
+    answer("export", spoken, tmp_path / "best", "--best")
+    ours = load(spoken, best=True).experiment.learner.learners[0].model.state_dict()
+    theirs = load_model(ModelOptions(model=str(tmp_path / "best")), seed=1).state_dict()
+    assert all((ours[name] == theirs[name]).all() for name in ours)
+    assert json.loads((tmp_path / "best" / "operant.json").read_text())["best"] is True

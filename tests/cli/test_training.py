@@ -5,13 +5,17 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
 import pytest
 
 from cli.conftest import SPEAKING, TINY
-from operant.cli.training import skipped_updates
+from operant.cli.output import seed_table
+from operant.cli.training import course_fields, development, health, skipped_updates
+from operant.runtime.course import Course, Point
+from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import RecordWriter
 from operant.runtime.run import Run
 
@@ -260,3 +264,58 @@ def test_skipped_updates_are_counted_over_the_whole_run(run, tmp_path):
         for counts in ([1.0, 0.0], [2.0, 3.0]):
             writer.write({"consumed": 9999, "health/skipped_updates": counts})
     assert [after - count for after, count in zip(skipped_updates(copied), before, strict=True)] == [3.0, 3.0]
+
+
+# What a run tells of its start
+
+
+def course(*shares, metrics=()):
+    found = Course()
+    for consumed, share in shares:
+        scores = [[1.0] * share + [0.0] * (200 - share)]
+        own = [dict(zip(("eval/rewards/reward_model/mean", "objective/kl_start", "kl_start"), metrics, strict=False))]
+        found.points.append(Point(consumed, Evaluation.of(scores, metrics=own)))
+    return found
+
+
+def test_start_end_and_best_in_words():
+    told = development(course((0, 135), (3200, 142), (6400, 92)), "prompts", "runs/one").strip().splitlines()
+    assert told == [
+        "From 0.675 at the start to 0.46 (-0.21, 99 % interval -0.29 to -0.14: worse); "
+        "the best was 0.71 at 3,200 prompts.",
+        "It ends below its start: take the best weights, such as `operant evaluate runs/one --best`.",
+    ]
+    assert "(+0, 99 % interval +0 to +0: within noise)" in development(course((0, 9), (10, 9)), "steps", "x")
+    told = development(course((0, 9), (10, 99), metrics=(1.9, 3.0, 0.5)), "prompts", "x")
+    assert ": better); the best was 0.495 at 10 prompts." in told
+    assert "reward_model, which it was trained on, gives the same answers 1.9, and gave those of the start 1.9;" in told
+    assert told.endswith("KL(policy‖start) is 3 nats an answer, 0.5 a token.")
+    assert development(Course(), "steps", "x") == ""
+    assert course_fields(Course()) == {}
+    assert course_fields(course((0, 9), (10, 99)))["best"] == {"consumed": 10, "mean": 0.495}
+
+
+def test_the_table_has_start_and_learned_reward():
+    found = course((0, 100), (10, 50), metrics=(1.9,))
+    shown = seed_table([0], found.points[1].evaluation, start=found.points[0].evaluation, counted="examples")
+    lines = [line.split() for line in shown.splitlines()]
+    assert lines[0] == ["seed", "score", "start", "by", "reward_model", "worst", "best", "examples"]
+    assert lines[1][:4] == ["0", "0.25", "0.5", "1.9"]
+
+
+def test_health_is_told_if_there_is_something_to_tell(run):
+    trained = SimpleNamespace(run=SimpleNamespace(metrics_path=run / "metrics.jsonl"))
+    assert health(trained) == ""
+
+
+def test_health_counts_over_records_and_seeds(tmp_path):
+    records = [
+        {"health/empty_batches": [1.0, float("nan")]},
+        {"health/empty_batches": 2.0, "health/skipped_updates": 3},
+    ]
+    writer = RecordWriter(tmp_path / "metrics.jsonl")
+    for record in records:
+        writer.write(record)
+    writer.close()
+    trained = SimpleNamespace(run=SimpleNamespace(metrics_path=tmp_path / "metrics.jsonl"))
+    assert health(trained) == "Health, all seeds together: 3 empty batches."

@@ -195,9 +195,10 @@ def development(course: "Course", unit: str, place: str) -> str:
         unit: of the budget.
         place: of the run.
     """
-    start, best, last = course.start, course.best, course.points[-1]
+    start, best = course.start, course.best
     if start is None or best is None:
         return ""
+    last = course.points[-1]
     change, told = course.from_start(), ""
     if change is not None:
         kind = "worse" if change.high < 0 else "better" if change.low > 0 else "within noise"
