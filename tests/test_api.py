@@ -764,7 +764,7 @@ def test_what_is_evaluated_and_measured_changes_nothing_that_is_learned(tmp_path
     often = operant.train(run=tmp_path / "often", **options | {"evaluate_every": 8})
     assert read_records(often.run.evaluations_path)[0]["consumed"] == 0
     with monkeypatch.context() as patch:
-        patch.setattr("operant.api._hints", lambda _: None)
+        patch.setattr("operant.api.hints_of", lambda *_, **__: None)
         patch.setattr("operant.language.grpo.kl_of_batch", lambda *_, **__: 0.0)
         patch.setattr("operant.language.rlhf.kl_of_batch", lambda *_, **__: 0.0)
         patch.setattr("operant.language.divergence.LARGEST", 0)
@@ -787,18 +787,6 @@ def test_a_policy_of_a_reward_model_is_told_both_scores_and_how_far_it_went(tmp_
     learned = last["metrics"]["eval/rewards/reward_model/mean"]
     assert last["metrics"]["eval/reward"] == pytest.approx(learned, rel=1e-5)
     assert learned != [last["mean"]], "the task's own reward is the score"
-
-
-def test_advice_names_the_options_that_there_are():
-    from operant.language.dpo import DPOConfig
-    from operant.language.grpo import GRPOConfig
-
-    assert api.advice(DPOConfig(), "beta") == "a smaller --learning-rate (now 1e-06) or a larger --beta (now 0.1)"
-    assert api.advice(GRPOConfig(minibatches=4, epochs=2), "kl_coefficient") == (
-        "a smaller --learning-rate (now 1e-06), a larger --kl-coefficient (now 0) or fewer --minibatches (now 4) or "
-        "--epochs (now 2)"
-    )
-    assert api.advice(object()) == ""
 
 
 def test_a_policy_that_gets_worse_is_told_so(tmp_path, caplog):

@@ -3,7 +3,6 @@
 A result is scored by `Trained.evaluate` and acts by `Trained.predict`.
 """
 
-import importlib
 import logging
 import operator
 import sys
@@ -22,11 +21,11 @@ from operant import catalog, streams
 from operant.assembling import assemble, begin_with, chapter, check_names, pin, reassemble, resolve
 from operant.envs import without_episodes
 from operant.envs.registry import drawn
+from operant.runtime.advice import hints_of
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.comparison import learning_curve
-from operant.runtime.course import Hints
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.learned import Best, Taught, opened, teach
+from operant.runtime.learned import Best, keepers, opened, teach
 from operant.runtime.learned_tables import LearnedTables
 from operant.runtime.predicting import Predictor
 from operant.runtime.progress import ProgressMode, announce
@@ -331,20 +330,13 @@ def load(run: str | Path, *, best: bool = False, remote_code: bool = False, acce
     if not best:
         return Trained(folder, experiment)
     consumed: list[int] = []
-    for taught, found in _keepers(folder, experiment) or [(experiment.learner, Best(folder))]:
+    for taught, found in keepers(folder, experiment) or [(experiment.learner, Best(folder))]:
         kept = found.load()
         teach(taught, kept.learned)
         consumed += kept.consumed.tolist()
     for weights in getattr(experiment, "weights", ()):
         weights.refresh()
     return Trained(folder, experiment, consumed=tuple(consumed))
-
-
-def _keepers(run: Run, experiment: Any) -> list[tuple[Taught, Best]]:
-    """What has learned, with where its best is kept: all seeds together, or each by itself; nothing for tables."""
-    if weights := getattr(experiment, "weights", None):
-        return [(one, Best(run, place=place)) for place, one in enumerate(weights)]
-    return [(experiment.learner, Best(run))] if hasattr(experiment.learner, "learned") else []
 
 
 def _teacher(path: Path, entry: catalog.Algorithm) -> Any:
@@ -410,7 +402,7 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
             rollout - settings.budget,
         )
     announce(progress, getattr(trained.experiment, "notes", ()))
-    hints = _hints(trained)
+    hints = hints_of(trained.run, kept=bool(keepers(trained.run, trained.experiment)))
     outcome = run_training(
         trained.experiment.learner,
         trained.run,
@@ -427,41 +419,10 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
     return replace(trained, outcome=outcome)
 
 
-def _hints(trained: Trained) -> Hints | None:
-    """What to say where training makes a policy worse than it was at the start; None if it started from nothing."""
-    entry = catalog.find(trained.run.settings.algorithm)
-    speaks = entry.chapter == "language"
-    if not speaks and "init" not in trained.run.resolved():
-        return None
-    config = trained.run.config(getattr(importlib.import_module(entry.module), entry.config))
-    kept = bool(_keepers(trained.run, trained.experiment))
-    penalty = next((name for name in ("kl_coefficient", "beta") if speaks and hasattr(config, name)), "")
-    flag = f"--{penalty.replace('_', '-')}" if penalty else ""
-    return Hints(entry.unit, kept=kept, advice=advice(config, penalty), penalty=flag)
-
-
-def advice(config: Any, penalty: str = "") -> str:
-    """What to try where training makes a policy worse, as far as its configuration has it; empty: nothing is known.
-
-    Args:
-        config: of the algorithm.
-        penalty: field that holds the price of leaving the start; empty: there is none.
-    """
-    found: list[str] = []
-    if hasattr(config, "learning_rate"):
-        found.append(f"a smaller --learning-rate (now {config.learning_rate:g})")
-    if penalty:
-        found.append(f"a larger --{penalty.replace('_', '-')} (now {getattr(config, penalty):g})")
-    steps = [name for name in ("minibatches", "epochs") if getattr(config, name, 1) > 1]
-    if steps:
-        found.append(f"fewer {' or '.join(f'--{name} (now {getattr(config, name)})' for name in steps)}")
-    return ", ".join(found[:-1]) + " or " * (len(found) > 1) + "".join(found[-1:])
-
-
 def _evaluate(trained: Trained, interrupted: Callable[[], bool]) -> Evaluation:
     """Score the policies in the course of training, and keep what they answered, where they do."""
     evaluation = trained.experiment.evaluate(interrupted=interrupted)
     keep_samples(trained.run, trained.experiment.learner.consumed, getattr(trained.experiment, "samples", ()))
-    for taught, best in _keepers(trained.run, trained.experiment):
+    for taught, best in keepers(trained.run, trained.experiment):
         best.offer(taught, evaluation)
     return evaluation

@@ -5,13 +5,13 @@ import torch
 
 from operant import ops, streams
 from operant.language import divergence
-from operant.language.configs import ModelOptions
+from operant.language.configs import ModelOptions, SamplingConfig
 from operant.language.divergence import Start, kl_of_batch
 from operant.language.engines import NativeEngine, Sampling
 from operant.language.models import load
 from operant.language.packing import Sample, pack
 
-SAMPLES = [Sample([1, 40 + i], [50 + i, 60, 2][: 1 + i % 3]) for i in range(96)]
+SAMPLES = [Sample([1, 40 + i % 50], [50 + i % 40, 60, 2][: 1 + i % 3]) for i in range(96)]
 
 
 def disturb(model, scale=0.05):
@@ -28,11 +28,11 @@ def log_probs(model, samples):
 
 @pytest.mark.parametrize("tokens", [1, 16_384])
 def test_the_kl_of_a_batch_is_that_of_some_answers(make_model, tokens):
-    model = make_model()
+    model, config = make_model(), SamplingConfig(micro_batch_tokens=tokens)
     old = log_probs(model, SAMPLES)
-    assert float(kl_of_batch(model, SAMPLES, old, tokens=tokens, temperature=1.0)) == pytest.approx(0.0, abs=1e-6)
+    assert float(kl_of_batch(model, SAMPLES, old, config)) == pytest.approx(0.0, abs=1e-6)
     disturb(model)
-    found = kl_of_batch(model, SAMPLES, old, tokens=tokens, temperature=1.0)
+    found = kl_of_batch(model, SAMPLES, old, config)
     chosen = [0, 32, 64]  # a 32nd
     new = torch.cat([log_probs(model, SAMPLES)[i] for i in chosen])
     expected = ops.kl_estimate(torch.cat([old[i] for i in chosen]), new, "k3").mean()

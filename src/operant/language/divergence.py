@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from operant import ops
+from operant.language.configs import SamplingConfig
 from operant.language.models import LanguageModel, Reference
 from operant.language.packing import Sample, micro_batches, pack, take
 
@@ -20,7 +21,7 @@ LARGEST = 50_000_000
 
 @torch.no_grad()
 def kl_of_batch(
-    model: LanguageModel, samples: Sequence[Sample], old: Sequence[Tensor], *, tokens: int, temperature: float
+    model: LanguageModel, samples: Sequence[Sample], old: Sequence[Tensor], config: SamplingConfig
 ) -> Tensor:
     """Estimate KL(old‖new) of the updates on a batch, in nats a token: k3 on a few of its answers.
 
@@ -31,15 +32,14 @@ def kl_of_batch(
         model: the policy after the last step of the batch.
         samples: the answers, drawn from the policy before the first step.
         old: `[l]` log-probabilities of their tokens before the first step.
-        tokens: most tokens that go through the model at once.
-        temperature: of the sampler.
+        config: says at which temperature they were drawn, and how many tokens go through the model at once.
     """
     count = min(ANSWERS, max(1, len(samples) // SHARE))
     chosen = [len(samples) * k // count for k in range(count)]
     own, before = take(samples, chosen), take(old, chosen)
     found: list[Tensor] = []
-    for part in micro_batches(own, tokens=tokens):
-        new, _ = model.log_probs(pack(take(own, part), device=model.device), temperature=temperature)
+    for part in micro_batches(own, tokens=config.micro_batch_tokens):
+        new, _ = model.log_probs(pack(take(own, part), device=model.device), temperature=config.temperature)
         found.append(ops.kl_estimate(torch.cat(take(before, part)).to(new.device), new, "k3"))
     return torch.cat(found).mean()
 

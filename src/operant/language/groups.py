@@ -148,3 +148,20 @@ def measured(
         "clip_ratio/region_mean": (low | high).float().mean(),
         **mismatch_metrics(before, behaviour, trust),
     }
+
+
+def log_probs_before(
+    batch: Judged, steps: Sequence[Step], found: Sequence[tuple[Any, Sequence[Seen]]]
+) -> tuple[list[Sample], list[Tensor]]:
+    """The answers that were trained, and the log-probabilities `[l]` of their tokens before the updates of the batch.
+
+    Args:
+        batch: what was learned from.
+        steps: its optimizer steps.
+        found: what each step of the first pass, and of later ones, has seen.
+    """
+    rows: dict[int, Tensor] = {}
+    for step, (_, seen) in zip(steps, found[: len(steps)], strict=True):
+        for part, tokens in zip(step.parts, seen, strict=True):
+            rows |= zip(part, tokens.before.split([len(batch.samples[i].completion) for i in part]), strict=True)
+    return take(batch.samples, list(rows)), list(rows.values())

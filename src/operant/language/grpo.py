@@ -26,7 +26,17 @@ from operant import ops, streams
 from operant.language.configs import SamplingConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine, Sampling
-from operant.language.groups import ADVANTAGES, Judged, Seen, Step, group_metrics, measured, plan, warn_of_nothing
+from operant.language.groups import (
+    ADVANTAGES,
+    Judged,
+    Seen,
+    Step,
+    group_metrics,
+    log_probs_before,
+    measured,
+    plan,
+    warn_of_nothing,
+)
 from operant.language.mismatch import check_start, corrections
 from operant.language.models import LanguageModel, Reference
 from operant.language.packing import Packed, pack, step_weights, take
@@ -330,19 +340,9 @@ class GRPO:
         ]
         metrics = measured(found, clip_low=config.clip_low, clip_high=config.clip_high)
         if found:
-            metrics["policy/kl_old"] = self._moved(batch, steps, found)
+            samples, before = log_probs_before(batch, steps, found)
+            metrics["policy/kl_old"] = kl_of_batch(self.model, samples, before, config)
         return {name: value for name, value in metrics.items() if self.reference or name not in ("kl", "losses/kl")}
-
-    def _moved(self, batch: Judged, steps: Sequence[Step], found: Sequence[tuple[Any, list[Seen]]]) -> Tensor:
-        """Return KL(old‖new) of a batch, of whose steps the first pass saw the log-probabilities before them."""
-        rows: dict[int, Tensor] = {}
-        for step, (_, seen) in zip(steps, found[: len(steps)], strict=True):
-            for part, tokens in zip(step.parts, seen, strict=True):
-                lengths = [len(batch.samples[i].completion) for i in part]
-                rows |= zip(part, tokens.before.split(lengths), strict=True)
-        samples, old = take(batch.samples, list(rows)), list(rows.values())
-        size, temperature = self.config.micro_batch_tokens, self.config.temperature
-        return kl_of_batch(self.model, samples, old, tokens=size, temperature=temperature)
 
     @torch.no_grad()
     def _log_probs(self, batch: Judged, parts: Sequence[Sequence[int]]) -> list[Tensor]:

@@ -300,9 +300,7 @@ class RLHF:
         if together and config.objective != "clip":
             metrics |= self._adapt_penalty(batch)
         elif warm:
-            size, temperature = config.micro_batch_tokens, config.temperature
-            moved = kl_of_batch(self.model, batch.samples, batch.old, tokens=size, temperature=temperature)
-            metrics["policy/kl_old"] = moved
+            metrics["policy/kl_old"] = kl_of_batch(self.model, batch.samples, batch.old, config)
         return metrics
 
     def _step(

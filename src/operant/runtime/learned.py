@@ -6,7 +6,7 @@ A learner with networks names them in its attribute `learned`.
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -147,6 +147,13 @@ def opened(name: str | Path) -> tuple[Run, bool]:
     path = Path(name).expanduser()
     best = path.name == "best" and (path.parent / "config.toml").exists()
     return Run.open(path.parent if best else path), best
+
+
+def keepers(run: Run, experiment: Any) -> list[tuple[Taught, Best]]:
+    """What has learned, with where its best is kept: all seeds together, or each by itself; nothing for tables."""
+    if weights := getattr(experiment, "weights", None):
+        return [(one, Best(run, place=place)) for place, one in enumerate(weights)]
+    return [(experiment.learner, Best(run))] if hasattr(experiment.learner, "learned") else []
 
 
 def _chosen(better: Tensor, new: Kept, old: Kept) -> Kept:

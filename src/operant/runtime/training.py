@@ -8,21 +8,21 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from operant.runtime.checkpoints import CheckpointError, load
-from operant.runtime.course import Course, Hints, Point
+from operant.runtime.course import Hints
 from operant.runtime.encoding import flatten
 from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.learner import Learner
-from operant.runtime.metrics import RecordWriter, read_records, rewind
+from operant.runtime.metrics import read_records, rewind
 from operant.runtime.outcome import Outcome
 from operant.runtime.progress import Line, Progress, ProgressMode
 from operant.runtime.run import Run, RunError
 from operant.runtime.sessions import FAILED, FINISHED, INTERRUPTED
+from operant.runtime.training_files import REWARD, TrainingFiles
 from operant.runtime.warned import keeping
 from operant.runtime.window import DropWatch, Guard, RefusalWatch, Window, summarise
 
@@ -37,12 +37,9 @@ of evaluations, which have `scores`."""
 RECORD_SECONDS = 0.5
 """Least time between two records of metrics."""
 
-REWARD = "reward"
-"""Metric of learners that reward the answers that they have sampled."""
 EPISODE_RETURNS = ("rollout/episode_return", REWARD)
 """Metrics that the progress line shows, the first that there is."""
 
-_SAVE_ATTEMPTS = 3
 _REWARDS = re.compile(r"rewards/(.+)/mean")
 
 
@@ -112,7 +109,7 @@ def train(
             stack.enter_context(_ending(run, learner))
             _refuse_restart(run, learner)
             flatten(learner.state_dict())  # what cannot be saved shall fail now, not after hours
-        files = stack.enter_context(contextlib.closing(_Files(run, learner.consumed)))
+        files = stack.enter_context(contextlib.closing(TrainingFiles(run, learner.consumed)))
         shown = stack.enter_context(Progress(progress, title=title, budget=budget))
         session = _Session(learner, files, shown, budget, seeds, evaluate, every, interrupted, report, hints or Hints())
         outcome = session.run(checkpoint_seconds, evaluate_first=evaluate_first)
@@ -175,91 +172,12 @@ def _refuse_restart(run: Run, learner: Learner) -> None:
         )
 
 
-class _Files:
-    """The run's files, or nothing at all where there is no run.
-
-    Attributes:
-        checkpoint: the latest one of this session.
-        missed: checkpoints that could not be written.
-        evaluated: budget consumed at the last evaluation; None before the first one.
-        course: the evaluations so far.
-        seconds_before: of training in the sessions before.
-    """
-
-    def __init__(self, run: Run | None, consumed: int):
-        self.checkpoint: Path | None = None
-        self.missed = 0
-        self.evaluated: int | None = consumed or None
-        self.course = Course()
-        self.seconds_before = 0.0
-        self._run = run
-        self._failures = 0
-        self._records: RecordWriter | None = None
-        self._evaluations: RecordWriter | None = None
-        if run is None:
-            return
-        run.clean()
-        evaluations = read_records(run.evaluations_path)
-        self.evaluated = max((r.get("consumed", 0) for r in evaluations), default=None)
-        self.course = Course.of_records(evaluations)
-        records = read_records(run.metrics_path)
-        self.seconds_before = max((r.get("time/seconds", 0.0) for r in records), default=0.0)
-        for record in records:
-            self.course.add_reward(record.get(REWARD))
-        try:
-            self._records = RecordWriter(run.metrics_path)
-            self._evaluations = RecordWriter(run.evaluations_path)
-        except OSError as error:
-            self.close()
-            raise RunError(f"cannot write in {run.path}: {error.strerror}") from error
-
-    @property
-    def lost(self) -> int:
-        return sum(writer.lost for writer in (self._records, self._evaluations) if writer)
-
-    def record(self, record: dict[str, Any]) -> None:
-        if self._records:
-            self._records.write(record)
-
-    def evaluation(self, record: dict[str, Any], evaluation: Evaluation) -> None:
-        self.evaluated = record["consumed"]
-        self.course.points.append(Point(record["consumed"], evaluation))
-        if self._evaluations:
-            self._evaluations.write(record)
-            self._evaluations.sync()
-
-    def save(self, learner: Learner, *, last: bool = False) -> None:
-        if self._run is None or self._records is None:
-            return
-        self._records.sync()
-        try:
-            first = self.checkpoint is None
-            self.checkpoint = self._run.checkpoints.save(learner.state_dict(), learner.consumed)
-            self._failures = 0
-            if first:
-                self._run.note_checkpoint()
-        except (OSError, CheckpointError) as error:
-            self.missed += 1
-            self._failures += 1
-            if last or self._failures >= _SAVE_ATTEMPTS:
-                raise CheckpointError(
-                    f"the state at {learner.consumed} could not be saved ({error}); the latest good checkpoint is "
-                    f"{self.checkpoint or 'an earlier one, if any'}: make room on the disk and resume from it"
-                ) from error
-            logger.warning("no checkpoint at %d (%s); training goes on with the earlier ones", learner.consumed, error)
-
-    def close(self) -> None:
-        for writer in (self._records, self._evaluations):
-            if writer:
-                writer.close()
-
-
 @dataclass
 class _Session(Generic[L]):
     """One call of `train`."""
 
     learner: L
-    files: _Files
+    files: TrainingFiles
     shown: Progress
     budget: int
     seeds: int

@@ -1,0 +1,43 @@
+"""What to tell a user whose training makes a policy worse: `hints_of`, `advice`."""
+
+import importlib
+from typing import Any
+
+from operant import catalog
+from operant.runtime.course import Hints
+from operant.runtime.run import Run
+
+
+def hints_of(run: Run, *, kept: bool) -> Hints | None:
+    """What to say where training makes a policy worse than it was at the start; None if it started from nothing.
+
+    Args:
+        run: is trained.
+        kept: whether its best weights are kept.
+    """
+    entry = catalog.find(run.settings.algorithm)
+    speaks = entry.chapter == "language"
+    if not speaks and "init" not in run.resolved():
+        return None
+    config = run.config(getattr(importlib.import_module(entry.module), entry.config))
+    penalty = next((name for name in ("kl_coefficient", "beta") if speaks and hasattr(config, name)), "")
+    flag = f"--{penalty.replace('_', '-')}" if penalty else ""
+    return Hints(entry.unit, kept=kept, advice=advice(config, penalty), penalty=flag)
+
+
+def advice(config: Any, penalty: str = "") -> str:
+    """What to try where training makes a policy worse, as far as its configuration has it; empty: nothing is known.
+
+    Args:
+        config: of the algorithm.
+        penalty: field that holds the price of leaving the start; empty: there is none.
+    """
+    found: list[str] = []
+    if hasattr(config, "learning_rate"):
+        found.append(f"a smaller --learning-rate (now {config.learning_rate:g})")
+    if penalty:
+        found.append(f"a larger --{penalty.replace('_', '-')} (now {getattr(config, penalty):g})")
+    steps = [name for name in ("minibatches", "epochs") if getattr(config, name, 1) > 1]
+    if steps:
+        found.append(f"fewer {' or '.join(f'--{name} (now {getattr(config, name)})' for name in steps)}")
+    return ", ".join(found[:-1]) + " or " * (len(found) > 1) + "".join(found[-1:])

@@ -1,0 +1,25 @@
+from operant.control import PPOConfig
+from operant.language.dpo import DPOConfig
+from operant.language.grpo import GRPOConfig
+from operant.runtime.advice import advice, hints_of
+from operant.runtime.run import Run
+from operant.runtime.settings import Settings
+
+
+def test_advice_names_the_options_that_there_are():
+    assert advice(DPOConfig(), "beta") == "a smaller --learning-rate (now 1e-06) or a larger --beta (now 0.1)"
+    assert advice(GRPOConfig(minibatches=4, epochs=2), "kl_coefficient") == (
+        "a smaller --learning-rate (now 1e-06), a larger --kl-coefficient (now 0) or fewer --minibatches (now 4) or "
+        "--epochs (now 2)"
+    )
+    assert advice(object()) == ""
+
+
+def test_hints_are_for_what_started_from_something(tmp_path):
+    speaks = Run.create(tmp_path / "one", Settings("grpo", "arithmetic"), GRPOConfig())
+    hints = hints_of(speaks, kept=True)
+    assert (hints.unit, hints.kept, hints.penalty) == ("prompts", True, "--kl-coefficient")
+    acts = Run.create(tmp_path / "two", Settings("ppo", "CartPole-v1"), PPOConfig())
+    assert hints_of(acts, kept=True) is None
+    begun = Run.create(tmp_path / "three", Settings("ppo", "CartPole-v1"), PPOConfig(), resolved={"init": "two"})
+    assert hints_of(begun, kept=True).penalty == ""
