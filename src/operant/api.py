@@ -25,7 +25,7 @@ from operant.runtime.advice import hints_of
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.learned import Best, keepers, opened, teach
+from operant.runtime.learned import Best, keepers, opened, teach_best
 from operant.runtime.learned_tables import LearnedTables
 from operant.runtime.predicting import Predictor
 from operant.runtime.progress import ProgressMode, announce
@@ -329,14 +329,7 @@ def load(run: str | Path, *, best: bool = False, remote_code: bool = False, acce
     experiment.learner.load_state_dict(without_episodes(load_checkpoint(found[0])))
     if not best:
         return Trained(folder, experiment)
-    consumed: list[int] = []
-    for taught, found in keepers(folder, experiment) or [(experiment.learner, Best(folder))]:
-        kept = found.load()
-        teach(taught, kept.learned)
-        consumed += kept.consumed.tolist()
-    for weights in getattr(experiment, "weights", ()):
-        weights.refresh()
-    return Trained(folder, experiment, consumed=tuple(consumed))
+    return Trained(folder, experiment, consumed=teach_best(folder, experiment))
 
 
 def _teacher(path: Path, entry: catalog.Algorithm) -> Any:

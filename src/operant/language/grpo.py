@@ -340,8 +340,7 @@ class GRPO:
         ]
         metrics = measured(found, clip_low=config.clip_low, clip_high=config.clip_high)
         if found:
-            samples, before = log_probs_before(batch, steps, found)
-            metrics["policy/kl_old"] = kl_of_batch(self.model, samples, before, config)
+            metrics["policy/kl_old"] = kl_of_batch(self.model, *log_probs_before(batch, steps, found), config)
         return {name: value for name, value in metrics.items() if self.reference or name not in ("kl", "losses/kl")}
 
     @torch.no_grad()

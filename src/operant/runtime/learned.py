@@ -156,6 +156,26 @@ def keepers(run: Run, experiment: Any) -> list[tuple[Taught, Best]]:
     return [(experiment.learner, Best(run))] if hasattr(experiment.learner, "learned") else []
 
 
+def teach_best(run: Run, experiment: Any) -> tuple[int, ...]:
+    """Put the best that a run has kept in the place of what its learners have learned.
+
+    Returns:
+        The budget that each seed had used until then.
+
+    Raises:
+        RunError: none were kept.
+        CheckpointError: they are damaged.
+    """
+    consumed: list[int] = []
+    for taught, found in keepers(run, experiment) or [(experiment.learner, Best(run))]:
+        kept = found.load()
+        teach(taught, kept.learned)
+        consumed += [int(number) for number in kept.consumed]
+    for weights in getattr(experiment, "weights", ()):
+        weights.refresh()
+    return tuple(consumed)
+
+
 def _chosen(better: Tensor, new: Kept, old: Kept) -> Kept:
     """Return what is new of the seeds that are `better [S]`, and what is old of the others."""
 
