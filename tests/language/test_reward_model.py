@@ -306,10 +306,49 @@ def test_a_task_without_preferences_is_refused(tmp_path):
 
 def test_an_example_is_what_its_row_says():
     assert example(PAIRS[1]) == Example(
-        [Sample([1, 10, 11], [40, EOS]), Sample([1, 10, 11], [20, 21, EOS])], [[1], [2]], [1.0, 2.0], 0.5
+        samples=[Sample([1, 10, 11], [40, EOS]), Sample([1, 10, 11], [20, 21, EOS])],
+        ends=[[1], [2]],
+        labels=[1.0, 2.0],
+        margin=0.5,
+        imitated=[[True] * 2, [False] * 3],
     )
     assert example(STEPS[0]).ends == [[2, 4, 6]]
+    assert example(STEPS[0]).imitated == [[True] * 5 + [False] * 2]
     assert ops.bradley_terry(torch.zeros(1), torch.zeros(1)).item() == pytest.approx(math.log(2))
+
+
+# --- imitation beside judgment
+
+
+@pytest.mark.parametrize(("rows", "supervision"), [(PAIRS, "outcome"), (STEPS, "process")])
+def test_imitation_is_of_right_steps_and_of_the_better_answer(rows, supervision):
+    """The second loss is the mean negative log-likelihood of the tokens of right steps, or of chosen answers."""
+    values = {"supervision": supervision, "batch": len(rows)}
+    own = learner(rows, lm_coef=2.0, head=opinionated(), **values)
+    batch = [example(row) for row in rows]
+    samples = [sample for e in batch for sample in e.samples]
+    marks = [mark for e in batch for mark in e.imitated]
+    with torch.no_grad():
+        nats = [-row for row in own.model.likelihoods(samples, tokens=1000)]
+    chosen = torch.cat([row[torch.tensor(mark)] for row, mark in zip(nats, marks, strict=True)])
+    metrics, gradient = recorded(own, rows)
+    assert float(metrics["losses/lm"]) == pytest.approx(float(chosen.mean()), rel=1e-5)
+    alone, without = recorded(learner(rows, head=opinionated(), **values), rows)
+    assert "losses/lm" not in alone
+    assert float(alone["losses/reward"]) == pytest.approx(float(metrics["losses/reward"]), rel=1e-6)
+    assert set(without) <= set(gradient)
+    small, _ = recorded(learner(rows, lm_coef=2.0, head=opinionated(), micro_batch_tokens=1, **values), rows)
+    assert float(small["losses/lm"]) == pytest.approx(float(metrics["losses/lm"]), rel=1e-5)
+
+
+def test_the_gradient_of_imitation_is_that_of_its_loss_added():
+    rows, values = STEPS, {"supervision": "process", "batch": len(STEPS)}
+    (_, both), (_, double), (_, judged) = (
+        recorded(learner(rows, lm_coef=coefficient, head=opinionated(), **values), rows)
+        for coefficient in (1.0, 2.0, 1e-12)
+    )
+    for name in both:
+        torch.testing.assert_close(double[name] - judged[name], 2 * (both[name] - judged[name]), atol=1e-5, rtol=1e-3)
 
 
 # --- whole runs

@@ -1,6 +1,8 @@
 """From names and numbers to the configuration of an algorithm of this chapter: `configuration`."""
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from operant.catalog import Algorithm
@@ -9,25 +11,61 @@ from operant.language.models import BUILT_IN
 from operant.language.runs import base_model
 from operant.runtime import experiments
 
+POLICY: Mapping[str, Any] = {"schedule": "linear", "warmup": 0.1, "betas": (0.9, 0.99)}
+"""How the step size of a policy that is built here rises and falls. Without a warmup the first steps of Adam, whose
+moments have seen one gradient, undo the imitation that training starts from; without a decay the last ones keep shaking
+it; a second moment over 1 000 steps is older than most of these runs."""
+
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "sft": {"learning_rate": 1e-3, "weight_decay": 0.1, "schedule": "cosine", "warmup": 0.05},
     "reward-model": {"learning_rate": 3e-4, "schedule": "cosine", "warmup": 0.05},
-    "process-reward-model": {"learning_rate": 1e-3, "schedule": "cosine", "warmup": 0.05},
+    "process-reward-model": {
+        "learning_rate": 1e-3,
+        "schedule": "cosine",
+        "warmup": 0.05,
+        "lm_coef": 1.0,
+        "train_rows": 20_000,
+    },
     "dpo": {"learning_rate": 3e-5},
     "rlhf": {
-        "learning_rate": 5e-4,
+        **POLICY,
         "critic_learning_rate": 1e-3,
         "critic_warmup": 2,
-        "schedule": "linear",
         "epochs": 1,
         "minibatches": 4,
         "kl_coefficient": 0.1,
     },
-    "iterative-grpo": {"learning_rate": 3e-4, "reward_learning_rate": 1e-4, "warmup": 0.02},
-    "grpo": {"learning_rate": 3e-4, "warmup": 0.02},
+    "iterative-grpo": {**POLICY, "reward_learning_rate": 1e-4},
+    "grpo": POLICY,
 }
 """What a randomly initialised model of a million parameters wants, by algorithm: the default for the models that are
-built here."""
+built here. Step sizes of policies are those of `step_size`."""
+
+STEP_SIZES: Mapping[str, float] = {"grpo": 2e-4, "iterative-grpo": 2e-4, "rlhf": 2e-4}
+"""Step sizes of policies that are built here, where an optimizer step sees `ANSWERS` answers."""
+
+ANSWERS = 256
+"""Answers of a step that `STEP_SIZES` are for."""
+
+LEARNED_REWARD = {"kl_coefficient": 0.1}
+"""What a learned reward wants: it is right near the answers that it has learned from, and a policy without a price for
+leaving them finds others that it is wrong about (DeepSeekMath: 0.04, for a model of 7 billion parameters)."""
+
+
+def step_size(base: float, answers: float) -> float:
+    """Return the largest step size of Adam where a step sees so many answers.
+
+    Steps of Adam are as long whatever the gradient is. Where noise outweighs the signal, as in policy gradients, a step
+    has a useful part that grows with the root of the answers that it is made from. Over a fixed number of answers both
+    the useful and the useless way that the weights go is then proportional to the step size over that root, so the root
+    keeps them the same (the square-root rule of Krizhevsky 2014, arXiv:1404.5997; for Adam Malladi et al. 2022,
+    arXiv:2205.10287).
+
+    Args:
+        base: step size for `ANSWERS` answers.
+        answers: that an optimizer step sees.
+    """
+    return base * math.sqrt(answers / ANSWERS)
 
 
 def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **values: Any) -> Any:
@@ -45,6 +83,14 @@ def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **
         ValueError: there is no such preset or field, or a value is out of its range.
     """
     model, init = values.get("model", ModelOptions.model), values.get("init", "")
-    small = preset != "paper" and base_model(model, init) in BUILT_IN
-    wanted = SMALL.get(algorithm.name, {}) if small else {}
-    return experiments.configuration(algorithm, task, "paper" if preset is None else preset, under=wanted, **values)
+    chosen = "paper" if preset is None else preset
+    if preset == "paper" or base_model(model, init) not in BUILT_IN:
+        return experiments.configuration(algorithm, task, chosen, **values)
+    wanted = dict(SMALL.get(algorithm.name, {}))
+    if values.get("reward_model") and algorithm.name in STEP_SIZES:
+        wanted |= LEARNED_REWARD
+    found = experiments.configuration(algorithm, task, chosen, under=wanted, **values)
+    if algorithm.name not in STEP_SIZES or "learning_rate" in values:
+        return found
+    answers = found.prompts * found.group / found.minibatches
+    return replace(found, learning_rate=step_size(STEP_SIZES[algorithm.name], answers))

@@ -64,6 +64,10 @@ class RewardModelConfig(LanguageConfig):
     """Whether a ranking of K answers counts as its pairs, or as one draw of an order; the same for K = 2."""
     centre: int = 256
     """Answers of the training set whose mean score is made 0 at the end; 0: the scores stay where they are."""
+    lm_coef: float = 0.0
+    """Weight of a second loss, that of imitation (nats a token), on the steps that are right, or on the best answer:
+    a model that knows what comes next needs only to compare that with what is written (Cobbe et al. 2021,
+    arXiv:2110.14168, section 4.2: 1). It trains the last layer of the model, too."""
     step_separator: str = "\n"
     """What stands between two steps (TRL: the same)."""
     steps_finished: bool = True
@@ -78,6 +82,7 @@ class RewardModelConfig(LanguageConfig):
             supervision=("outcome", "process"),
             ranking_loss=tuple(LOSSES),
             centre="[0, inf)",
+            lm_coef="[0, inf)",
         )
         if not self.step_separator:
             raise ValueError("step_separator must be what stands between two steps, such as a line break, got ''")
@@ -91,12 +96,14 @@ class Example(NamedTuple):
         ends: for each answer the indices in its completion of the tokens at which it is scored, K in all.
         labels: one for each score: the rank of an answer, lower being better, or whether a step is right, in [0, 1].
         margin: by how much the scores of a pair are to differ at least.
+        imitated: for each answer which of its tokens are worth imitating: those of right steps, or of the best answer.
     """
 
     samples: list[Sample]
     ends: list[list[int]]
     labels: list[float]
-    margin: float = 0.0
+    margin: float
+    imitated: list[list[bool]]
 
 
 def example(row: Pair | Ranking | Stepwise) -> Example:
@@ -104,12 +111,15 @@ def example(row: Pair | Ranking | Stepwise) -> Example:
     if isinstance(row, Stepwise):
         completion = [token for step in row.steps for token in step]
         ends = [sum(map(len, row.steps[: k + 1])) - 1 for k in range(len(row.steps))]
-        return Example([Sample(row.prompt, completion)], [ends], row.labels)
+        right = [label > 0.5 for step, label in zip(row.steps, row.labels, strict=True) for _ in step]
+        return Example([Sample(row.prompt, completion)], [ends], row.labels, 0.0, [right])
     if isinstance(row, Pair):
         completions, ranks, margin = [row.chosen, row.rejected], [1.0, 2.0], row.margin
     else:
         completions, ranks, margin = row.completions, row.ranks, 0.0
-    return Example([Sample(row.prompt, c) for c in completions], [[len(c) - 1] for c in completions], ranks, margin)
+    best = [[rank == min(ranks)] * len(c) for c, rank in zip(completions, ranks, strict=True)]
+    samples = [Sample(row.prompt, c) for c in completions]
+    return Example(samples, [[len(c) - 1] for c in completions], ranks, margin, best)
 
 
 class Pairs(NamedTuple):
@@ -133,7 +143,8 @@ def pairs_of(examples: Sequence[Example], device: torch.device) -> Pairs:
     """Return the pairs of examples; answers of equal rank are none."""
     found: list[tuple[int, int, float, float, int]] = []
     start = 0
-    for index, (_, _, ranks, margin) in enumerate(examples):
+    for index, e in enumerate(examples):
+        ranks, margin = e.labels, e.margin
         own = [(i, j) for i, j in permutations(range(len(ranks)), 2) if ranks[i] < ranks[j]]
         found += [(start + i, start + j, 1 / len(own), margin, index) for i, j in own]
         start += len(ranks)
@@ -212,7 +223,8 @@ class RewardModel:
         learnt = dict(self.scorer.head.named_parameters())
         if not self.process:
             del learnt["bias"]  # no comparison depends on it: Adam would make steps of its rounding errors
-        self.stepper = Stepper(self.scorer.body() | {f"head.{name}": value for name, value in learnt.items()}, config)
+        body = model.trained() if config.lm_coef else self.scorer.body()
+        self.stepper = Stepper(body | {f"head.{name}": value for name, value in learnt.items()}, config)
         self.consumed = 0
 
     def prepared(self, rows: Sequence[Pair | Ranking | Stepwise]) -> list[Example]:
@@ -230,7 +242,8 @@ class RewardModel:
                 )
         examples = [example(row) for row in rows]
         if self.config.ranking_loss == "plackett-luce" and not self.process:
-            for number, (_, _, ranks, margin) in enumerate(examples, 1):
+            for number, one in enumerate(examples, 1):
+                ranks, margin = one.labels, one.margin
                 if len(set(ranks)) < len(ranks) or margin:
                     what = "a margin" if margin else f"ties (ranks {ranks})"
                     raise ValueError(
@@ -251,13 +264,19 @@ class RewardModel:
 
     def improve(self, batch: Sequence[Example]) -> dict[str, Any]:
         """Take one step on a batch, micro-batch by micro-batch, with one denominator for all of them."""
-        total = self._units(batch)
+        total, imitated = self._units(batch), max(1, sum(sum(mask) for e in batch for mask in e.imitated))
         scores, reports = [], []
+        imitation = torch.zeros(())
         for part in self._parts(batch):
-            found, judged = self.judge(part)
-            (judged.losses.sum() / total).backward()
+            if self.config.lm_coef:
+                found, nats = self._imitated(part)
+            else:
+                found, nats = self.scorer.read(*self._packed(part)), torch.zeros(())
+            judged = self._fit(found, part)
+            (judged.losses.sum() / total + self.config.lm_coef * nats / imitated).backward()
             scores.append(found.detach())
             reports.append(Judged(*(field.detach() for field in judged)))
+            imitation = imitation + nats.detach().cpu() / imitated
         norm, skipped = self.stepper.step(self.consumed / self.budget)
         every = torch.cat(scores)
         losses, right, margins = (torch.cat(column) for column in zip(*reports, strict=True))
@@ -271,12 +290,26 @@ class RewardModel:
             "num_tokens": float(sum(len(s.completion) for e in batch for s in e.samples)),
             "health/skipped_updates": skipped,
         }
+        if self.config.lm_coef:
+            metrics["losses/lm"] = imitation
         return metrics if self.process else metrics | {"margin": margins.mean()}
 
     def judge(self, batch: Sequence[Example]) -> tuple[Tensor, Judged]:
         """Return the scores `[p]` of a micro-batch, with a graph, and how they fit the labels."""
+        scores = self.scorer.read(*self._packed(batch))
+        return scores, self._fit(scores, batch)
+
+    def _imitated(self, batch: Sequence[Example]) -> tuple[Tensor, Tensor]:
+        """Return the scores `[p]` of a micro-batch and the nats of what is worth imitating in it, with one graph."""
         packed, where = self._packed(batch)
-        scores = self.scorer.read(packed, where)
+        hidden = self.model.read(packed)
+        rows = zip((row for e in batch for row in e.imitated), packed.lengths.tolist(), strict=True)
+        mask = torch.tensor([m for row, trained in rows for m in row[-trained:]], device=hidden.device)
+        log_probs, _ = self.model.judge(hidden.index_select(0, packed.before[mask]), packed.targets[mask])
+        return self.scorer.head(hidden.index_select(0, where)), -log_probs.sum()
+
+    def _fit(self, scores: Tensor, batch: Sequence[Example]) -> Judged:
+        """Return how the scores `[p]` of a micro-batch fit its labels."""
         if self.process:
             labels = torch.tensor([label for e in batch for label in e.labels], device=scores.device)
             owner = torch.arange(len(batch)).repeat_interleave(torch.tensor([len(e.labels) for e in batch]))
@@ -284,13 +317,13 @@ class RewardModel:
             losses = binary_cross_entropy_with_logits(scores, labels, reduction="none")
             right = (2 * labels - 1).sign() * scores.detach().sign()
             sums = [ops.segment_sum(values, owner, len(batch)) for values in (losses, (1 + right) / 2)]
-            return scores, Judged(sums[0], sums[1], torch.zeros_like(sums[1]))
+            return Judged(sums[0], sums[1], torch.zeros_like(sums[1]))
         pairs = pairs_of(batch, scores.device)
         gaps = (scores[pairs.better] - scores[pairs.worse]).detach()
         right, margins = (
             ops.segment_sum(pairs.weights * values, pairs.owner, len(batch)) for values in ((1 + gaps.sign()) / 2, gaps)
         )
-        return scores, Judged(LOSSES[self.config.ranking_loss](scores, batch, pairs), right, margins)
+        return Judged(LOSSES[self.config.ranking_loss](scores, batch, pairs), right, margins)
 
     @torch.no_grad()
     def accuracies(self, rows: Sequence[Pair | Ranking | Stepwise]) -> list[float]:

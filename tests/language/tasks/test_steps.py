@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from operant.language.options import Choices
-from operant.language.tasks.steps import last_line, make_steps, solution, step_rewards, steps
+from operant.language.tasks.steps import EARLY, last_line, make_steps, solution, step_rewards, steps
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,8 @@ def test_what_is_no_prompt(prompt):
         ("24", [(2, 0)]),
         ("12+7=19\n\n24", [(8, 1), (9, 0), (11, 1)]),
         ("12+7=19\n19+5=24\n24\n24", [(8, 1), (16, 1), (19, 1), (21, 0)]),
-        ("12+7=19", [(7, 1)]),
+        ("12+7=19", [(7, 0)]),
+        ("12+7=19\n19+5=24", [(8, 1), (15, 0)]),
         ("12+7=19\x0b", [(8, 0)]),
         ("", []),
     ],
@@ -82,13 +83,29 @@ def test_a_limit_cuts_long_demonstrations_and_spares_short_ones():
 
 def test_stepwise_rows_have_a_mistake_in_half_of_the_answers():
     rows = steps(terms=Choices((3, 4))).stepwise_rows("train", 400, seed=0)
+    early = 0
     for row in rows:
         right = solution(row["prompt"])
-        assert len(row["completions"]) == len(row["labels"]) == len(right)
-        assert row["labels"] == [one == other for one, other in zip(row["completions"], right, strict=True)]
+        assert len(row["completions"]) == len(row["labels"]) <= len(right)
+        same = [one == other for one, other in zip(row["completions"], right, strict=False)]
+        if len(same) < len(right):
+            early += 1
+            assert all(same)
+            same[-1] = False  # it ends too early
+        assert row["labels"] == same
         assert row["labels"] == sorted(row["labels"], reverse=True)  # what follows from a mistake is wrong
     assert abs(np.mean([all(row["labels"]) for row in rows]) - 0.5) < 0.08
+    assert abs(early / len(rows) - EARLY) < 0.05
     assert {row["labels"].index(False) for row in rows if not all(row["labels"])} == {0, 1, 2, 3}
+
+
+def test_no_answer_gains_by_stopping_early():
+    right = solution("12+7+5=")
+    whole = sum(reward for _, reward in step_rewards("12+7+5=", "\n".join(right)))
+    for count in range(len(right)):
+        stopped = [reward for _, reward in step_rewards("12+7+5=", "\n".join(right[:count]))]
+        assert sum(stopped) < whole
+        assert not stopped or stopped[-1] == 0
 
 
 def test_what_follows_a_planted_mistake_is_calculated_rightly_from_it():
@@ -101,7 +118,10 @@ def test_what_follows_a_planted_mistake_is_calculated_rightly_from_it():
             total, term, after = re.fullmatch(r"(-?\d+)([-+]\d+)=(-?\d+)", line).groups()
             assert total == before
             wrong += int(total) + int(term) != int(after)
-        assert wrong + (totals[-1] != totals[-2]) <= 1
+        if len(lines) < 4:
+            assert lines == solution(row["prompt"])[: len(lines)]  # it stops early, with no other mistake
+        else:
+            assert wrong + (totals[-1] != totals[-2]) <= 1
 
 
 @pytest.mark.parametrize(

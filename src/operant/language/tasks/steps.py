@@ -15,6 +15,9 @@ from operant.language.rewards import text_of
 from operant.language.tasks.arithmetic import calculate, chain, draw_numbers
 from operant.language.tasks.task import Row, Task
 
+EARLY = 0.1
+"""Share of the stepwise rows that end before their result."""
+
 _TERMS, _DIGITS = Choices((3,)), Choices((1, 2))
 _PROMPT = re.compile(r"\d+(?:[-+]\d+)+=")
 
@@ -74,7 +77,9 @@ def solution(prompt: str) -> list[str]:
 def step_rewards(prompt: str, completion: str) -> list[tuple[int, float]]:
     """Reward each line of an answer: 1 where it is the right line in its place, else 0.
 
-    So a line is right if the total before it and the one after it are; what follows from a mistake is wrong.
+    So a line is right if the total before it and the one after it are; what follows from a mistake is wrong. The last
+    line of an answer ends it, and is right only where the right answer ends too: otherwise an answer that stops after
+    its first line would have no wrong step, and a policy would learn to stop early.
 
     Args:
         prompt: of this task.
@@ -90,10 +95,13 @@ def step_rewards(prompt: str, completion: str) -> list[tuple[int, float]]:
     right = solution(prompt)
     lines = re.findall(r"[^\n]*\n|[^\n]+", completion)
     ends = accumulate(map(len, lines))
-    return [
+    found = [
         (end, float(place < len(right) and line.removesuffix("\n") == right[place]))
         for place, (line, end) in enumerate(zip(lines, ends, strict=True))
     ]
+    if 0 < len(found) < len(right):
+        found[-1] = (found[-1][0], 0.0)
+    return found
 
 
 def last_line(completions: list[str], answer: list[str], **_: object) -> list[float | None]:
@@ -102,9 +110,15 @@ def last_line(completions: list[str], answer: list[str], **_: object) -> list[fl
 
 
 def make_steps(generator: np.random.Generator, row: Row) -> Row:
-    """Return the answer to a row as steps with labels; in half of them one result is wrong, and all that follows."""
+    """Return the answer to a row as steps with labels.
+
+    In two fifths of the answers one result is wrong, and all that follows; a tenth stop too early.
+    """
     lines = solution(row["prompt"])
-    if generator.random() < 0.5:
+    kind = generator.random()
+    if kind < EARLY:
+        lines = lines[: int(generator.integers(1, len(lines)))]
+    elif kind < 0.5:
         place = int(generator.integers(len(lines)))
         error = int(generator.choice([-10, -2, -1, 1, 2, 10]))
         lines = [line if i < place else _shifted(line, error, i > place) for i, line in enumerate(lines)]
