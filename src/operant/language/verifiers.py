@@ -290,7 +290,7 @@ def user_function(
         found = sandbox.calls(calls, fallbacks=[None] * len(calls))
         sizes = [high - low for low, high in bounds]
         _pass_on(found, sizes, log_metric, log_extra)
-        parts = [[None] * size if one is None else one["result"] for one, size in zip(found, sizes, strict=True)]
+        parts: list[Any] = [[None] * n if one is None else one["result"] for one, n in zip(found, sizes, strict=True)]
         if len(parts) == 1:
             return parts[0]
         for part, size in zip(parts, sizes, strict=True):
