@@ -126,13 +126,17 @@ def dqn() -> Mapping[str, Measure]:
             gradient_steps=128,
             **parameters,
         ),
-        "operant, Gymnasium": own("dqn", "CartPole-v1", preset="zoo", epsilon_start=0.04, backend="gymnasium"),
-        "operant, Gymnasium, compiled": own(
-            "dqn", "CartPole-v1", preset="zoo", epsilon_start=0.04, backend="gymnasium", compiled=True
+        "operant, Gymnasium": own(
+            "dqn", "CartPole-v1", preset="zoo", exploration_initial_eps=0.04, backend="gymnasium"
         ),
-        "operant, tensors": own("dqn", "CartPole-v1", preset="zoo", epsilon_start=0.04),
-        "operant, tensors, compiled": own("dqn", "CartPole-v1", preset="zoo", epsilon_start=0.04, compiled=True),
-        "operant, tensors, 8 seeds": own("dqn", "CartPole-v1", preset="zoo", epsilon_start=0.04, seeds=8),
+        "operant, Gymnasium, compiled": own(
+            "dqn", "CartPole-v1", preset="zoo", exploration_initial_eps=0.04, backend="gymnasium", compiled=True
+        ),
+        "operant, tensors": own("dqn", "CartPole-v1", preset="zoo", exploration_initial_eps=0.04),
+        "operant, tensors, compiled": own(
+            "dqn", "CartPole-v1", preset="zoo", exploration_initial_eps=0.04, compiled=True
+        ),
+        "operant, tensors, 8 seeds": own("dqn", "CartPole-v1", preset="zoo", exploration_initial_eps=0.04, seeds=8),
     }
 
 
@@ -140,11 +144,11 @@ def trpo() -> Mapping[str, Measure]:
     """TRPO on Pendulum-v1 with the defaults of Stable-Baselines3's contributions, two environments."""
     parameters: dict[str, Any] = {
         "preset": "paper",
-        "environments": 2,
-        "steps": 1024,
-        "cg_iterations": 15,
-        "fisher_every": 1,
-        "value_minibatches": 16,
+        "num_envs": 2,
+        "num_steps": 1024,
+        "cg_max_steps": 15,
+        "sub_sampling_factor": 1,
+        "critic_minibatches": 16,
     }
     return {
         "Stable-Baselines3": peer(sb3_contrib.TRPO, "Pendulum-v1", 2, n_steps=1024),

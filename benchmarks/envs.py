@@ -2,7 +2,7 @@
 
 Every round times each competitor once, so that all of them meet the same disturbances; the table holds medians and the
 ratio of the tensor environment to each. Actions are random, so that episodes end about as often as they ever do.
-Gymnasium's vector environments spend a step on each reset, which is counted as a step, in their favour; so do those of
+Gymnasium's vector environments spend a step on each reset, which is counted as a step, in their favor; so do those of
 EnvPool, which is timed where it is installed, and has as many threads as the machine has cores.
 """
 
@@ -18,13 +18,13 @@ from gymnasium.vector import VectorEnv
 
 from operant.envs import TENSOR_ENVS, make
 
-Stepper = Callable[[int], object]
+OptimizerStep = Callable[[int], object]
 """Takes one step with the ``i``-th of the prepared actions."""
 
 ACTIONS = 64
 
 
-def of_gymnasium(env: VectorEnv) -> Stepper:
+def of_gymnasium(env: VectorEnv) -> OptimizerStep:
     """Return a stepper of a vector environment as Gymnasium makes it."""
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(ACTIONS)]
@@ -32,7 +32,7 @@ def of_gymnasium(env: VectorEnv) -> Stepper:
     return lambda i: env.step(actions[i])
 
 
-def of_operant(task: str, rows: int, backend: str, **options: str) -> Stepper:
+def of_operant(task: str, rows: int, backend: str, **options: str) -> OptimizerStep:
     """Return a stepper of one of our environments."""
     env = make(task, rows, [0], backend=backend, **options)
     env.action_space.seed(0)
@@ -42,7 +42,7 @@ def of_operant(task: str, rows: int, backend: str, **options: str) -> Stepper:
     return lambda i: env.step(actions[i])
 
 
-def competitors(task: str, rows: int, *, processes: bool) -> dict[str, Stepper]:
+def competitors(task: str, rows: int, *, processes: bool) -> dict[str, OptimizerStep]:
     """Return all that can run ``rows`` copies of a task, ours first; with a process for each copy if so wanted."""
     steppers = {
         "operant tensor": of_operant(task, rows, "tensor"),
@@ -59,7 +59,7 @@ def competitors(task: str, rows: int, *, processes: bool) -> dict[str, Stepper]:
     return steppers
 
 
-def steps_per_second(stepper: Stepper, rows: int, seconds: float) -> float:
+def steps_per_second(stepper: OptimizerStep, rows: int, seconds: float) -> float:
     """Return environment steps per second over about ``seconds``."""
     steps, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds:

@@ -24,10 +24,13 @@ from operant import catalog
 from operant.control import assemble
 from operant.runtime.settings import Settings
 
-WIDE = {"hidden": (256, 256), "warmup": 1000}
+WIDE = {"hidden_sizes": (256, 256), "learning_starts": 1000}
 ALGORITHMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "ppo": ("CartPole-v1", {"environments": 64, "steps": 32, "epochs": 4, "minibatches": 4, "hidden": (64, 64)}),
-    "a2c": ("CartPole-v1", {"environments": 64, "steps": 8}),
+    "ppo": (
+        "CartPole-v1",
+        {"num_envs": 64, "num_steps": 32, "num_epochs": 4, "num_minibatches": 4, "hidden_sizes": (64, 64)},
+    ),
+    "a2c": ("CartPole-v1", {"num_envs": 64, "num_steps": 8}),
     "dqn": ("CartPole-v1", {"preset": "zoo"}),
     "sac": ("Pendulum-v1", WIDE),
     "td3": ("Pendulum-v1", WIDE),
@@ -37,8 +40,8 @@ TOLERANCE = 1e-3
 ITERATIONS = 4
 """Of the comparison, which are short, since rounding grows with every gradient step."""
 SHORT: Mapping[str, Mapping[str, Any]] = {
-    "dqn": {"train_every": 8, "updates": 2},
-    **{name: {"rounds": 2} for name in ("sac", "td3", "sac-discrete")},
+    "dqn": {"train_freq": 8, "gradient_steps": 2},
+    **{name: {"rounds_per_iteration": 2} for name in ("sac", "td3", "sac-discrete")},
 }
 
 
@@ -63,7 +66,7 @@ def difference(name: str, device: str) -> float:
     """Return how far compiled and plain parameters are from each other, relative to the largest."""
     plain, compiled = (learner(name, 2, device, choice, **SHORT.get(name, {})) for choice in (False, True))
     for made in (plain, compiled):
-        while made.consumed <= getattr(made.config, "warmup", 0):
+        while made.consumed <= getattr(made.config, "learning_starts", 0):
             made.iterate()
         for _ in range(ITERATIONS):
             made.iterate()
@@ -72,19 +75,19 @@ def difference(name: str, device: str) -> float:
     return float((found - expected).abs().max() / expected.abs().max())
 
 
-def measure(made: Any, seconds: float, synchronise: Callable[[], None]) -> float:
+def measure(made: Any, seconds: float, synchronize: Callable[[], None]) -> float:
     """Return environment steps a second, all seeds together."""
-    synchronise()
+    synchronize()
     steps, start = made.consumed, time.perf_counter()
     while time.perf_counter() - start < seconds:
         made.iterate()
-    synchronise()
+    synchronize()
     return (made.consumed - steps) * len(made.seeds) / (time.perf_counter() - start)
 
 
 def compare(name: str, seeds: int, device: str, rounds: int, seconds: float) -> dict[str, float]:
     """Return the median rates of all competitors, by name."""
-    synchronise = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
     competitors = {
         "cpu, compiled": learner(name, seeds, "cpu", True),
         f"{device}, as written": learner(name, seeds, device, False),
@@ -92,11 +95,11 @@ def compare(name: str, seeds: int, device: str, rounds: int, seconds: float) -> 
     }
     rates: dict[str, list[float]] = {competitor: [] for competitor in competitors}
     for made in competitors.values():
-        while made.consumed < getattr(made.config, "warmup", 0) + 4 * getattr(made.config, "train_every", 1):
+        while made.consumed < getattr(made.config, "learning_starts", 0) + 4 * getattr(made.config, "train_freq", 1):
             made.iterate()
     for _ in range(rounds):
         for competitor, made in competitors.items():
-            rates[competitor].append(measure(made, seconds, synchronise))
+            rates[competitor].append(measure(made, seconds, synchronize))
     for made in competitors.values():
         made.close()
     return {competitor: statistics.median(values) for competitor, values in rates.items()}

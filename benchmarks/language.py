@@ -31,16 +31,16 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 
-from operant.language import tokenised
+from operant.language import examples
 from operant.language.configs import LanguageConfig, ModelOptions
 from operant.language.dpo import DPO, DPOConfig
 from operant.language.engines import NativeEngine, Sampling
 from operant.language.grpo import GRPO, GRPOConfig
 from operant.language.models import LanguageModel, load
+from operant.language.optimizer import OptimizerStep
 from operant.language.packing import pack
 from operant.language.rewards import combine
 from operant.language.sft import SFT, SFTConfig
-from operant.language.stepping import Stepper
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 PROMPTS, LONGEST, GROUP = 64, 64, 8
@@ -66,9 +66,9 @@ def rows(count: int, seed: int) -> list[dict[str, str]]:
 def fitted(seed: int, steps: int) -> LanguageModel:
     """Return a model that ends its completions at all lengths."""
     model = load(ModelOptions(model="small"), seed=seed)
-    stepper = Stepper(model.trained(), LanguageConfig(learning_rate=1e-3))
+    stepper = OptimizerStep(model.trained(), LanguageConfig(learning_rate=1e-3))
     for step in range(steps):
-        batch = pack(tokenised.demonstrations(model.tokenizer, rows(BATCH, step + 1000), eos_ids=model.stop))
+        batch = pack(examples.demonstrations(model.tokenizer, rows(BATCH, step + 1000), eos_ids=model.stop))
         (-model.log_probs(batch)[0].mean()).backward()
         stepper.step(0.0)
     return model
@@ -104,7 +104,7 @@ def generation(model: LanguageModel, folder: Path, rounds: int) -> Rates:
     from transformers import AutoModelForCausalLM
 
     peer = AutoModelForCausalLM.from_pretrained(folder)
-    prompts = [p.prompt for p in tokenised.prompts(model.tokenizer, rows(PROMPTS, 1))]
+    prompts = [p.prompt for p in examples.prompts(model.tokenizer, rows(PROMPTS, 1))]
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
     mask = ids != 0
@@ -203,8 +203,8 @@ def grpo(folder: Path, rounds: int) -> Rates:
     rates, data = Rates(), rows(512, 2)
     for _ in range(rounds):
         model = own_model(folder)
-        config = GRPOConfig(prompts=PROMPTS // GROUP, group=GROUP, learning_rate=LEARNING_RATE)
-        prompts = tokenised.prompts(model.tokenizer, data)
+        config = GRPOConfig(prompts_per_batch=PROMPTS // GROUP, num_generations=GROUP, learning_rate=LEARNING_RATE)
+        prompts = examples.prompts(model.tokenizer, data)
         learner = GRPO(
             config, model, NativeEngine(model), prompts, combine([reward]), max_tokens=LONGEST, seed=0, budget=10**6
         )
@@ -243,8 +243,8 @@ def sft(folder: Path, rounds: int) -> Rates:
     data = [{"prompt": row["prompt"], "completion": row["completion"]} for row in rows((WARM + TIMED) * BATCH, 3)]
     for _ in range(rounds):
         model = own_model(folder)
-        samples = tokenised.demonstrations(model.tokenizer, data, eos_ids=model.stop)
-        config = SFTConfig(batch=BATCH, learning_rate=LEARNING_RATE, keep_best=False)
+        samples = examples.demonstrations(model.tokenizer, data, eos_ids=model.stop)
+        config = SFTConfig(batch_size=BATCH, learning_rate=LEARNING_RATE, keep_best=False)
         tokens, seconds = timed(SFT(config, model, samples, samples, seed=0, budget=10**6), "num_tokens")
         mean = tokens / TIMED
         rates.add("operant", tokens, seconds)
@@ -264,7 +264,7 @@ def sft(folder: Path, rounds: int) -> Rates:
 
 
 def dpo(folder: Path, rounds: int) -> Rates:
-    """Time steps of direct preference optimisation, with the reference's log-probabilities computed beforehand."""
+    """Time steps of direct preference optimization, with the reference's log-probabilities computed beforehand."""
     from datasets import Dataset
     from trl import DPOConfig as PeerConfig
     from trl import DPOTrainer
@@ -276,8 +276,10 @@ def dpo(folder: Path, rounds: int) -> Rates:
     ]
     for _ in range(rounds):
         model = own_model(folder)
-        pairs = tokenised.pairs(model.tokenizer, data, eos_ids=model.stop)
-        learner = DPO(DPOConfig(batch=PAIRS, learning_rate=LEARNING_RATE), model, pairs, pairs, seed=0, budget=10**6)
+        pairs = examples.pairs(model.tokenizer, data, eos_ids=model.stop)
+        learner = DPO(
+            DPOConfig(batch_size=PAIRS, learning_rate=LEARNING_RATE), model, pairs, pairs, seed=0, budget=10**6
+        )
         _, seconds = timed(learner, "num_tokens")
         mean = statistics.mean(len(pair.chosen) + len(pair.rejected) for pair in pairs) * PAIRS
         rates.add("operant", mean * TIMED, seconds)

@@ -47,18 +47,18 @@ Choose = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 
 def peer(seed: int, callback: BaseCallback | None = None, budget: int = BUDGET) -> stable_baselines3.PPO:
     """Train Stable-Baselines3's PPO with the zoo's hyperparameters."""
-    env = make_vec_env(TASK, n_envs=ZOO.environments, seed=seed)
+    env = make_vec_env(TASK, n_envs=ZOO.num_envs, seed=seed)
     model = stable_baselines3.PPO(
         "MlpPolicy",
         env,
-        n_steps=ZOO.steps,
-        batch_size=ZOO.environments * ZOO.steps,
-        n_epochs=ZOO.epochs,
+        n_steps=ZOO.num_steps,
+        batch_size=ZOO.num_envs * ZOO.num_steps,
+        n_epochs=ZOO.num_epochs,
         gamma=ZOO.gamma,
-        gae_lambda=ZOO.lam,
+        gae_lambda=ZOO.gae_lambda,
         learning_rate=lambda remaining: ZOO.learning_rate * remaining,
-        clip_range=lambda remaining: ZOO.clip_low * remaining,
-        ent_coef=ZOO.entropy_coefficient,
+        clip_range=lambda remaining: ZOO.clip_range * remaining,
+        ent_coef=ZOO.ent_coef,
         device="cpu",
         seed=seed,
     )
@@ -67,7 +67,7 @@ def peer(seed: int, callback: BaseCallback | None = None, budget: int = BUDGET) 
 
 def learner(config: PPOConfig, seeds: range, backend: str) -> PPO:
     """Make operant's PPO."""
-    env = make(TASK, config.environments, seeds, backend=backend)  # pyright: ignore[reportArgumentType]
+    env = make(TASK, config.num_envs, seeds, backend=backend)  # pyright: ignore[reportArgumentType]
     return PPO(config, env, seeds=seeds, budget=BUDGET)
 
 
@@ -112,7 +112,7 @@ def speed(config: PPOConfig, seeds: int, backend: str, seconds: float) -> float:
 
 def cost_of_seeds(minibatches: int, compiled: bool, iterations: int) -> float:
     """Return the median ratio of the processor times of an iteration of 16 seeds and of one."""
-    config = operant.configure("ppo", TASK, preset="zoo", epochs=4, minibatches=minibatches)
+    config = operant.configure("ppo", TASK, preset="zoo", num_epochs=4, num_minibatches=minibatches)
     one, many = (learner(config, range(count), "tensor") for count in (1, MANY))
     ratios: list[float] = []
     for ppo in (one, many):

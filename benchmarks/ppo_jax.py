@@ -1,7 +1,7 @@
 """PPO on CartPole-v1 beside a single-program implementation in JAX: environment, rollout and updates in one `jax.jit`.
 
 Both run the same algorithm: 64 environments x 32 steps, 4 epochs of 4 minibatches, separate networks 64-64 with tanh,
-Adam, generalised advantages, advantages normalised by minibatch, gradients clipped by their norm, episodes cut after
+Adam, generalized advantages, advantages normalized by minibatch, gradients clipped by their norm, episodes cut after
 500 steps bootstrap from their final observation. JAX trains several seeds by `vmap`, operant along its seed axis, with
 updates as they are written and compiled. One core for all: JAX has more threads than it is told to have. Compilation is
 excluded and printed. Rounds alternate, and medians are quoted.
@@ -32,8 +32,10 @@ from operant.control import PPO, PPOConfig
 from operant.envs import make
 from operant.nets import programs
 
-CONFIG = PPOConfig(environments=64, steps=32, epochs=4, minibatches=4, learning_rate=2.5e-3, hidden=(64, 64))
-BATCH = CONFIG.environments * CONFIG.steps
+CONFIG = PPOConfig(
+    num_envs=64, num_steps=32, num_epochs=4, num_minibatches=4, learning_rate=2.5e-3, hidden_sizes=(64, 64)
+)
+BATCH = CONFIG.num_envs * CONFIG.num_steps
 UPDATES = 20
 """Rollouts with their updates in one call of the JAX program."""
 
@@ -68,7 +70,7 @@ class Experience(NamedTuple):
 
 def network(key: jax.Array, outputs: int, gain: float) -> list[tuple[jax.Array, jax.Array]]:
     """Return orthogonal weights and zero biases."""
-    sizes, gains = (4, *CONFIG.hidden, outputs), (math.sqrt(2), math.sqrt(2), gain)
+    sizes, gains = (4, *CONFIG.hidden_sizes, outputs), (math.sqrt(2), math.sqrt(2), gain)
     keys = jax.random.split(key, 3)
     orthogonal = jax.nn.initializers.orthogonal
     shapes = zip(keys, gains, pairwise(sizes), strict=True)
@@ -100,8 +102,8 @@ def begin(key: jax.Array) -> Carry:
     actor, critic, starts, key = jax.random.split(key, 4)
     parameters = {"actor": network(actor, 2, 0.01), "critic": network(critic, 1, 1.0)}
     zeros = jax.tree.map(jnp.zeros_like, parameters)
-    state = jax.random.uniform(starts, (CONFIG.environments, 4), minval=-0.05, maxval=0.05)
-    age = jnp.zeros(CONFIG.environments, jnp.int32)
+    state = jax.random.uniform(starts, (CONFIG.num_envs, 4), minval=-0.05, maxval=0.05)
+    age = jnp.zeros(CONFIG.num_envs, jnp.int32)
     return Carry(parameters, zeros, zeros, jnp.zeros((), jnp.int32), state, age, key, jnp.zeros(()))
 
 
@@ -124,27 +126,27 @@ def act(carry: Carry, _: None) -> tuple[Carry, Experience]:
 
 
 def advantages(steps: Experience) -> jax.Array:
-    """Return generalised advantages `[T, N]`."""
+    """Return generalized advantages `[T, N]`."""
     delta = steps.reward + CONFIG.gamma * jnp.where(steps.terminated, 0.0, steps.next_value) - steps.value
 
     def back(later: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         error, ended = row
-        now = error + CONFIG.gamma * CONFIG.lam * jnp.where(ended, 0.0, later)
+        now = error + CONFIG.gamma * CONFIG.gae_lambda * jnp.where(ended, 0.0, later)
         return now, now
 
-    return jax.lax.scan(back, jnp.zeros(CONFIG.environments), (delta, steps.ended), reverse=True)[1]
+    return jax.lax.scan(back, jnp.zeros(CONFIG.num_envs), (delta, steps.ended), reverse=True)[1]
 
 
 def loss(parameters: Parameters, part: tuple[jax.Array, ...]) -> jax.Array:
-    """Return the clipped objective and the value loss, to be minimised."""
+    """Return the clipped objective and the value loss, to be minimized."""
     obs, action, old, advantage, target = part
     log_probs = jax.nn.log_softmax(forward(parameters["actor"], obs))
     ratio = jnp.exp(jnp.take_along_axis(log_probs, action[:, None], 1)[:, 0] - old)
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    clipped = jnp.clip(ratio, 1 - CONFIG.clip_low, 1 + CONFIG.clip_low)
+    clipped = jnp.clip(ratio, 1 - CONFIG.clip_range, 1 + CONFIG.clip_range)
     surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
     value = forward(parameters["critic"], obs)[:, 0]
-    return (CONFIG.value_coefficient * 0.5 * (value - target) ** 2 - surrogate).mean()
+    return (CONFIG.vf_coef * 0.5 * (value - target) ** 2 - surrogate).mean()
 
 
 def descend(carry: Carry, part: tuple[jax.Array, ...]) -> tuple[Carry, None]:
@@ -160,7 +162,7 @@ def descend(carry: Carry, part: tuple[jax.Array, ...]) -> tuple[Carry, None]:
     correction = 1 / (1 - 0.999**count)
 
     def move(parameter: jax.Array, m: jax.Array, v: jax.Array) -> jax.Array:
-        return parameter - rate * m / (jnp.sqrt(v * correction) + CONFIG.adam_epsilon)
+        return parameter - rate * m / (jnp.sqrt(v * correction) + CONFIG.adam_eps)
 
     parameters = jax.tree.map(move, carry.parameters, first, second)
     return carry._replace(parameters=parameters, first=first, second=second, count=count), None
@@ -168,7 +170,7 @@ def descend(carry: Carry, part: tuple[jax.Array, ...]) -> tuple[Carry, None]:
 
 def update(carry: Carry, _: None) -> tuple[Carry, None]:
     """Collect a rollout and improve on it."""
-    carry, steps = jax.lax.scan(act, carry, None, length=CONFIG.steps)
+    carry, steps = jax.lax.scan(act, carry, None, length=CONFIG.num_steps)
     advantage = advantages(steps)
     batch = (steps.obs, steps.action, steps.log_prob, advantage, advantage + steps.value)
     flat = tuple(entry.reshape(BATCH, *entry.shape[2:]) for entry in batch)
@@ -176,10 +178,10 @@ def update(carry: Carry, _: None) -> tuple[Carry, None]:
     def epoch(carry: Carry, _: None) -> tuple[Carry, None]:
         key, shuffling = jax.random.split(carry.key)
         order = jax.random.permutation(shuffling, BATCH)
-        parts = tuple(entry[order].reshape(CONFIG.minibatches, -1, *entry.shape[1:]) for entry in flat)
+        parts = tuple(entry[order].reshape(CONFIG.num_minibatches, -1, *entry.shape[1:]) for entry in flat)
         return jax.lax.scan(descend, carry._replace(key=key), parts)
 
-    carry, _ = jax.lax.scan(epoch, carry, None, length=CONFIG.epochs)
+    carry, _ = jax.lax.scan(epoch, carry, None, length=CONFIG.num_epochs)
     length = BATCH / jnp.maximum(steps.ended.sum(), 1)
     return carry._replace(returns=length), None
 
@@ -212,7 +214,7 @@ class Ours:
     """operant's learner for some seeds, compiled or as it is written."""
 
     def __init__(self, seeds: int, *, compiled: bool) -> None:
-        env = make("CartPole-v1", CONFIG.environments, range(seeds), backend="tensor")
+        env = make("CartPole-v1", CONFIG.num_envs, range(seeds), backend="tensor")
         self.seeds, self.learner = seeds, PPO(CONFIG, env, seeds=range(seeds), budget=10**9)
         self.lengths: list[float] = []
         for program in programs(self.learner):
@@ -255,10 +257,10 @@ def phases(ours: Ours, seconds: float) -> None:
     for owner, attribute, name in (
         (env, "step", "environment"),
         (agent, "collect", "collect"),
-        (learner, "judge", "judge"),
+        (learner, "estimate_advantages", "estimate_advantages"),
         (learner, "gradient", "gradient"),
         (learner.optimizer, "step", "step"),
-        (learner, "improve", "improve"),
+        (learner, "update", "update"),
     ):
         timed(owner, attribute, name)
     start = time.perf_counter()
@@ -267,11 +269,11 @@ def phases(ours: Ours, seconds: float) -> None:
     parts = {
         "environment": spent["environment"],
         "rest of collecting": spent["collect"] - spent["environment"],
-        "judging": spent["judge"],
+        "judging": spent["estimate_advantages"],
         "gradients": spent["gradient"],
         "Adam": spent["step"],
-        "rest of improving": spent["improve"] - spent["gradient"] - spent["step"],
-        "rest": whole - spent["collect"] - spent["judge"] - spent["improve"],
+        "rest of improving": spent["update"] - spent["gradient"] - spent["step"],
+        "rest": whole - spent["collect"] - spent["estimate_advantages"] - spent["update"],
     }
     print(f"{ours.seeds} seeds: " + ", ".join(f"{name} {part / whole:.0%}" for name, part in parts.items()))
 

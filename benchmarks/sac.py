@@ -33,7 +33,7 @@ from operant.control.sac import SAC, SACConfig
 from operant.control.td3 import TD3, TD3Config
 from operant.envs import make
 from operant.nets import programs, set_precision
-from operant.nets.products import product, rounds
+from operant.nets.matmul import product, rounds
 
 TASK, HIDDEN, BATCH, WARMUP = "Pendulum-v1", (256, 256), 256, 100
 OBSERVATION, ACTION = 3, 1
@@ -106,14 +106,16 @@ def operations(name: str) -> float:
         return actor + targets + learn_critics + improve
     actor = products(OBSERVATION, ACTION)
     improve = actor + (critic + critic) + 2 * actor - first_layer(OBSERVATION)
-    return actor + targets + learn_critics + improve / TD3Config().delay
+    return actor + targets + learn_critics + improve / TD3Config().policy_delay
 
 
 def learner(name: str, seeds: int, variant: str) -> Any:
     """Make operant's learner with its environments in Gymnasium, as the peers have them, a warm memory."""
     choose(variant)
     kind, config = KINDS[name]
-    settings = config(warmup=WARMUP, capacity=100_000, hidden=HIDDEN, batch=BATCH, rounds=10)
+    settings = config(
+        learning_starts=WARMUP, buffer_size=100_000, hidden_sizes=HIDDEN, batch_size=BATCH, rounds_per_iteration=10
+    )
     made = kind(settings, make(TASK, 1, range(seeds), backend="gymnasium"), seeds=range(seeds), budget=10**6)
     for program in programs(made):
         program.compiled = "compiled" in variant
@@ -145,7 +147,7 @@ def update_seconds(made: Any, variant: str, updates: int) -> float:
     choose(variant)
     start = time.process_time()
     for _ in range(updates):
-        made.improve(made.experience.sample(BATCH, gamma=made.config.gamma))
+        made.update(made.experience.sample(BATCH, gamma=made.config.gamma))
     return (time.process_time() - start) / updates
 
 

@@ -41,7 +41,7 @@ def compiled(learner: TabularLearner) -> float:
 
 def kernel_rate(name: str, mdp: MDP, rounds: int, steps: int = 50_000) -> tuple[float, float]:
     """Return updates a second of a learner, all seeds together, and the seconds of compilation."""
-    learner = learner_for(name, mdp, seeds=range(SEEDS), steps=steps)
+    learner = learner_for(name, mdp, seeds=range(SEEDS), steps_per_iteration=steps)
     compilation = compiled(learner)
 
     def work() -> float:

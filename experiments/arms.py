@@ -58,8 +58,8 @@ def over_seeds(values: np.ndarray) -> dict[str, Any]:
     return {"mean": values.mean(), "interval": interval(values), "seeds": values}
 
 
-def band(axis: Axes, at: ArrayLike, table: np.ndarray, *, colour: str, label: str, style: str = "-") -> None:
+def band(axis: Axes, at: ArrayLike, table: np.ndarray, *, color: str, label: str, style: str = "-") -> None:
     """Draw the mean over seeds of a table `[S, n]` at `[n]` places, and its interval."""
     low, high = np.array([interval(column) for column in table.T]).T
-    axis.plot(at, table.mean(0), style, color=colour, label=label)
-    axis.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+    axis.plot(at, table.mean(0), style, color=color, label=label)
+    axis.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from checks import COLOURS, Check, conclude, panels, save, summary
+from checks import COLORS, Check, conclude, panels, save, summary
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
@@ -34,36 +34,44 @@ Make = Callable[[Arms, range], BanditLearner]
 
 def epsilon_greedy(**settings: Any) -> Make:
     """Return what makes an ε-greedy learner."""
-    return lambda arms, seeds: EpsilonGreedy(EpsilonGreedyConfig(steps=EVERY, **settings), arms, seeds=seeds)
+    return lambda arms, seeds: EpsilonGreedy(
+        EpsilonGreedyConfig(steps_per_iteration=EVERY, **settings), arms, seeds=seeds
+    )
 
 
 def ucb(**settings: Any) -> Make:
     """Return what makes a UCB learner."""
-    return lambda arms, seeds: UCB1(UCBConfig(steps=EVERY, **settings), arms, seeds=seeds)
+    return lambda arms, seeds: UCB1(UCBConfig(steps_per_iteration=EVERY, **settings), arms, seeds=seeds)
 
 
 def gradient(**settings: Any) -> Make:
     """Return what makes a gradient bandit."""
-    return lambda arms, seeds: GradientBandit(GradientBanditConfig(steps=EVERY, **settings), arms, seeds=seeds)
+    return lambda arms, seeds: GradientBandit(
+        GradientBanditConfig(steps_per_iteration=EVERY, **settings), arms, seeds=seeds
+    )
 
 
 def kl_ucb(arms: Arms, seeds: range) -> BanditLearner:
     """Return a KL-UCB learner."""
-    return KLUCB(KLUCBConfig(steps=EVERY), arms, seeds=seeds)
+    return KLUCB(KLUCBConfig(steps_per_iteration=EVERY), arms, seeds=seeds)
 
 
 def thompson(arms: Arms, seeds: range) -> BanditLearner:
     """Return a learner that samples from beta posteriors."""
-    return Thompson(ThompsonConfig(steps=EVERY), arms, seeds=seeds)
+    return Thompson(ThompsonConfig(steps_per_iteration=EVERY), arms, seeds=seeds)
 
 
 TESTBED: dict[str, tuple[Make, str | None, str]] = {
-    "greedy": (epsilon_greedy(epsilon=0.0), "1.031", "35.8"),
-    "ε = 0.01": (epsilon_greedy(epsilon=0.01), "1.316", "59.9"),
-    "ε = 0.1": (epsilon_greedy(epsilon=0.1), "1.368", "79.4"),
-    "optimistic, Q = 5, α = 0.1": (epsilon_greedy(epsilon=0.0, step_size=0.1, initial_value=5.0), "1.498", "85.1"),
-    "UCB, c = 2": (ucb(scale=2.0), "1.489", "85.1"),
-    "UCB, c = 1": (ucb(scale=1.0), "1.527", "92.4"),
+    "greedy": (epsilon_greedy(exploration_rate=0.0), "1.031", "35.8"),
+    "ε = 0.01": (epsilon_greedy(exploration_rate=0.01), "1.316", "59.9"),
+    "ε = 0.1": (epsilon_greedy(exploration_rate=0.1), "1.368", "79.4"),
+    "optimistic, Q = 5, α = 0.1": (
+        epsilon_greedy(exploration_rate=0.0, step_size=0.1, initial_value=5.0),
+        "1.498",
+        "85.1",
+    ),
+    "UCB, c = 2": (ucb(bonus_coef=2.0), "1.489", "85.1"),
+    "UCB, c = 1": (ucb(bonus_coef=1.0), "1.527", "92.4"),
     "gradient, α = 0.1": (gradient(step_size=0.1), "1.502", "84.5"),
     "gradient, α = 0.4": (gradient(step_size=0.4), None, "73.3"),
     "gradient, α = 0.1, no baseline": (gradient(step_size=0.1, baseline=False), "1.201", "48.1"),
@@ -73,7 +81,7 @@ SHIFT = 4.0
 """Mean of the arms' means for the gradient bandits (figure 2.5); rewards are reported without it."""
 
 STRATEGIES: dict[str, tuple[Make, int]] = {
-    "ε-greedy, ε = 0.1": (epsilon_greedy(epsilon=0.1), 1000),
+    "ε-greedy, ε = 0.1": (epsilon_greedy(exploration_rate=0.1), 1000),
     "UCB1": (ucb(), 1000),
     "KL-UCB": (kl_ucb, 300),
     "Thompson sampling": (thompson, 1000),
@@ -99,15 +107,15 @@ The numbers of ε-greedy are those of `ordered_ties`.
 """
 
 
-def testbed(make: Make, centre: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def testbed(make: Make, center: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return reward and share of best arms in every block of 100 pulls, each `[blocks, problems]`."""
     seeds = range(PROBLEMS)
-    learner = make(Arms.testbed(seeds, centre=centre), seeds)
+    learner = make(Arms.testbed(seeds, center=center), seeds)
     blocks = [learner.iterate() for _ in range(PULLS // EVERY)]
     rewards, best = (
         np.stack([block[name].numpy() for block in blocks]) for name in ("bandit/reward", "bandit/best_arm")
     )
-    return rewards - centre, best
+    return rewards - center, best
 
 
 def regret(make: Make, probabilities: tuple[float, ...], runs: int) -> NDArray[np.float64]:
@@ -140,9 +148,9 @@ def ordered_ties(probabilities: tuple[float, ...], runs: int) -> NDArray[np.floa
 def draw_regret(axis: Axes, name: str, curves: dict[str, NDArray[np.float64]], constant: float) -> None:
     """Draw the regret on one problem."""
     at = np.arange(1, LONG // EVERY + 1) * EVERY
-    for (label, curve), colour in zip(curves.items(), COLOURS, strict=False):
-        axis.plot(at, curve.mean(axis=1), color=colour, label=label, linewidth=1.5)
-        axis.fill_between(at, *np.quantile(curve, (0.1, 0.9), axis=1), color=colour, alpha=0.12, linewidth=0)
+    for (label, curve), color in zip(curves.items(), COLORS, strict=False):
+        axis.plot(at, curve.mean(axis=1), color=color, label=label, linewidth=1.5)
+        axis.fill_between(at, *np.quantile(curve, (0.1, 0.9), axis=1), color=color, alpha=0.12, linewidth=0)
     axis.plot(at, constant * np.log(at), color="black", linestyle="--", linewidth=1, label="C ln T (Lai, Robbins)")
     axis.set(xscale="log", xlabel="pulls T", title=f"arms {name}", ylim=(0, None))
 
@@ -160,7 +168,7 @@ def main() -> None:
         claims[f"testbed, {name}: no more than the best arms pay"] = bool(rewards[-1].mean() < ORACLE)
         at = np.arange(EVERY // 2, PULLS, EVERY)
         for axis, curve in zip(axes, (rewards, 100.0 * shares), strict=False):
-            axis.plot(at, curve.mean(axis=1), color=COLOURS[k % 8], linestyle="-" if k < 8 else "--", label=name)
+            axis.plot(at, curve.mean(axis=1), color=COLORS[k % 8], linestyle="-" if k < 8 else "--", label=name)
     axes[0].axhline(ORACLE, color="black", linestyle=":", linewidth=1)
     axes[0].set(xlabel="pull", title=f"10 arms, {PROBLEMS} problems: reward", ylim=(0.6, 1.6))
     axes[1].set(xlabel="pull", title="% best arm", ylim=(0, 100), xlim=(0, 1900), xticks=[0, 500, 1000])

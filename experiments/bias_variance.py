@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from checks import COLOURS, Check, conclude, panels, save
+from checks import COLORS, Check, conclude, panels, save
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -91,12 +91,12 @@ def draw(points: dict[str, dict[str, float]]) -> None:
         (axes[1], "λ", "λ-returns", [f"λ={lam:g}" for lam in LAMBDAS]),
     ):
         names = [kind.rpartition("=")[2].replace("Monte Carlo", "∞") for kind in kinds]
-        for colour, (field, text) in zip(
-            COLOURS,
+        for color, (field, text) in zip(
+            COLORS,
             {"bias": "bias²", "variance": "variance", "error": f"error of the mean of {AVERAGED} targets"}.items(),
             strict=False,
         ):
-            axis.plot(names, [points[kind][field] for kind in kinds], "o-", color=colour, label=text, markersize=4)
+            axis.plot(names, [points[kind][field] for kind in kinds], "o-", color=color, label=text, markersize=4)
         axis.set(xlabel=label, title=title)
     axes[0].set_ylabel("mean over 19 states")
     save(figure, __file__, axes[:1])

@@ -7,7 +7,7 @@ that of the last 100 episodes. The policies are judged by solving for their valu
 from collections import Counter
 
 import numpy as np
-from checks import COLOURS, Check, conclude, panels, save, summary
+from checks import COLORS, Check, conclude, panels, save, summary
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
@@ -53,9 +53,9 @@ def draw_ways(axis: Axes, ways: dict[str, list[tuple[int, int]]]) -> None:
     """Draw the cliff and ways beside it."""
     axis.add_patch(Rectangle((0.5, -0.5), 10, 1, facecolor="#dddddd"))
     axis.text(5.5, 0, "cliff", ha="center", va="center", color="#666666")
-    for (name, cells), colour, shift in zip(ways.items(), COLOURS, (-0.12, 0.0, 0.12), strict=False):
+    for (name, cells), color, shift in zip(ways.items(), COLORS, (-0.12, 0.0, 0.12), strict=False):
         rows, columns = np.array(cells).T
-        axis.plot(columns + shift, 3 - rows + shift, color=colour, label=name, linewidth=2)
+        axis.plot(columns + shift, 3 - rows + shift, color=color, label=name, linewidth=2)
     axis.text(0, -0.35, "S", ha="center", fontsize=9)
     axis.text(11, -0.35, "G", ha="center", fontsize=9)
     axis.spines[:].set_visible(False)
@@ -71,7 +71,7 @@ def main() -> None:
     checks, results, claims, figures = [], {}, {}, {}
     for step_size, printed in REFERENCE.items():
         for name, method in METHODS.items():
-            config = OneStepConfig(gamma=1.0, step_size=step_size, epsilon=0.1)
+            config = OneStepConfig(gamma=1.0, step_size=step_size, exploration_initial_eps=0.1)
             learner = method(config, CLIFF, seeds=range(RUNS))
             returns = learner.run_episodes(EPISODES).returns
             online = returns[:, -LAST:].mean(axis=1)
@@ -102,9 +102,9 @@ def main() -> None:
         half["Q-learning"]["exploring policy, exact"]["mean"] < half["SARSA"]["exploring policy, exact"]["mean"]
     )
     figure, axes = panels(2)
-    for (label, curve), colour in zip(figures.items(), [*COLOURS[:3], *COLOURS[:3]], strict=True):
+    for (label, curve), color in zip(figures.items(), [*COLORS[:3], *COLORS[:3]], strict=True):
         smooth = np.convolve(curve, np.ones(10) / 10, "valid")
-        axes[0].plot(smooth, "-" if "0.5" in label else ":", color=colour, label=label, linewidth=1.3)
+        axes[0].plot(smooth, "-" if "0.5" in label else ":", color=color, label=label, linewidth=1.3)
     axes[0].set(ylim=(-100, -10), xlabel="episode", ylabel="online return", title=f"mean of {RUNS} runs, 10 episodes")
     draw_ways(axes[1], {name: half[name]["usual way"] for name in METHODS})
     save(figure, __file__, axes[:1])

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from arms import band, gather, over_seeds
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 from tuning import demonstrate, learner_of, reinforce, small
 
 from operant.language import GRPOConfig
@@ -28,13 +28,13 @@ from operant.state import State
 SEEDS, BATCHES = range(5), 80
 ARMS = {"0.2 / 0.2": 0.2, "0.2 / 0.28": 0.28, "0.2 / 0.4": 0.4}
 COMMON: dict[str, Any] = {
-    "prompts": 16,
-    "group": 16,
-    "minibatches": 2,
-    "epochs": 4,
+    "prompts_per_batch": 16,
+    "num_generations": 16,
+    "num_minibatches": 2,
+    "num_iterations": 4,
     "learning_rate": 3e-4,
-    "warmup": 0.05,
-    "weights": "token_mean",
+    "warmup_ratio": 0.05,
+    "loss_aggregation": "token_mean",
 }
 KEPT = ("entropy", "reward", "clip_ratio/high_mean", "clip_ratio/low_mean")
 
@@ -66,7 +66,7 @@ def begin() -> tuple[LanguageModel, State]:
 def learn(model: LanguageModel, start: State, high: float, seed: int) -> dict[str, list[float]]:
     """Train with an upper clip, and keep what is compared."""
     model.load_state_dict(start)
-    config = GRPOConfig(**COMMON, clip_low=0.2, clip_high=high)
+    config = GRPOConfig(**COMMON, epsilon=0.2, epsilon_high=high)
     records = reinforce(learner_of(model, TASK, config, seed=seed, batches=BATCHES, train_rows=60), BATCHES)
     return {name: [record[name] for record in records] for name in KEPT}
 
@@ -76,11 +76,11 @@ def draw(curves: dict[str, np.ndarray]) -> None:
     figure, axes = panels(3)
     titles = ("entropy, nats a token", "reward", "tokens above the upper clip")
     for axis, name, title in zip(axes, KEPT[:3], titles, strict=True):
-        for colour, arm in zip(COLOURS, ARMS, strict=False):
+        for color, arm in zip(COLORS, ARMS, strict=False):
             table = np.apply_along_axis(
                 lambda row: np.convolve(row, np.ones(5) / 5, "valid"), 1, curves[f"{arm}: {name}"]
             )
-            band(axis, np.arange(table.shape[1]) + 3, table, colour=colour, label=arm)
+            band(axis, np.arange(table.shape[1]) + 3, table, color=color, label=arm)
         axis.set(title=title, xlabel="batches")
     save(figure, __file__, axes)
 

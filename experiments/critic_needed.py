@@ -9,14 +9,14 @@ no word -1; an answer ends after 64 tokens at the latest. What an answer is wort
 paid is not. Paid at the end, with the last token:
 
 - group: all tokens get the distance of their answer's worth to the mean of its group;
-- critic: generalised advantage estimates, with λ = 0.95 or with 1, which trusts the critic for a baseline only.
+- critic: generalized advantage estimates, with λ = 0.95 or with 1, which trusts the critic for a baseline only.
 
 Paid at once, with the last letter of each word:
 
 - group, steps: process supervision of GRPO, whose tokens get the rewards of the words that end later, each less the
   mean of all (Shao et al. 2024, arXiv:2402.03300, section 4.1.3);
 - group, to go: tokens get the sum of the rewards to come, less its mean over the group at the same token; with λ = 0.95
-  a reward k tokens ahead counts 0.95^k, as it does in generalised advantage estimates where the critic knows nothing;
+  a reward k tokens ahead counts 0.95^k, as it does in generalized advantage estimates where the critic knows nothing;
 - critic: as above.
 
 All ask as many prompts for as many answers, take as many steps with the same clip range, weigh tokens alike and divide
@@ -39,34 +39,34 @@ from typing import Any
 import numpy as np
 import torch
 from arms import band, gather, over_seeds
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tuning import PROMPT, demonstrate, small
 
-from operant.language import GRPO, RLHF, GRPOConfig, RLHFConfig, tokenised
-from operant.language.credit import token_advantages, whitened
+from operant.language import GRPO, RLHF, GRPOConfig, RLHFConfig, examples
 from operant.language.critic import Critic
 from operant.language.engines.native import NativeEngine
 from operant.language.models import LanguageModel
-from operant.language.process import StepJudge, step_judge
+from operant.language.process_rewards import StepRewards, step_judge
 from operant.language.rewards import combine
 from operant.language.rollouts import Rollout
 from operant.language.tasks import find
 from operant.language.tasks.writing import ADJECTIVES, KIND, NOUNS, VERBS
+from operant.language.token_rewards import token_advantages, whitened
 from operant.state import State
 
 SEEDS, BATCHES, LONGEST, DEMONSTRATIONS = range(5), 20, 64, 4000
 COMMON: dict[str, Any] = {
-    "prompts": 16,
-    "group": 8,
-    "minibatches": 4,
-    "epochs": 1,
+    "prompts_per_batch": 16,
+    "num_generations": 8,
+    "num_minibatches": 4,
+    "num_iterations": 1,
     "learning_rate": 5e-4,
-    "schedule": "linear",
-    "correction": "none",
+    "lr_schedule": "linear",
+    "importance_sampling_correction": "none",
 }
-CRITIC: dict[str, Any] = {"kl_coefficient": 0.0, "critic_learning_rate": 1e-3, "value_clip": None}
+CRITIC: dict[str, Any] = {"beta": 0.0, "critic_learning_rate": 1e-3, "clip_range_vf": None}
 END, ONCE = "paid at the end", "paid at once"
 WORDS = {"the", *NOUNS, *VERBS, *ADJECTIVES}
 
@@ -87,7 +87,7 @@ def worth(prompts: Sequence[str], completions: Sequence[str], **_: Any) -> list[
 TASK = replace(find("preference"), rewards=(worth,), step_rewards=word_rewards, max_completion=LONGEST)
 
 
-def payments(steps: StepJudge, rollout: Rollout) -> list[Tensor]:
+def payments(steps: StepRewards, rollout: Rollout) -> list[Tensor]:
     """Return the reward of every token of the answers, `[l]` each: what a word is worth, at its end."""
     answers, rows = rollout.answers, list[Tensor]()
     for completion, *table in zip(answers.completions, *steps(answers.prompts, answers.completions), strict=True):
@@ -102,7 +102,7 @@ class ToGo(GRPO):
 
     lam = 1.0
 
-    def judge(self, rollout: Rollout) -> Any:
+    def estimate_advantages(self, rollout: Rollout) -> Any:
         """Return the advantage of every token."""
         assert self.steps is not None
         rewards = payments(self.steps, rollout)
@@ -111,7 +111,7 @@ class ToGo(GRPO):
         table = pad_sequence(to_go, batch_first=True).unflatten(0, (-1, rollout.group))
         distances = (table - table.mean(1, keepdim=True)).flatten(0, 1)
         rows = [row[: len(own)] for row, own in zip(distances, to_go, strict=True)]
-        return super().judge(rollout)._replace(advantages=whitened(rows))
+        return super().estimate_advantages(rollout)._replace(advantages=whitened(rows))
 
 
 class Soon(ToGo):
@@ -123,15 +123,15 @@ class Soon(ToGo):
 class Paying(RLHF):
     """PPO whose tokens are paid at once."""
 
-    steps: StepJudge
+    steps: StepRewards
 
-    def judge(self, rollout: Rollout) -> Any:
+    def estimate_advantages(self, rollout: Rollout) -> Any:
         """Return the advantage of every token and the target of its value, and how good the answers are."""
-        batch, metrics = super().judge(rollout)
+        batch, metrics = super().estimate_advantages(rollout)
         config, rewards = self.config, payments(self.steps, rollout)
         after = torch.zeros(len(rewards))
         advantages = token_advantages(
-            rewards, batch.values, after, cut=after.bool(), gamma=config.gamma, lam=config.lam
+            rewards, batch.values, after, cut=after.bool(), gamma=config.gamma, lam=config.gae_lambda
         )
         targets = [a + v for a, v in zip(advantages, batch.values, strict=True)]
         return batch._replace(advantages=whitened(advantages), targets=targets), metrics
@@ -140,7 +140,7 @@ class Paying(RLHF):
 def group(kind: type[GRPO] = GRPO, **values: Any) -> Callable[..., GRPO]:
     """Return what makes a learner with the baseline of a group."""
 
-    def make(model: LanguageModel, prompts: Any, steps: StepJudge, **common: Any) -> GRPO:
+    def make(model: LanguageModel, prompts: Any, steps: StepRewards, **common: Any) -> GRPO:
         config = GRPOConfig(**COMMON, **values)
         return kind(config, model, NativeEngine(model), prompts, combine([worth]), steps=steps, **common)
 
@@ -150,7 +150,7 @@ def group(kind: type[GRPO] = GRPO, **values: Any) -> Callable[..., GRPO]:
 def critic(kind: type[RLHF] = RLHF, **values: Any) -> Callable[..., RLHF]:
     """Return what makes a learner with a critic, which begins as a copy of the policy with values of 0."""
 
-    def make(model: LanguageModel, prompts: Any, steps: StepJudge, **common: Any) -> RLHF:
+    def make(model: LanguageModel, prompts: Any, steps: StepRewards, **common: Any) -> RLHF:
         config, own = RLHFConfig(**COMMON | CRITIC, **values), Critic.copy_of(model)
         learner = kind(config, model, NativeEngine(model), prompts, combine([worth]), critic=own, **common)
         if isinstance(learner, Paying):
@@ -162,13 +162,13 @@ def critic(kind: type[RLHF] = RLHF, **values: Any) -> Callable[..., RLHF]:
 
 ARMS: dict[str, Callable[..., GRPO | RLHF]] = {
     f"group, {END}": group(advantage="batch"),
-    f"critic, λ = 0.95, {END}": critic(lam=0.95),
-    f"critic, λ = 1, {END}": critic(lam=1.0),
+    f"critic, λ = 0.95, {END}": critic(gae_lambda=0.95),
+    f"critic, λ = 1, {END}": critic(gae_lambda=1.0),
     f"group, steps, {ONCE}": group(supervision="process"),
     f"group, to go, {ONCE}": group(ToGo),
     f"group, to go with λ = 0.95, {ONCE}": group(Soon),
-    f"critic, λ = 0.95, {ONCE}": critic(Paying, lam=0.95),
-    f"critic, λ = 1, {ONCE}": critic(Paying, lam=1.0),
+    f"critic, λ = 0.95, {ONCE}": critic(Paying, gae_lambda=0.95),
+    f"critic, λ = 1, {ONCE}": critic(Paying, gae_lambda=1.0),
 }
 COMPARED = [
     (f"critic, λ = 1, {END}", f"group, {END}"),
@@ -183,7 +183,7 @@ COMPARED = [
 
 @cache
 def start(seed: int) -> tuple[LanguageModel, State]:
-    """Return a model that has learnt to write of a few thousand demonstrations, and its weights."""
+    """Return a model that has learned to write of a few thousand demonstrations, and its weights."""
     model = small(seed=seed)
     return model, demonstrate(
         model, TASK.rows("train", DEMONSTRATIONS, seed=seed), epochs=2, seed=seed, learning_rate=3e-3
@@ -194,8 +194,8 @@ def follow(arm: str, seed: int) -> dict[str, list[float]]:
     """Train an arm, and return tokens sampled before, worth and what the critic explains, of each batch."""
     model, weights = start(seed)
     model.load_state_dict(weights)
-    prompts = tokenised.prompts(model.tokenizer, TASK.rows("train", 1000, seed=seed), max_prompt=PROMPT)
-    budget, steps = BATCHES * COMMON["prompts"], step_judge(TASK, model.tokenizer)
+    prompts = examples.prompts(model.tokenizer, TASK.rows("train", 1000, seed=seed), max_prompt=PROMPT)
+    budget, steps = BATCHES * COMMON["prompts_per_batch"], step_judge(TASK, model.tokenizer)
     learner = ARMS[arm](model, prompts, steps, max_tokens=LONGEST, seed=seed, budget=budget)
     curves: dict[str, list[float]] = {"tokens": [], "worth": [], "explained variance": []}
     tokens = 0.0
@@ -205,7 +205,7 @@ def follow(arm: str, seed: int) -> dict[str, list[float]]:
         curves["worth"].append(float(metrics["reward"]))
         if "value/explained_variance" in metrics:
             curves["explained variance"].append(float(metrics["value/explained_variance"]))
-        tokens += float(metrics["completions/mean_length"]) * COMMON["prompts"] * COMMON["group"]
+        tokens += float(metrics["completions/mean_length"]) * COMMON["prompts_per_batch"] * COMMON["num_generations"]
     print(seed, arm, *(f"{value:.2f}" for value in curves["worth"]), flush=True)
     return curves
 
@@ -228,14 +228,14 @@ def draw(runs: dict[str, list[dict[str, list[float]]]]) -> None:
             label = arm.removesuffix(f", {paid}")
             at = np.linspace(0, min(run["tokens"][-1] for run in runs[arm]), 40)
             table = np.array([np.interp(at, run["tokens"], run["worth"]) for run in runs[arm]])
-            band(axis, at / 1000, table, colour=SHADES[label], label=label)
+            band(axis, at / 1000, table, color=SHADES[label], label=label)
         axis.set(title=paid, xlabel="thousand tokens sampled", ylim=(-0.7, 12))
     axes[0].set_ylabel("worth of an answer")
     for arm in (arm for arm in ARMS if arm.startswith("critic")):
         label, paid = arm.rsplit(", ", 1)
         table = np.array([run["explained variance"] for run in runs[arm]])
         style = "--" if paid == END else "-"
-        band(axes[2], np.arange(1, BATCHES + 1), table, colour=SHADES[label], label=arm, style=style)
+        band(axes[2], np.arange(1, BATCHES + 1), table, color=SHADES[label], label=arm, style=style)
     axes[2].set(title="variance of the returns that the critic explains", xlabel="batches")
     save(figure, __file__, axes)
 
@@ -243,7 +243,7 @@ def draw(runs: dict[str, list[dict[str, list[float]]]]) -> None:
 SHADES = dict(
     zip(
         ("group", "critic, λ = 0.95", "critic, λ = 1", "group, steps", "group, to go", "group, to go with λ = 0.95"),
-        COLOURS,
+        COLORS,
         strict=False,
     )
 )

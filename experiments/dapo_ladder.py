@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from arms import gather, interval, over_seeds
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 from tuning import Examination, demonstrate, learner_of, reinforce, small
 
 from operant import streams
@@ -40,10 +40,10 @@ TASK = find("steps:terms=2-6,digits=1,operators=+,limit=28")
 SEEDS, BATCHES, EVERY, PROMPTS, TARGET = range(5), 100, 10, 150, 0.5
 RUNGS: dict[str, dict[str, Any]] = {
     "naive GRPO": {},
-    "+ overlong filtering": {"overlong_filter": True},
-    "+ clip-higher": {"clip_high": 0.28},
+    "+ overlong filtering": {"mask_truncated_completions": True},
+    "+ clip-higher": {"epsilon_high": 0.28},
     "+ soft overlong": {"overlong_buffer": 0.2},
-    "+ token-level loss": {"weights": "token_mean"},
+    "+ token-level loss": {"loss_aggregation": "token_mean"},
     "+ dynamic sampling": {"filter": "refill", "max_rounds": 4},
 }
 """What each rung changes, beside what those before it have changed."""
@@ -60,13 +60,13 @@ PAPER = {
 """AIME 2024 avg@32 of Qwen2.5-32B in the paper; DeepSeek-R1-Zero-Qwen-32B, trained elsewhere, has 47."""
 ELSEWHERE = 47
 COMMON: dict[str, Any] = {
-    "prompts": 16,
-    "group": 8,
-    "minibatches": 4,
+    "prompts_per_batch": 16,
+    "num_generations": 8,
+    "num_minibatches": 4,
     "learning_rate": 1e-4,
-    "warmup": 0.05,
+    "warmup_ratio": 0.05,
     "betas": (0.9, 0.99),
-    "weights": "sequence_mean",
+    "loss_aggregation": "sequence_mean",
 }
 
 
@@ -117,7 +117,7 @@ def reached(run: list[dict[str, float]], unit: str) -> float:
     return run[int(above.argmax()) + 1][unit] if above.any() else float("nan")
 
 
-def summarise(runs: list[list[dict[str, float]]]) -> dict[str, Any]:
+def summarize(runs: list[list[dict[str, float]]]) -> dict[str, Any]:
     """Return scores, what the target took, and what the answers are like at the end, of the seeds of a rung."""
     late = 3
     scores = np.array([[point["score"] for point in run] for run in runs])
@@ -147,20 +147,20 @@ def draw(rungs: dict[str, dict[str, Any]], runs: dict[str, list[list[dict[str, f
     places = np.arange(len(rungs))
     scores = np.array([100 * rung["score"] for rung in rungs.values()])
     bounds = 100 * np.array([rung["interval"] for rung in rungs.values()])
-    for colour, place, rung in zip(COLOURS, places, rungs.values(), strict=False):
-        axes[0].plot(np.full(len(SEEDS), place), 100 * np.array(rung["seeds"]), ".", color=colour, alpha=0.5)
+    for color, place, rung in zip(COLORS, places, rungs.values(), strict=False):
+        axes[0].plot(np.full(len(SEEDS), place), 100 * np.array(rung["seeds"]), ".", color=color, alpha=0.5)
     axes[0].errorbar(
-        places, scores, [scores - bounds[:, 0], bounds[:, 1] - scores], fmt="o", color=COLOURS[7], label="here, avg@4"
+        places, scores, [scores - bounds[:, 0], bounds[:, 1] - scores], fmt="o", color=COLORS[7], label="here, avg@4"
     )
-    axes[0].plot(places[: len(PAPER)], list(PAPER.values()), "s--", color=COLOURS[6], label="paper, AIME 2024 avg@32")
-    axes[0].axhline(ELSEWHERE, color=COLOURS[6], linewidth=0.8, linestyle=":", label="DeepSeek-R1-Zero-Qwen-32B")
+    axes[0].plot(places[: len(PAPER)], list(PAPER.values()), "s--", color=COLORS[6], label="paper, AIME 2024 avg@32")
+    axes[0].axhline(ELSEWHERE, color=COLORS[6], linewidth=0.8, linestyle=":", label="DeepSeek-R1-Zero-Qwen-32B")
     axes[0].set_xticks(places, list(rungs), rotation=25, ha="right", fontsize=8)
     axes[0].set(title="score, %")
     for axis, unit in ((axes[1], "steps"), (axes[2], "rollouts")):
-        for colour, (name, of) in zip(COLOURS, runs.items(), strict=False):
+        for color, (name, of) in zip(COLORS, runs.items(), strict=False):
             at = np.mean([[point[unit] for point in run] for run in of], axis=0)
-            axis.plot(at, 100 * rungs[name]["curve"].mean(0), color=colour, label=name, linewidth=1.3)
-        axis.axhline(100 * TARGET, color=COLOURS[6], linewidth=0.8)
+            axis.plot(at, 100 * rungs[name]["curve"].mean(0), color=color, label=name, linewidth=1.3)
+        axis.axhline(100 * TARGET, color=COLORS[6], linewidth=0.8)
         axis.set(title=f"score against {unit}", xlabel="optimizer steps" if unit == "steps" else "sampled answers")
     save(figure, __file__, [axes[0], axes[2]])
 
@@ -170,7 +170,7 @@ def main() -> None:
     cases = {f"{rung}, seed {seed}": (rung, seed) for seed in SEEDS for rung in (*RUNGS, ASIDE)}
     found = gather(__file__, __doc__, cases, begin, climb)
     runs = {rung: [found[f"{rung}, seed {seed}"] for seed in SEEDS] for rung in (*RUNGS, ASIDE)}
-    rungs = {rung: summarise(of) for rung, of in runs.items()}
+    rungs = {rung: summarize(of) for rung, of in runs.items()}
     names = list(RUNGS)
     added = {after: rungs[after]["seeds"] - rungs[before]["seeds"] for before, after in pairwise(names)}
     whole = rungs[names[-1]]["seeds"] - rungs[names[0]]["seeds"]

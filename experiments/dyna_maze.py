@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from checks import COLOURS, Check, conclude, panels, save, summary
+from checks import COLORS, Check, conclude, panels, save, summary
 from numpy.typing import NDArray
 
 from operant.mdp import MDP
@@ -33,9 +33,9 @@ OLD_WAY = 16
 def plain() -> dict[int, NDArray[np.int64]]:
     """Return steps of each episode, `[runs, episodes]`, by the number of planning steps."""
     maze = MDP.from_gymnasium("operant/DynaMaze-v0")
-    settings = {"gamma": 0.95, "step_size": 0.1, "epsilon": 0.1}
+    settings = {"gamma": 0.95, "step_size": 0.1, "exploration_initial_eps": 0.1}
     return {
-        planning: DynaQ(DynaQConfig(planning=planning, **settings), maze, seeds=range(RUNS))
+        planning: DynaQ(DynaQConfig(planning_steps=planning, **settings), maze, seeds=range(RUNS))
         .run_episodes(EPISODES)
         .lengths
         for planning in REFERENCE
@@ -49,7 +49,13 @@ def changing(name: str) -> dict[str, NDArray[np.int64]]:
     before = MDP.from_gymnasium(env)
     env.reset(options={"steps": settings["change"]})
     after = MDP.from_gymnasium(env)
-    common = {"gamma": 0.95, "step_size": 1.0, "epsilon": 0.1, "planning": settings["planning"], "steps": EVERY}
+    common = {
+        "gamma": 0.95,
+        "step_size": 1.0,
+        "exploration_initial_eps": 0.1,
+        "planning_steps": settings["planning"],
+        "steps_per_iteration": EVERY,
+    }
     learners = {
         "Dyna-Q": DynaQ(DynaQConfig(**common), before, seeds=range(CHANGING_RUNS)),
         "Dyna-Q+": DynaQPlus(DynaQPlusConfig(kappa=settings["kappa"], **common), before, seeds=range(CHANGING_RUNS)),
@@ -80,11 +86,11 @@ def main() -> None:
         ),
     }
     figure, axes = panels(3)
-    for (planning, steps), colour in zip(lengths.items(), COLOURS, strict=False):
+    for (planning, steps), color in zip(lengths.items(), COLORS, strict=False):
         axes[0].plot(
-            np.arange(2, EPISODES + 1), steps[:, 1:].mean(axis=0), color=colour, label=f"{planning} planning steps"
+            np.arange(2, EPISODES + 1), steps[:, 1:].mean(axis=0), color=color, label=f"{planning} planning steps"
         )
-    axes[0].axhline(14, color=COLOURS[6], linestyle="--", linewidth=1, label="shortest way, 14 steps")
+    axes[0].axhline(14, color=COLORS[6], linestyle="--", linewidth=1, label="shortest way, 14 steps")
     axes[0].set(xlabel="episode", ylabel="steps", ylim=(0, 800), title=f"Dyna maze, {RUNS} runs")
     results: dict[str, Any] = {
         "steps of each episode": {
@@ -95,11 +101,11 @@ def main() -> None:
     for axis, (name, earned) in zip(axes[1:], mazes.items(), strict=True):
         change, last = MAZES[name]["change"], MAZES[name]["steps"]
         rates = {label: (points[-1] - points[-1 - 1000 // EVERY]) / 1000 for label, points in earned.items()}
-        for (label, points), colour in zip(earned.items(), COLOURS, strict=False):
+        for (label, points), color in zip(earned.items(), COLORS, strict=False):
             at = np.arange(len(points)) * EVERY
-            axis.plot(at, points.mean(axis=1), color=colour, label=label)
-            axis.fill_between(at, *np.quantile(points, (0.1, 0.9), axis=1), color=colour, alpha=0.15, linewidth=0)
-        axis.axvline(change, color=COLOURS[6], linestyle="--", linewidth=1)
+            axis.plot(at, points.mean(axis=1), color=color, label=label)
+            axis.fill_between(at, *np.quantile(points, (0.1, 0.9), axis=1), color=color, alpha=0.15, linewidth=0)
+        axis.axvline(change, color=COLORS[6], linestyle="--", linewidth=1)
         axis.set(
             xlabel="step", ylabel="reward so far", title=f"{name}, {CHANGING_RUNS} runs, 10 to 90 %", xlim=(0, last)
         )

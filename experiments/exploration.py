@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from checks import COLOURS, Check, conclude, panels, save, summary
+from checks import COLORS, Check, conclude, panels, save, summary
 from numpy.typing import NDArray
 
 from operant.mdp import MDP, backward_induction
@@ -21,7 +21,7 @@ LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "SARSA, ε = 0.1": ("sarsa", {"gamma": 0.95}),
     "R-max, m = 5": ("r-max", {"known": 5}),
     "R-max, m = 16": ("r-max", {"known": 16}),
-    "MBIE-EB, β = 0.1": ("mbie-eb", {"beta": 0.1}),
+    "MBIE-EB, β = 0.1": ("mbie-eb", {"bonus_coef": 0.1}),
 }
 RIVER = {
     "Q-learning, ε = 0.1": ("23.3", 1e-3),
@@ -90,13 +90,13 @@ def main() -> None:
     figure, axes = panels(3)
     for axis, (name, scores) in zip(axes, earned.items(), strict=False):
         for k, (label, each) in enumerate(scores.items()):
-            axis.plot(np.sort(each), np.linspace(0, 1, RUNS), color=COLOURS[k], label=label)
+            axis.plot(np.sort(each), np.linspace(0, 1, RUNS), color=COLORS[k], label=label)
         axis.axvline(best[name], color="black", linestyle=":", linewidth=1)
         axis.set(xscale="log", xlabel="reward in 5000 steps", title=f"{name}, {RUNS} runs (dotted: the best)")
     axes[0].set_ylabel("share of runs with less")
-    axes[2].plot(SIZES, [count.mean() for count in missed.values()], "o", color=COLOURS[0], label="R-max, m = 1")
-    axes[2].plot(SIZES, [2.0 * size - 1.0 for size in SIZES], color=COLOURS[0], linewidth=1, label="2 N - 1")
-    axes[2].plot(SIZES[:8], [2.0**size for size in SIZES[:8]], color=COLOURS[1], label="by chance, once in $2^N$")
+    axes[2].plot(SIZES, [count.mean() for count in missed.values()], "o", color=COLORS[0], label="R-max, m = 1")
+    axes[2].plot(SIZES, [2.0 * size - 1.0 for size in SIZES], color=COLORS[0], linewidth=1, label="2 N - 1")
+    axes[2].plot(SIZES[:8], [2.0**size for size in SIZES[:8]], color=COLORS[1], label="by chance, once in $2^N$")
     axes[2].set(yscale="log", xlabel="size N", title="DeepSea: failed episodes", ylim=(10, 1e7))
     save(figure, __file__, (axes[0], axes[2]))
     results = {name: {label: summary(each) for label, each in scores.items()} for name, scores in earned.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from checks import COLOURS, Check, conclude, panels, save, summary
+from checks import COLORS, Check, conclude, panels, save, summary
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
@@ -36,12 +36,12 @@ def learn(lake: MDP, steps: int, **settings: Any) -> tuple[NDArray[np.int64], ND
     """Return steps, and the exact success of every seed's greedy policy after them, `[points, seeds]`."""
     config = OneStepConfig(
         gamma=0.99,
-        epsilon=1.0,
-        epsilon_schedule="linear",
-        epsilon_final=0.1,
-        epsilon_span=steps / 2,
+        exploration_initial_eps=1.0,
+        exploration_schedule="linear",
+        exploration_final_eps=0.1,
+        exploration_span=steps / 2,
         schedule_unit="steps",
-        steps=steps // POINTS,
+        steps_per_iteration=steps // POINTS,
         **settings,
     )
     learner = QLearning(config, lake, seeds=range(SEEDS))
@@ -82,16 +82,16 @@ def main() -> None:
     }
     figure, axes = panels(2)
     for axis, (name, (at, scores)) in zip(axes, lakes.items(), strict=True):
-        axis.plot(at, scores, color=COLOURS[0], alpha=0.08, linewidth=0.8)
-        axis.plot(at, np.median(scores, axis=1), color=COLOURS[0], linewidth=2, label=f"median of {SEEDS} seeds")
+        axis.plot(at, scores, color=COLORS[0], alpha=0.08, linewidth=0.8)
+        axis.plot(at, np.median(scores, axis=1), color=COLORS[0], linewidth=2, label=f"median of {SEEDS} seeds")
         axis.set(xlabel="environment steps of each seed", title=f"FrozenLake, {name}", ylim=(0, 1.04))
     axes[0].axhline(
-        ceiling, color=COLOURS[1], linestyle="--", linewidth=1, label=f"ceiling of all policies: {ceiling:.4f}"
+        ceiling, color=COLORS[1], linestyle="--", linewidth=1, label=f"ceiling of all policies: {ceiling:.4f}"
     )
     axes[0].axhline(
-        stationary, color=COLOURS[2], linestyle=":", linewidth=1, label=f"optimal, γ = 0.99: {stationary:.4f}"
+        stationary, color=COLORS[2], linestyle=":", linewidth=1, label=f"optimal, γ = 0.99: {stationary:.4f}"
     )
-    axes[0].axhline(random, color=COLOURS[6], linewidth=1, label=f"random: {random:.4f}")
+    axes[0].axhline(random, color=COLORS[6], linewidth=1, label=f"random: {random:.4f}")
     axes[0].set_xscale("log")
     axes[0].set_ylabel("probability of the goal in 100 steps, exact")
     save(figure, __file__, axes)

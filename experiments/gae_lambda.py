@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from checks import COLOURS, conclude, panels, save, standard_error
+from checks import COLORS, conclude, panels, save, standard_error
 from learning import follow
 
 SEEDS = range(5)
 LAMBDAS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0)
-SETTINGS: dict[str, Any] = {"preset": "paper", "environments": 32, "steps": 32, "epochs": 5, "minibatches": 4}
+SETTINGS: dict[str, Any] = {"preset": "paper", "num_envs": 32, "num_steps": 32, "num_epochs": 5, "num_minibatches": 4}
 TASKS: dict[str, tuple[int, dict[str, Any]]] = {
-    "CartPole-v1": (40_960, {**SETTINGS, "learning_rate": 3e-3, "hidden": (32, 32)}),
-    "Pendulum-v1": (122_880, {**SETTINGS, "epochs": 10, "learning_rate": 1e-3, "gamma": 0.95}),
+    "CartPole-v1": (40_960, {**SETTINGS, "learning_rate": 3e-3, "hidden_sizes": (32, 32)}),
+    "Pendulum-v1": (122_880, {**SETTINGS, "num_epochs": 10, "learning_rate": 1e-3, "gamma": 0.95}),
 }
 
 
@@ -27,7 +27,7 @@ def learn() -> dict[str, Any]:
     for task, (budget, settings) in TASKS.items():
         results[task] = {"budget": budget, "runs": {}}
         for lam in LAMBDAS:
-            run = follow(task, SEEDS, budget, lam=lam, **settings)
+            run = follow(task, SEEDS, budget, gae_lambda=lam, **settings)
             results[task]["runs"][f"{lam:g}"] = {"mean": run["mean"], "final": run["final"]}
             print(f"{task}, λ = {lam:g}: {np.mean(run['mean']):.1f}, final {np.mean(run['final']):.1f}", flush=True)
     return results
@@ -39,9 +39,9 @@ def draw(results: dict[str, Any]) -> None:
     for axis, (task, found) in zip(axes, results.items(), strict=True):
         for position, run in enumerate(found["runs"].values()):
             offsets = np.linspace(-0.12, 0.12, len(run["mean"]))
-            axis.plot(position + offsets, run["mean"], "o", color=COLOURS[0], markersize=3.5, alpha=0.6)
+            axis.plot(position + offsets, run["mean"], "o", color=COLORS[0], markersize=3.5, alpha=0.6)
         means = [np.mean(run["mean"]) for run in found["runs"].values()]
-        axis.plot(range(len(means)), means, color=COLOURS[1], linewidth=2, label="mean of the seeds")
+        axis.plot(range(len(means)), means, color=COLORS[1], linewidth=2, label="mean of the seeds")
         axis.set_xticks(range(len(means)), list(found["runs"]))
         axis.set(title=f"PPO on {task}, {found['budget']} steps", xlabel="λ")
     axes[0].set_ylabel("mean return over the training")

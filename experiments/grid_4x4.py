@@ -7,7 +7,7 @@ factor of 0.9995 an episode to 0.01, for 10 000 episodes. The policies are judge
 import dataclasses
 
 import numpy as np
-from checks import COLOURS, Check, conclude, panels, save, summary
+from checks import COLORS, Check, conclude, panels, save, summary
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
@@ -50,10 +50,10 @@ def main() -> None:
     config = OneStepConfig(
         gamma=0.99,
         step_size=0.1,
-        epsilon=1.0,
-        epsilon_schedule="exponential",
-        epsilon_final=0.01,
-        epsilon_factor=0.9995,
+        exploration_initial_eps=1.0,
+        exploration_schedule="exponential",
+        exploration_final_eps=0.01,
+        exploration_factor=0.9995,
     )
     learner = QLearning(config, GRID, seeds=range(SEEDS))
     returns = learner.run_episodes(EPISODES).returns
@@ -74,16 +74,16 @@ def main() -> None:
     print("\n".join(arrows(policies[0])))
     figure, axes = panels(3)
     for curve in returns[:20]:
-        axes[0].plot(np.convolve(curve, np.ones(LAST) / LAST, "valid"), color=COLOURS[0], alpha=0.15, linewidth=0.7)
+        axes[0].plot(np.convolve(curve, np.ones(LAST) / LAST, "valid"), color=COLORS[0], alpha=0.15, linewidth=0.7)
     smooth = np.convolve(returns.mean(axis=0), np.ones(LAST) / LAST, "valid")
-    axes[0].plot(smooth, color=COLOURS[0], linewidth=2, label=f"Q-learning, mean of {SEEDS} seeds")
-    axes[0].axhline(0.95, color=COLOURS[1], linestyle="--", linewidth=1, label="best return, 0.95")
+    axes[0].plot(smooth, color=COLORS[0], linewidth=2, label=f"Q-learning, mean of {SEEDS} seeds")
+    axes[0].axhline(0.95, color=COLORS[1], linestyle="--", linewidth=1, label="best return, 0.95")
     random_return = float(walks["200 steps"].returns.mean())
-    axes[0].axhline(random_return, color=COLOURS[6], linewidth=1, label=f"random, {random_return:.2f}")
+    axes[0].axhline(random_return, color=COLORS[6], linewidth=1, label=f"random, {random_return:.2f}")
     axes[0].set(xlabel="episode", ylabel=f"return, mean of {LAST} episodes", ylim=(-0.2, 1.0))
     steps = walks["no limit"].lengths.ravel()
-    axes[1].hist(steps, bins=np.arange(0, 401, 10).tolist(), color=COLOURS[6], density=True)
-    axes[1].axvline(200, color=COLOURS[1], linestyle="--", label=f"limit: {failures.mean():.1%} fail")
+    axes[1].hist(steps, bins=np.arange(0, 401, 10).tolist(), color=COLORS[6], density=True)
+    axes[1].axvline(200, color=COLORS[1], linestyle="--", label=f"limit: {failures.mean():.1%} fail")
     axes[1].axvline(steps.mean(), color="black", label=f"mean: {steps.mean():.2f} steps")
     axes[1].set(xlabel="steps to the goal, at random", yticks=[], xlim=(0, 400))
     draw_policy(axes[2], policies[0])

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 from arms import band, gather
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 from torch import Tensor, nn
 from tuning import Recorder, erring, learner_of, reinforce
 
 from operant.language import GRPOConfig
 from operant.language.models import LanguageModel
-from operant.language.stepping import Stepper
+from operant.language.optimizer import OptimizerStep
 from operant.language.tasks import find
 from operant.state import State, clone
 
@@ -35,13 +35,13 @@ BEFORE, BETA, CLIP = 10, 0.1, 1.0
 """Batches of training before, weight of the KL term, and the norm that gradients are clipped to."""
 UNCLIPPED = 1e9
 WAYS = ("plain", "with KL", "clipped", "Adam")
-COMMON: dict[str, Any] = {"prompts": PROMPTS, "weights": "sequence_mean", "kl_coefficient": BETA}
+COMMON: dict[str, Any] = {"prompts_per_batch": PROMPTS, "loss_aggregation": "sequence_mean", "beta": BETA}
 
 
 def prepared(model: LanguageModel, start: State, seed: int) -> State:
     """Return the weights after some training, so that policy and reference differ."""
     model.load_state_dict(start)
-    config = GRPOConfig(prompts=16, weights="sequence_mean", learning_rate=2e-4)
+    config = GRPOConfig(prompts_per_batch=16, loss_aggregation="sequence_mean", learning_rate=2e-4)
     reinforce(learner_of(model, TASK, config, seed=seed, batches=BEFORE, train_rows=500), BEFORE)
     return clone(model.state_dict())
 
@@ -65,7 +65,7 @@ def updates(found: list[Tensor], way: str) -> Tensor:
         return torch.stack([-g * min(1.0, bound / max(float(g.norm()), 1e-30)) for g in found])
     config = GRPOConfig(learning_rate=1.0, max_grad_norm=UNCLIPPED)
     parameter = nn.Parameter(torch.zeros_like(found[0]))
-    stepper, steps = Stepper({"all": parameter}, config), []
+    stepper, steps = OptimizerStep({"all": parameter}, config), []
     for gradient in [*found, *found]:
         before, parameter.grad = parameter.detach().clone(), gradient.clone()
         stepper.step(1.0)
@@ -87,8 +87,8 @@ def measure(model: LanguageModel, start: State, seed: int) -> dict[str, Any]:
     for size in SIZES:
         means = {}
         for scale in SCALES:
-            alone = gradients(model, start, policy, seed, group=size, scale=scale, kl_coefficient=0.0)
-            both = gradients(model, start, policy, seed, group=size, scale=scale)
+            alone = gradients(model, start, policy, seed, num_generations=size, group_loss_scale=scale, beta=0.0)
+            both = gradients(model, start, policy, seed, num_generations=size, group_loss_scale=scale)
             for way in WAYS:
                 table = updates(both if way == "with KL" else alone, way)
                 means[way, scale] = table.mean(0)
@@ -105,11 +105,11 @@ def draw(seeds: list[dict[str, Any]]) -> None:
     figure, axes = panels(len(WAYS))
     for axis, way in zip(axes, WAYS, strict=True):
         unit = np.array([[s[way][SCALES[0]][f"{SIZES[0]}"]["signal"]] for s in seeds])
-        for colour, scale in zip(COLOURS, SCALES, strict=False):
+        for color, scale in zip(COLORS, SCALES, strict=False):
             for kind, style in (("signal", "o-"), ("noise", "s--")):
                 table = np.array([[s[way][scale][f"{size}"][kind] for size in SIZES] for s in seeds]) / unit.mean()
                 label = f"{scale.replace('sqrt(G)', '√G')}, {kind}"
-                band(axis, SIZES, table, colour=colour, label=label, style=style)
+                band(axis, SIZES, table, color=color, label=label, style=style)
         axis.set_xscale("log", base=2)
         axis.set_xticks(SIZES, [f"{size}" for size in SIZES])
         axis.set(title=way, yscale="log", xlabel="answers to a prompt, G")

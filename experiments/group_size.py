@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from arms import band, gather
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 from torch import Tensor
 from tuning import Recorder, erring, learner_of
 
@@ -33,8 +33,8 @@ RATES, SIZES = (0.1, 0.3, 0.5), (2, 4, 8, 16, 32, 64)
 TASK = find("steps:terms=2-4,digits=1,operators=+")
 SEEDS, BATCHES, PROMPTS, ANSWERS = range(5), 16, 8, 64
 GROUPS: dict[str, dict[str, int]] = {
-    **{f"{size}": {"group": size} for size in SIZES[:-1]},
-    "4 of 32": {"group": 4, "statistics": 28},
+    **{f"{size}": {"num_generations": size} for size in SIZES[:-1]},
+    "4 of 32": {"num_generations": 4, "statistics": 28},
 }
 """The last: 4 answers are learned from, 32 are in the statistics."""
 
@@ -66,7 +66,7 @@ def rooted(chance: Tensor, squares: Tensor) -> float:
 
 def gradients(model: LanguageModel, *, seed: int, prompts: int, train_rows: int, **values: Any) -> dict[str, float]:
     """Return signal and noise of GRPO's gradients under a policy that stands still."""
-    config = GRPOConfig(prompts=prompts, weights="sequence_mean", **values)
+    config = GRPOConfig(prompts_per_batch=prompts, loss_aggregation="sequence_mean", **values)
     learner = learner_of(model, TASK, config, seed=seed, batches=BATCHES, train_rows=train_rows)
     learner.stepper = recorder = Recorder(learner)
     for _ in range(BATCHES):
@@ -95,27 +95,27 @@ def measure(model: LanguageModel, start: State, seed: int) -> dict[str, Any]:
 def draw(exact: dict[str, Any], seeds: list[dict[str, Any]]) -> None:
     """Draw errors, advantages, and signals and noises: the mean of the seeds and its interval."""
     figure, axes = panels(4)
-    for colour, rate in zip(COLOURS, RATES, strict=False):
+    for color, rate in zip(COLORS, RATES, strict=False):
         of = [exact[f"{rate}"][f"{size}"] for size in SIZES]
-        axes[0].plot(SIZES, [o["error of the advantage"] for o in of], "o-", color=colour, label=f"p = {rate}")
-        axes[0].plot(SIZES, [o["error of the deviation"] for o in of], ":", color=colour)
-        axes[1].plot(SIZES, [o["advantage of the right"] for o in of], "o-", color=colour, label=f"p = {rate}")
+        axes[0].plot(SIZES, [o["error of the advantage"] for o in of], "o-", color=color, label=f"p = {rate}")
+        axes[0].plot(SIZES, [o["error of the deviation"] for o in of], ":", color=color)
+        axes[1].plot(SIZES, [o["advantage of the right"] for o in of], "o-", color=color, label=f"p = {rate}")
     axes[0].set(title="error of the advantage (—), deviation (··)", ylabel="root mean square")
     axes[1].set(title="mean advantage of a right answer / true one", ylim=(0, 1.05))
     sizes = SIZES[:-1]
-    for colour, kind in zip(COLOURS, ("signal", "noise"), strict=False):
+    for color, kind in zip(COLORS, ("signal", "noise"), strict=False):
         table = np.array([[s["the same prompts"][f"{size}"][kind] for size in sizes] for s in seeds])
-        band(axes[2], sizes, table, colour=colour, label=kind, style="o-")
+        band(axes[2], sizes, table, color=color, label=kind, style="o-")
     axes[2].set(title=f"length of the gradient, {PROMPTS} prompts", yscale="log")
-    for colour, (name, label) in zip(
-        COLOURS,
+    for color, (name, label) in zip(
+        COLORS,
         (("the same prompts", f"{PROMPTS} prompts"), ("as many answers", f"{ANSWERS} answers")),
         strict=False,
     ):
         table = np.array([[s[name][f"{size}"]["ratio"] for size in sizes] for s in seeds])
-        band(axes[3], sizes, table, colour=colour, label=label, style="o-")
+        band(axes[3], sizes, table, color=color, label=label, style="o-")
     extra = np.mean([s["the same prompts"]["4 of 32"]["ratio"] for s in seeds])
-    axes[3].plot(4, extra, "*", color=COLOURS[2], markersize=11, label="4, and 28 for statistics")
+    axes[3].plot(4, extra, "*", color=COLORS[2], markersize=11, label="4, and 28 for statistics")
     axes[3].set(title="signal² / noise² of the gradient", yscale="log")
     for axis in axes:
         axis.set_xscale("log", base=2)

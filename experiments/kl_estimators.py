@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from checks import COLOURS, Check, conclude, panels, save
+from checks import COLORS, Check, conclude, panels, save
 from torch import Tensor
 
 from operant import ops, streams
@@ -102,20 +102,20 @@ def draw(along: list[list[dict[str, Any]]]) -> None:
     figure, axes = panels(3)
     middle = lambda pick: np.median([[pick(point) for point in path] for path in along], axis=0)  # noqa: E731
     divergence = middle(lambda point: point["KL"])
-    for colour, kind in zip(COLOURS, KINDS, strict=False):
+    for color, kind in zip(COLORS, KINDS, strict=False):
         noise = middle(lambda p, k=kind: np.sqrt(p["values"][k]["variance"]) / p["KL"])
-        axes[0].loglog(divergence, noise, color=colour, label=f"{kind}, noise")
+        axes[0].loglog(divergence, noise, color=color, label=f"{kind}, noise")
         bias = middle(lambda p, k=kind: abs(p["values"][k]["mean"] / p["KL"] - 1))
         if kind == "k2":
-            axes[0].loglog(divergence, bias, color=colour, linestyle=":", label="k2, bias (k1 and k3: 0)")
-    for colour, name, label in zip(COLOURS, WRONG, ("k1 (its mean is 0)", "k2 with ratio", "k3"), strict=False):
+            axes[0].loglog(divergence, bias, color=color, linestyle=":", label="k2, bias (k1 and k3: 0)")
+    for color, name, label in zip(COLORS, WRONG, ("k1 (its mean is 0)", "k2 with ratio", "k3"), strict=False):
         error = middle(lambda p, n=name: p["gradients"][n]["error"])
-        axes[1].loglog(divergence, error, "--", color=colour, label=label)
+        axes[1].loglog(divergence, error, "--", color=color, label=label)
     named = (("k1 with ratio", "-", 0), ("k2", "-", 1), ("k3", "--", 2))
-    for name, style, colour in named:
+    for name, style, color in named:
         noise = middle(lambda p, n=name: p["gradients"][n]["noise"])
         label = "k2, and k3 with ratio" if name == "k2" else name
-        axes[2].loglog(divergence, noise, style, color=COLOURS[colour], label=label)
+        axes[2].loglog(divergence, noise, style, color=COLORS[color], label=label)
     axes[0].set(title="value: standard deviation / KL")
     axes[1].set(title="gradient: distance from that of KL(policy‖ref)", ylim=(1e-3, 10))
     axes[2].set(title="gradient: standard deviation / length")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 from learning import follow
 from matplotlib.axes import Axes
 
@@ -22,25 +22,31 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dual descent": {"objective": "penalty", "beta_rounds": 4, "keep": KEPT},
     "clip and penalty": {"objective": "clip-and-penalty", "keep": KEPT},
 }
-SETTINGS: dict[str, Any] = {"preset": "paper", "environments": 32, "steps": 32, "minibatches": 4, "beta_target": TARGET}
+SETTINGS: dict[str, Any] = {
+    "preset": "paper",
+    "num_envs": 32,
+    "num_steps": 32,
+    "num_minibatches": 4,
+    "kl_coef_target": TARGET,
+}
 TASKS: dict[str, tuple[int, dict[str, Any]]] = {
-    "CartPole-v1": (40_960, {**SETTINGS, "epochs": 5, "learning_rate": 3e-3, "hidden": (32, 32)}),
-    "Pendulum-v1": (81_920, {**SETTINGS, "epochs": 10, "learning_rate": 1e-3, "gamma": 0.95}),
+    "CartPole-v1": (40_960, {**SETTINGS, "num_epochs": 5, "learning_rate": 3e-3, "hidden_sizes": (32, 32)}),
+    "Pendulum-v1": (81_920, {**SETTINGS, "num_epochs": 10, "learning_rate": 1e-3, "gamma": 0.95}),
 }
 
 
 def draw(axes: list[Axes], task: str, runs: dict[str, dict[str, Any]]) -> None:
     """Draw returns, divergences and β: the median of the seeds, and their range for the returns."""
-    for colour, (name, run) in zip(COLOURS, runs.items(), strict=False):
+    for color, (name, run) in zip(COLORS, runs.items(), strict=False):
         steps, curve = run["steps"], np.array(run["curve"])
         ended = ~np.isnan(curve).any(axis=1)
         at, curve = np.array(steps)[ended], curve[ended]
-        axes[0].plot(at, np.median(curve, axis=1), color=colour, label=name, linewidth=1.5)
-        axes[0].fill_between(at, curve.min(axis=1), curve.max(axis=1), color=colour, alpha=0.1, linewidth=0)
+        axes[0].plot(at, np.median(curve, axis=1), color=color, label=name, linewidth=1.5)
+        axes[0].fill_between(at, curve.min(axis=1), curve.max(axis=1), color=color, alpha=0.1, linewidth=0)
         for axis, kept in zip(axes[1:], KEPT, strict=True):
             if kept in run:
-                axis.plot(steps, np.median(run[kept], axis=1), color=colour, label=name, linewidth=1.2)
-    axes[1].axhspan(TARGET / 1.5, TARGET * 1.5, color=COLOURS[6], alpha=0.3, linewidth=0)
+                axis.plot(steps, np.median(run[kept], axis=1), color=color, label=name, linewidth=1.2)
+    axes[1].axhspan(TARGET / 1.5, TARGET * 1.5, color=COLORS[6], alpha=0.3, linewidth=0)
     axes[0].set(title=f"{task}, return", ylabel=task)
     axes[1].set(title="KL(old‖new) of an update, nats", yscale="log", ylim=(TARGET / 30, TARGET * 10))
     axes[2].set(title="β", yscale="log")

@@ -8,8 +8,8 @@ reward model is one of that size.
 
 Each algorithm takes three steps in a process of its own, on the same Llama of 25 million parameters with random
 weights, with short answers, so that weights dominate. What is measured is the peak of the resident memory less that of
-the same process before it has built its first model; beside it stands what `operant.language.memory` estimates before
-the first step. Five seeds.
+the same process before it has built its first model; beside it stands what `operant.language.memory_estimate` estimates
+before the first step. Five seeds.
 """
 
 import json
@@ -21,17 +21,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from operant.language import DPO, GRPO, RLHF, DPOConfig, GRPOConfig, RLHFConfig, memory, tasks, tokenised
+from operant.language import DPO, GRPO, RLHF, DPOConfig, GRPOConfig, RLHFConfig, examples, memory_estimate, tasks
 from operant.language.configs import ModelOptions
 from operant.language.critic import Critic
 from operant.language.engines.native import NativeEngine
 from operant.language.models import finish
 from operant.language.rewards import combine
 from operant.language.scoring import RewardModelFunction, Scorer
-from operant.language.tokens import character_tokenizer
+from operant.language.tokenizer import character_tokenizer
 
 SEEDS = range(5)
 WIDTH, LAYERS, STEPS, PROMPTS, TOKENS = 512, 8, 3, 8, 16
@@ -62,17 +62,19 @@ def learner(arm: str, seed: int) -> Any:
     if arm.startswith("DPO"):
         rows = task.pairs("train", STEPS * PROMPTS, seed=seed)
         short = [{name: text[: 2 * TOKENS] for name, text in row.items()} for row in rows]
-        pairs = tokenised.pairs(model.tokenizer, short, eos_ids=model.stop)
-        return DPO(DPOConfig(batch=PROMPTS // 2, precompute="precomputed" in arm), model, pairs, **common)
-    prompts = tokenised.prompts(model.tokenizer, task.rows("train", STEPS * PROMPTS, seed=seed))
+        pairs = examples.pairs(model.tokenizer, short, eos_ids=model.stop)
+        return DPO(
+            DPOConfig(batch_size=PROMPTS // 2, precompute_ref_log_probs="precomputed" in arm), model, pairs, **common
+        )
+    prompts = examples.prompts(model.tokenizer, task.rows("train", STEPS * PROMPTS, seed=seed))
     engine, common = NativeEngine(model), common | {"max_tokens": TOKENS}
     if arm == "PPO":
         scorer = Scorer(network(seed + 1))
         scorer.model.network.requires_grad_(False)
         judge = combine([RewardModelFunction(scorer, process=False, separator="\n")])
-        config, critic = RLHFConfig(prompts=PROMPTS, epochs=1), Critic.copy_of(model)
+        config, critic = RLHFConfig(prompts_per_batch=PROMPTS, num_iterations=1), Critic.copy_of(model)
         return RLHF(config, model, engine, prompts, judge, critic=critic, **common)
-    config = GRPOConfig(prompts=2, group=PROMPTS // 2, kl_coefficient=0.04 * (arm != "GRPO"))
+    config = GRPOConfig(prompts_per_batch=2, num_generations=PROMPTS // 2, beta=0.04 * (arm != "GRPO"))
     return GRPO(config, model, engine, prompts, combine([letters]), **common)
 
 
@@ -92,7 +94,9 @@ def measure(arm: str, seed: int) -> dict[str, float]:
     before = resident()
     made = learner(arm, seed)
     longest = 16 + (2 if arm.startswith("DPO") else 1) * TOKENS
-    estimated = memory.estimate([made], tokens=PROMPTS * longest, cached=0 if "DPO" in arm else PROMPTS * longest)
+    estimated = memory_estimate.estimate(
+        [made], tokens=PROMPTS * longest, cached=0 if "DPO" in arm else PROMPTS * longest
+    )
     parameters = sum(value.numel() for value in made.model.network.parameters())
     for _ in range(STEPS):
         made.iterate()
@@ -111,7 +115,7 @@ def draw(table: dict[str, Any]) -> None:
     }
     for k, (name, values) in enumerate(columns.items()):
         heights = [np.median(values[arm]) for arm in ARMS]
-        axes[0].barh(at + 0.27 * (k - 1), heights, 0.25, color=COLOURS[k], label=name)
+        axes[0].barh(at + 0.27 * (k - 1), heights, 0.25, color=COLORS[k], label=name)
     axes[0].set_yticks(at, list(ARMS))
     axes[0].invert_yaxis()
     axes[0].set(title=f"{table['parameters'] / 1e6:.0f} M parameters of 32 bits", xlabel="peak memory, MiB")

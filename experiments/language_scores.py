@@ -29,7 +29,7 @@ from typing import Any
 import filelock
 import numpy as np
 from arms import interval
-from checks import COLOURS, panels, save
+from checks import COLORS, panels, save
 
 from operant.runtime.metrics import read_records
 
@@ -162,7 +162,7 @@ def draw() -> None:
     figure, axes = panels(1, len(tasks))
     for axis, task in zip(axes, tasks, strict=True):
         names = [name for name in found if name.startswith(f"{task}/")]
-        for name, color in zip(names, COLOURS * 3, strict=False):
+        for name, color in zip(names, COLORS * 3, strict=False):
             curves = [np.array(cell["curve"]) for cell in found[name]]
             if len({len(curve) for curve in curves}) == 1:
                 mean = np.mean(curves, axis=0)

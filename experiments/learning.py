@@ -20,7 +20,7 @@ from operant.control import assemble
 from operant.runtime.metrics import read_records
 from operant.runtime.settings import Settings
 
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#999999"
+BLUE, ORANGE, GRAY = "#0072b2", "#d55e00", "#999999"
 
 
 def learn(task: str, seeds: Sequence[int], budget: int, *, algorithm: str = "ppo", **parameters: Any) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def draw(blocks: Sequence[dict[str, Any]], file: str, *, title: str, bar: float)
     offsets = (np.arange(len(finals)) / max(1, len(finals) - 1) - 0.5) * 0.6
     right.plot(offsets, finals, "o", color=BLUE, markersize=4, alpha=0.8)
     right.axhline(bar, color=ORANGE, linestyle="--", linewidth=1)
-    right.axhline(finals.mean(), color=GREY, linewidth=1.5)
+    right.axhline(finals.mean(), color=GRAY, linewidth=1.5)
     right.set(xticks=[], xlim=(-0.6, 0.6), title="final, each seed")
     right.set_xlabel(f"mean {finals.mean():.1f}, least {finals.min():.1f}")
     for axis in (left, right):

@@ -8,7 +8,7 @@ divergence KL(old‖new), on the rollout that the update was made from.
 
 import numpy as np
 import torch
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from torch import Tensor
@@ -20,7 +20,7 @@ from operant.envs import make
 
 CLIP = 0.2
 CONFIG = PPOConfig(
-    environments=16, steps=128, minibatches=8, learning_rate=1e-3, clip_low=CLIP, normalise_advantages="batch"
+    num_envs=16, num_steps=128, num_minibatches=8, learning_rate=1e-3, clip_range=CLIP, normalize_advantage="batch"
 )
 TASKS, SEEDS, BEFORE = ("CartPole-v1", "Pendulum-v1"), range(5), 4
 LINE = torch.linspace(0.0, 5.0, 101)
@@ -56,14 +56,14 @@ def objectives(ppo: PPO, batch: Samples, old_free: Tensor) -> list[Tensor]:
 @torch.no_grad()
 def line(task: str) -> Lines:
     """Return the objectives along the line of one update, `[points, seeds]`."""
-    ppo = PPO(CONFIG, make(task, CONFIG.environments, SEEDS), seeds=SEEDS, budget=10**6)
+    ppo = PPO(CONFIG, make(task, CONFIG.num_envs, SEEDS), seeds=SEEDS, budget=10**6)
     for _ in range(BEFORE):
         with torch.enable_grad():
             ppo.iterate()
-    batch = ppo.judge(ppo.agent.collect(CONFIG.steps))
+    batch = ppo.estimate_advantages(ppo.agent.collect(CONFIG.num_steps))
     old, old_free = ppo.agent.parameters.clone(), ppo.agent.networks.free.clone()
     with torch.enable_grad():
-        ppo.improve(batch, 1.0)
+        ppo.update(batch, 1.0)
     new = ppo.agent.parameters.clone()
     points = []
     for share in LINE:
@@ -77,10 +77,10 @@ def draw(ratios: Tensor, samples: dict[float, tuple[Tensor, Tensor]], lines: dic
     """Draw one sample, and the line of the first seed of each task."""
     figure, axes = panels(4)
     for axis, (advantage, (objective, _)) in zip(axes, samples.items(), strict=False):
-        axis.plot(ratios, advantage * ratios, color=COLOURS[0], linestyle="--", linewidth=1, label="ρA")
-        axis.plot(ratios, objective, color=COLOURS[2], linewidth=2, label=NAMES["clipped"])
-        axis.axvline(1.0, color=COLOURS[6], linewidth=0.8)
-        axis.axvline(1.0 + CLIP * np.sign(advantage), color=COLOURS[6], linestyle=":", linewidth=1)
+        axis.plot(ratios, advantage * ratios, color=COLORS[0], linestyle="--", linewidth=1, label="ρA")
+        axis.plot(ratios, objective, color=COLORS[2], linewidth=2, label=NAMES["clipped"])
+        axis.axvline(1.0, color=COLORS[6], linewidth=0.8)
+        axis.axvline(1.0 + CLIP * np.sign(advantage), color=COLORS[6], linestyle=":", linewidth=1)
         axis.set(title=f"A {'>' if advantage > 0 else '<'} 0", xlabel="ratio ρ")
     for axis, (task, found) in zip(axes[2:], lines.items(), strict=True):
         along(axis, found)
@@ -90,11 +90,11 @@ def draw(ratios: Tensor, samples: dict[float, tuple[Tensor, Tensor]], lines: dic
 
 def along(axis: Axes, found: Lines) -> None:
     """Draw the objectives of the first seed, and mark the maximum of the clipped one."""
-    for colour, (name, label) in zip(COLOURS, NAMES.items(), strict=False):
-        axis.plot(LINE, found[name][:, 0], color=colour, label=label, linewidth=2 if name == "clipped" else 1.2)
+    for color, (name, label) in zip(COLORS, NAMES.items(), strict=False):
+        axis.plot(LINE, found[name][:, 0], color=color, label=label, linewidth=2 if name == "clipped" else 1.2)
     best = int(found["clipped"][:, 0].argmax())
-    axis.plot(LINE[best], found["clipped"][best, 0], "o", color=COLOURS[2])
-    axis.axhline(0.0, color=COLOURS[6], linewidth=0.8)
+    axis.plot(LINE[best], found["clipped"][best, 0], "o", color=COLORS[2])
+    axis.axhline(0.0, color=COLORS[6], linewidth=0.8)
     top = float(found["surrogate"][:, 0].max())
     axis.set_ylim(min(-0.5 * top, float(found["clipped"][:, 0].min())), 1.1 * top)
 

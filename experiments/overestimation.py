@@ -61,8 +61,8 @@ def measure(learner: TD3, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def run(critics: int) -> dict[str, Any]:
     """Train with a number of critics and measure along the way."""
-    config = operant.configure("ddpg", TASK, critics=critics)
-    learner = TD3(config, make(TASK, config.environments, SEEDS), seeds=SEEDS, budget=BUDGET)
+    config = operant.configure("ddpg", TASK, n_critics=critics)
+    learner = TD3(config, make(TASK, config.num_envs, SEEDS), seeds=SEEDS, budget=BUDGET)
     generator = torch.Generator().manual_seed(0)
     points: list[dict[str, Any]] = []
     while learner.consumed < BUDGET:
@@ -84,13 +84,13 @@ def columns(block: dict[str, Any]) -> tuple[list[int], NDArray[np.float64], NDAr
 def picture(blocks: list[dict[str, Any]]) -> None:
     """Draw estimates beside the truth, and their difference."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), constrained_layout=True)
-    for block, colour in zip(blocks, (ORANGE, BLUE), strict=True):
+    for block, color in zip(blocks, (ORANGE, BLUE), strict=True):
         steps, estimates, truths = columns(block)
         name = "one critic" if block["critics"] == 1 else "smaller of two"
-        left.plot(steps, estimates.mean(1), color=colour, linewidth=2, label=f"{name}: estimate")
-        left.plot(steps, truths.mean(1), color=colour, linewidth=1.4, linestyle="--", label=f"{name}: truth")
-        right.plot(steps, estimates - truths, color=colour, alpha=0.3, linewidth=0.8)
-        right.plot(steps, (estimates - truths).mean(1), color=colour, linewidth=2.2, label=name)
+        left.plot(steps, estimates.mean(1), color=color, linewidth=2, label=f"{name}: estimate")
+        left.plot(steps, truths.mean(1), color=color, linewidth=1.4, linestyle="--", label=f"{name}: truth")
+        right.plot(steps, estimates - truths, color=color, alpha=0.3, linewidth=0.8)
+        right.plot(steps, (estimates - truths).mean(1), color=color, linewidth=2.2, label=name)
     right.axhline(0.0, color="black", linewidth=0.8)
     left.set(xlabel="environment steps of each seed", ylabel="value of the policy's actions", title="mean of 5 seeds")
     right.set(xlabel="environment steps of each seed", ylabel="estimate minus truth", title="each seed, and the mean")

@@ -20,7 +20,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from learning import BLUE, GREY, ORANGE, learn, one_by_one, write
+from learning import BLUE, GRAY, ORANGE, learn, one_by_one, write
 
 import operant
 from operant.control.reinforce import PSI, Reinforce
@@ -31,7 +31,7 @@ SOLVED = 475.0
 """Mean return from which CartPole-v1 counts as solved, Gymnasium's threshold."""
 TEN, FIVE = range(10), range(5)
 VARIANTS = {"reinforce": "whole episode", "reinforce-to-go": "to go", "reinforce-baseline": "to go, less baseline"}
-COLOURS = {"reinforce": ORANGE, "reinforce-to-go": "#009e73", "reinforce-baseline": BLUE, "a2c": "k", "a3c": GREY}
+COLORS = {"reinforce": ORANGE, "reinforce-to-go": "#009e73", "reinforce-baseline": BLUE, "a2c": "k", "a3c": GRAY}
 PARTS = {
     "reinforce-baseline": ("reinforce-baseline", "CartPole-v1", TEN, 475.0),
     "reinforce-to-go": ("reinforce-to-go", "CartPole-v1", TEN, None),
@@ -63,15 +63,15 @@ def fraction(scores: Sequence[float]) -> str:
 def gradients(trained: Reinforce, seed: int, stage: int) -> dict[str, float]:
     """Return the trace of the gradient's covariance by Ψ, from the same episodes at the parameters of one seed."""
     copies = range(1000 * (seed + 1) + stage, 1000 * (seed + 1) + stage + BATCHES)
-    env = make("CartPole-v1", trained.config.environments, copies)
+    env = make("CartPole-v1", trained.config.num_envs, copies)
     measured = Reinforce(trained.config, env, seeds=copies, budget=1)
     measured.agent.parameters.copy_(trained.agent.parameters[seed].expand(BATCHES, -1))
     rollout = measured.collect(torch.ones(BATCHES, dtype=torch.bool))
     variances = {}
     for psi in ("total", "to-go", "baseline"):
-        measured.config = operant.configure("reinforce", "CartPole-v1", psi=psi)
+        measured.config = operant.configure("reinforce", "CartPole-v1", advantage_kind=psi)
         measured.critic_kind = PSI[psi].critic
-        gradient = measured.policy_gradient(measured.judge(rollout))[0]
+        gradient = measured.policy_gradient(measured.estimate_advantages(rollout))[0]
         variances[psi] = float(gradient.var(0).sum())
     env.close()
     return variances
@@ -80,7 +80,7 @@ def gradients(trained: Reinforce, seed: int, stage: int) -> dict[str, float]:
 def variance() -> dict[str, Any]:
     """Measure the variance along the training of REINFORCE with a baseline."""
     config = operant.configure("reinforce-baseline", "CartPole-v1")
-    env = make("CartPole-v1", config.environments, TEN)
+    env = make("CartPole-v1", config.num_envs, TEN)
     learner = Reinforce(config, env, seeds=TEN, budget=BUDGET)
     stages = []
     for stage in STAGES:
@@ -89,7 +89,7 @@ def variance() -> dict[str, Any]:
         seeds = [gradients(learner, seed, stage) for seed in TEN]
         stages.append({"steps": stage, "variances": {psi: [seed[psi] for seed in seeds] for psi in seeds[0]}})
     learner.close()
-    return {"episodes_per_batch": config.environments, "batches": BATCHES, "stages": stages}
+    return {"episodes_per_batch": config.num_envs, "batches": BATCHES, "stages": stages}
 
 
 def draw(results: dict[str, Any]) -> None:
@@ -98,8 +98,8 @@ def draw(results: dict[str, Any]) -> None:
     for name, label in VARIANTS.items():
         steps = [point["steps"] / 1000 for point in results[name]["curve"]]
         scores = np.array([point["scores"] for point in results[name]["curve"]])
-        left.plot(steps, scores, color=COLOURS[name], alpha=0.15, linewidth=0.7)
-        left.plot(steps, np.mean(scores, axis=1), color=COLOURS[name], linewidth=2.2, label=label)
+        left.plot(steps, scores, color=COLORS[name], alpha=0.15, linewidth=0.7)
+        left.plot(steps, np.mean(scores, axis=1), color=COLORS[name], linewidth=2.2, label=label)
     left.set(xlabel="thousand environment steps of each seed", ylabel="greedy return, 20 episodes", ylim=(0, 515))
     left.set_title("REINFORCE on CartPole-v1: mean of 10 seeds")
     left.legend(frameon=False, loc="lower right", title="actions judged by")
@@ -108,8 +108,8 @@ def draw(results: dict[str, Any]) -> None:
         shift = 0.8 * (list(VARIANTS).index(name) - 1) / 3
         for place, stage in enumerate(stages):
             values = stage["variances"][psi]
-            middle.plot([place + shift] * len(values), values, "o", color=COLOURS[name], markersize=4, alpha=0.6)
-            middle.plot(place + shift, np.exp(np.mean(np.log(values))), "_", color=COLOURS[name], markersize=20)
+            middle.plot([place + shift] * len(values), values, "o", color=COLORS[name], markersize=4, alpha=0.6)
+            middle.plot(place + shift, np.exp(np.mean(np.log(values))), "_", color=COLORS[name], markersize=20)
     middle.set_yscale("log")
     middle.set_xticks(range(len(stages)), [f"{stage['steps']:,}" for stage in stages])
     middle.set(xlabel="environment steps of training", ylabel="trace of the covariance")
@@ -118,7 +118,7 @@ def draw(results: dict[str, Any]) -> None:
     for place, name in enumerate(names):
         scores = results[name]["final"]["scores"]
         offsets = place + np.linspace(-0.2, 0.2, len(scores))
-        right.plot(scores, offsets, "o", color=COLOURS[name], markersize=4, alpha=0.7)
+        right.plot(scores, offsets, "o", color=COLORS[name], markersize=4, alpha=0.7)
         if (least := PARTS[name][3]) is not None:
             right.plot([least, least], [place - 0.35, place + 0.35], color="k", linewidth=1.5)
     right.set_yticks(range(len(names)), [f"{name}\n{results[name]['final']['mean']:.1f}" for name in names])

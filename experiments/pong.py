@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning import BLUE, GREY, ORANGE, describe, plt, write
+from learning import BLUE, GRAY, ORANGE, describe, plt, write
 
 import operant
 from operant.envs.atari import FRAMES
@@ -49,7 +49,7 @@ def training_curve(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def summarise(trained: operant.Trained) -> dict[str, Any]:
+def summarize(trained: operant.Trained) -> dict[str, Any]:
     """Score the latest policy over 20 games and return all there is to say."""
     run = trained.run
     results = describe(trained, "ppo", TASK, episodes=20)
@@ -65,7 +65,7 @@ def draw(results: dict[str, Any]) -> None:
     """Draw the scores of greedy games and of the games of training over steps, with minutes above."""
     figure, axis = plt.subplots(figsize=(7, 3.8), constrained_layout=True)
     training, curve = results["training"], results["curve"]
-    axis.plot([p["steps"] for p in training], [p["score"] for p in training], color=GREY, lw=1.5, label="training")
+    axis.plot([p["steps"] for p in training], [p["score"] for p in training], color=GRAY, lw=1.5, label="training")
     label = f"greedy, mean of {results['curve_episodes']} games"
     axis.plot(
         [p["steps"] for p in curve], [np.mean(p["scores"]) for p in curve], "o-", color=BLUE, ms=4, lw=2, label=label
@@ -79,7 +79,7 @@ def draw(results: dict[str, Any]) -> None:
         mew=2,
         label=f"final, {results['final']['episodes']} games",
     )
-    axis.axhline(0.0, color=GREY, lw=0.8, ls=":")
+    axis.axhline(0.0, color=GRAY, lw=0.8, ls=":")
     axis.set(
         xlabel=f"environment steps of {FRAMES} frames", ylabel="score", ylim=(-22, 22), title=f"PPO on {TASK}, one seed"
     )
@@ -118,11 +118,11 @@ def main() -> None:
             evaluate_episodes=4,
             checkpoint_seconds=300,
             learning_rate=5e-4,
-            epochs=3,
-            anneal="learning_rate",
-            clip_low=0.2,
+            num_epochs=3,
+            lr_schedule="linear",
+            clip_range=0.2,
         )
-    results = summarise(trained)
+    results = summarize(trained)
     write(results, __file__)
     draw(results)
     print(f"{results['final']['mean']:.1f} after {results['steps']:,} steps, {results['training_seconds']:.0f} s")

@@ -2,7 +2,7 @@
 
 One hyperparameter at a time is moved away from a common base on CartPole-v1, with five seeds each; the base itself has
 twenty. Then three details are left out, one at a time and all together, with ten seeds on CartPole-v1 and on
-Pendulum-v1: standardised advantages, orthogonal initialisation (with a policy that begins close to uniform; without it,
+Pendulum-v1: standardized advantages, orthogonal initialization (with a policy that begins close to uniform; without it,
 what PyTorch gives a linear layer), and clipping the norm of the gradient.
 
 A minibatch of 4096 needs a rollout that holds it: four times as many steps, so a quarter as many rollouts, beside
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from checks import COLOURS, conclude, panels, save, standard_error
+from checks import COLORS, conclude, panels, save, standard_error
 from learning import follow
 from matplotlib.axes import Axes
 
@@ -32,30 +32,30 @@ from operant.control import PPO
 BUDGET, SEEDS = 40_960, range(5)
 BASE: dict[str, Any] = {
     "preset": "paper",
-    "environments": 32,
-    "steps": 32,
-    "epochs": 5,
-    "minibatches": 4,
+    "num_envs": 32,
+    "num_steps": 32,
+    "num_epochs": 5,
+    "num_minibatches": 4,
     "learning_rate": 3e-3,
-    "hidden": (32, 32),
-    "entropy_coefficient": 0.0,
+    "hidden_sizes": (32, 32),
+    "ent_coef": 0.0,
 }
 SWEEPS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "clip_low": ("clip range ε", (0.05, 0.1, 0.2, 0.4, 0.8)),
-    "lam": ("λ of the advantages", (0.0, 0.5, 0.9, 0.95, 1.0)),
+    "clip_range": ("clip range ε", (0.05, 0.1, 0.2, 0.4, 0.8)),
+    "gae_lambda": ("λ of the advantages", (0.0, 0.5, 0.9, 0.95, 1.0)),
     "gamma": ("discount γ", (0.9, 0.98, 0.99, 0.999)),
-    "epochs": ("epochs a rollout", (1, 2, 3, 5, 10, 20)),
-    "minibatches": ("samples a minibatch (of 1024, of 4096)", (16, 4, 2, 1)),
-    "entropy_coefficient": ("entropy coefficient", (0.0, 0.01, 0.1)),
-    "value_coefficient": ("value coefficient", (0.1, 0.5, 2.0)),
+    "num_epochs": ("epochs a rollout", (1, 2, 3, 5, 10, 20)),
+    "num_minibatches": ("samples a minibatch (of 1024, of 4096)", (16, 4, 2, 1)),
+    "ent_coef": ("entropy coefficient", (0.0, 0.01, 0.1)),
+    "vf_coef": ("value coefficient", (0.1, 0.5, 2.0)),
     "max_grad_norm": ("largest gradient norm", (0.05, 0.5, 2.0, None)),
 }
 LARGE: dict[str, dict[str, Any]] = {
-    "256": {"steps": 128, "minibatches": 16},
-    "4096": {"steps": 128, "minibatches": 1},
+    "256": {"num_steps": 128, "num_minibatches": 16},
+    "4096": {"num_steps": 128, "num_minibatches": 1},
 }
 """Rollouts of 4096, by the samples of a minibatch."""
-DEFAULTS = {"clip_low": 0.2, "lam": 0.95, "gamma": 0.99, "value_coefficient": 0.5, "max_grad_norm": 0.5}
+DEFAULTS = {"clip_range": 0.2, "gae_lambda": 0.95, "gamma": 0.99, "vf_coef": 0.5, "max_grad_norm": 0.5}
 
 
 def begin_uniformly(learner: PPO) -> None:
@@ -63,7 +63,7 @@ def begin_uniformly(learner: PPO) -> None:
     networks = learner.agent.networks
     rows = len(networks.layers[0][0]) // len(learner.seeds)
     for position, seed in enumerate(learner.seeds):
-        generator = streams.torch_generator(seed, "uniform initialisation")
+        generator = streams.torch_generator(seed, "uniform initialization")
         for weight, bias in networks.layers:
             bound = weight.shape[1] ** -0.5
             for part in (weight, bias):
@@ -72,18 +72,18 @@ def begin_uniformly(learner: PPO) -> None:
 
 WITHOUT: dict[str, dict[str, Any]] = {
     "all three details": {},
-    "no standardised\nadvantages": {"normalise_advantages": "none"},
-    "no orthogonal\ninitialisation": {"prepare": begin_uniformly},
+    "no standardized\nadvantages": {"normalize_advantage": "none"},
+    "no orthogonal\ninitialization": {"prepare": begin_uniformly},
     "no clipping of\nthe gradient": {"max_grad_norm": None},
     "none of them": {
-        "normalise_advantages": "none",
+        "normalize_advantages": "none",
         "max_grad_norm": None,
         "prepare": begin_uniformly,
     },
 }
 TASKS: dict[str, tuple[range, int, dict[str, Any]]] = {
     "CartPole-v1": (range(10), BUDGET, BASE),
-    "Pendulum-v1": (range(10), 100_000, {**BASE, "epochs": 10, "learning_rate": 1e-3, "gamma": 0.95}),
+    "Pendulum-v1": (range(10), 100_000, {**BASE, "num_epochs": 10, "learning_rate": 1e-3, "gamma": 0.95}),
 }
 
 
@@ -121,13 +121,13 @@ def ablate(before: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def dots(axis: Axes, runs: dict[str, Any], marked: str) -> None:
-    """Draw the mean returns of all seeds and their mean for each value; the one `marked` in another colour."""
+    """Draw the mean returns of all seeds and their mean for each value; the one `marked` in another color."""
     for position, (name, run) in enumerate(runs.items()):
         scores = run["mean"]
-        colour = COLOURS[1] if name == marked else COLOURS[0]
+        color = COLORS[1] if name == marked else COLORS[0]
         offsets = np.linspace(-0.15, 0.15, len(scores))
-        axis.plot(position + offsets, scores, "o", color=colour, markersize=3.5, alpha=0.6)
-        axis.plot([position - 0.3, position + 0.3], [np.mean(scores)] * 2, color=colour, linewidth=2)
+        axis.plot(position + offsets, scores, "o", color=color, markersize=3.5, alpha=0.6)
+        axis.plot([position - 0.3, position + 0.3], [np.mean(scores)] * 2, color=color, linewidth=2)
     axis.set_xticks(range(len(runs)), ["none" if name == "None" else name for name in runs])
 
 
@@ -142,11 +142,11 @@ def draw(base: dict[str, Any], found: dict[str, dict[str, Any]], details: dict[s
             runs |= {f"{size}\nof 4096": run for size, run in found["rollouts of 4096"].items()}
             marked = str(1024 // int(marked))
         dots(axis, runs, marked)
-        axis.axhline(np.mean(base["mean"]), color=COLOURS[6], linestyle="--", linewidth=1)
+        axis.axhline(np.mean(base["mean"]), color=COLORS[6], linestyle="--", linewidth=1)
         axis.set(title=title, ylim=(0, 400))
     curve, seeds = np.array(base["curve"], dtype=float), axes[8]
-    seeds.plot(base["steps"], curve, color=COLOURS[0], alpha=0.35, linewidth=0.8)
-    seeds.plot(base["steps"], np.nanmedian(curve, axis=1), color=COLOURS[1], linewidth=2, label="median")
+    seeds.plot(base["steps"], curve, color=COLORS[0], alpha=0.35, linewidth=0.8)
+    seeds.plot(base["steps"], np.nanmedian(curve, axis=1), color=COLORS[1], linewidth=2, label="median")
     seeds.set(title=f"base, {curve.shape[1]} seeds", xlabel="environment steps", ylim=(0, 505))
     for axis, (task, runs) in zip(axes[9:], details.items(), strict=False):
         dots(axis, runs, next(iter(runs)))
@@ -173,9 +173,9 @@ def claims(results: dict[str, Any]) -> dict[str, bool]:
         >= 2.0 * min(final),
     }
     expected = {
-        ("CartPole-v1", "no standardised\nadvantages"): "worse",
-        ("CartPole-v1", "no orthogonal\ninitialisation"): "worse",
-        ("Pendulum-v1", "no orthogonal\ninitialisation"): "better",
+        ("CartPole-v1", "no standardized\nadvantages"): "worse",
+        ("CartPole-v1", "no orthogonal\ninitialization"): "worse",
+        ("Pendulum-v1", "no orthogonal\ninitialization"): "better",
     }
     for (task, name), outcome in expected.items():
         whole, without = (np.array(results["details"][task][kind]["mean"]) for kind in (next(iter(WITHOUT)), name))

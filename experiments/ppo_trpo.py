@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 
 import operant
 from operant.catalog import find
@@ -50,12 +50,12 @@ def race(algorithm: str) -> dict[str, Any]:
 def picture(results: dict[str, Any]) -> None:
     """Draw the scores of all seeds and their median, by steps and by seconds."""
     figure, axes = panels(2)
-    for (name, result), colour in zip(results.items(), COLOURS, strict=False):
+    for (name, result), color in zip(results.items(), COLORS, strict=False):
         scores = np.array([point["scores"] for point in result["curve"]])
         for axis, unit in zip(axes, ("steps", "seconds"), strict=True):
             place = [point[unit] for point in result["curve"]]
-            axis.plot(place, scores, color=colour, alpha=0.25, linewidth=0.8)
-            axis.plot(place, np.median(scores, axis=1), color=colour, linewidth=2, label=name.upper())
+            axis.plot(place, scores, color=color, alpha=0.25, linewidth=0.8)
+            axis.plot(place, np.median(scores, axis=1), color=color, linewidth=2, label=name.upper())
     for axis in axes:
         axis.axhline(AIM, color="black", linewidth=0.8, linestyle=":")
         axis.set_ylabel(f"greedy return, {EPISODES} episodes")

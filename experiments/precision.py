@@ -10,7 +10,7 @@ bit for bit. How fast it is: `benchmarks/sac.py`.
 from typing import Any
 
 import numpy as np
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 from learning import learn
 
 TASK, SEEDS, BUDGET, AIM = "Pendulum-v1", range(5), 10_000, -170.0
@@ -21,11 +21,11 @@ def picture(results: dict[str, dict[str, Any]]) -> None:
     """Draw the curves of all seeds and their mean, one panel an algorithm."""
     figure, axes = panels(len(ALGORITHMS))
     for axis, algorithm in zip(axes, ALGORITHMS, strict=True):
-        for precision, colour in zip(PRECISIONS, COLOURS, strict=False):
+        for precision, color in zip(PRECISIONS, COLORS, strict=False):
             curve = results[f"{algorithm}, {precision}"]["curve"]
             steps, scores = [point["steps"] for point in curve], np.array([point["scores"] for point in curve])
-            axis.plot(steps, scores, color=colour, alpha=0.25, linewidth=0.8)
-            axis.plot(steps, scores.mean(axis=1), color=colour, linewidth=2, label=precision)
+            axis.plot(steps, scores, color=color, alpha=0.25, linewidth=0.8)
+            axis.plot(steps, scores.mean(axis=1), color=color, linewidth=2, label=precision)
         axis.axhline(AIM, color="black", linewidth=0.8, linestyle=":")
         axis.set(title=f"{algorithm.upper()}: 5 seeds and mean", xlabel="environment steps of each seed")
         axis.set_ylabel("greedy return, 20 episodes")

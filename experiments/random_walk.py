@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from checks import COLOURS, Check, conclude, panels, save, summary
+from checks import COLORS, Check, conclude, panels, save, summary
 from numpy.typing import NDArray
 
 from operant.mdp import MDP
@@ -53,13 +53,13 @@ def monte_carlo(step_size: float, seeds: range) -> Prediction:
 
 def n_step(n: int) -> Method:
     """Return what makes n-step TD on the large walk."""
-    return lambda alpha, seeds: NStepTD(NStepTDConfig(gamma=1.0, step_size=alpha, n=n), LARGE, seeds=seeds)
+    return lambda alpha, seeds: NStepTD(NStepTDConfig(gamma=1.0, step_size=alpha, n_step=n), LARGE, seeds=seeds)
 
 
 def lambda_return(lam: float) -> Method:
     """Return what makes the offline λ-return algorithm on the large walk."""
     return lambda alpha, seeds: LambdaReturn(
-        LambdaReturnConfig(gamma=1.0, step_size=alpha, lam=lam), LARGE, seeds=seeds
+        LambdaReturnConfig(gamma=1.0, step_size=alpha, td_lambda=lam), LARGE, seeds=seeds
     )
 
 
@@ -67,7 +67,7 @@ def traces(kind: Any) -> Callable[[float], Method]:
     """Return what makes TD(λ) with these traces on the large walk."""
     return lambda lam: (
         lambda alpha, seeds: TDLambda(
-            TDLambdaConfig(gamma=1.0, step_size=alpha, lam=lam, traces=kind), LARGE, seeds=seeds
+            TDLambdaConfig(gamma=1.0, step_size=alpha, td_lambda=lam, traces=kind), LARGE, seeds=seeds
         )
     )
 
@@ -149,12 +149,12 @@ def draw(
 ) -> None:
     """Draw all four figures."""
     figure, axes = panels(2, 2)
-    for (name, values), colour in zip(small.items(), COLOURS, strict=False):
+    for (name, values), color in zip(small.items(), COLORS, strict=False):
         style = "-" if name.startswith("TD") else "--"
-        axes[0].plot(values.mean(axis=1), style, color=colour, label=name, linewidth=1.2)
+        axes[0].plot(values.mean(axis=1), style, color=color, label=name, linewidth=1.2)
     axes[0].set(xlabel="episodes", ylabel="RMS error", title=f"5 states, {SMALL_RUNS} runs")
-    for (name, curve), colour in zip(steps.items(), COLOURS, strict=False):
-        axes[1].plot(STEP_SIZES, [values.mean() for values in curve], color=colour, label=name, linewidth=1.2)
+    for (name, curve), color in zip(steps.items(), COLORS, strict=False):
+        axes[1].plot(STEP_SIZES, [values.mean() for values in curve], color=color, label=name, linewidth=1.2)
     axes[1].set(xlabel="α", xlim=(0.0, 1.3), ylim=(0.24, 0.56), title=f"19 states, n-step TD, {RUNS} runs")
     axes[2].plot(
         [str(n) for n in STEP_COUNTS], [best(curve)[1].mean() for curve in steps.values()], "o-", color="black"
@@ -162,9 +162,9 @@ def draw(
     axes[2].set(
         xlabel="n", ylabel="RMS error, first 10 episodes, best α", ylim=(0.24, 0.52), title="19 states, n-step TD"
     )
-    for (family, curves), colour in zip(families.items(), COLOURS, strict=False):
+    for (family, curves), color in zip(families.items(), COLORS, strict=False):
         least = [best(curve)[1].mean() for curve in curves.values()]
-        axes[3].plot([f"{lam:g}" for lam in LAMBDAS], least, "o-", color=colour, label=family, linewidth=1.2)
+        axes[3].plot([f"{lam:g}" for lam in LAMBDAS], least, "o-", color=color, label=family, linewidth=1.2)
     axes[3].set(xlabel="λ", ylim=(0.24, 0.52), title="19 states, λ")
     save(figure, __file__, (axes[0], axes[1], axes[3]))
 

@@ -12,7 +12,7 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
-from learning import BLUE, GREY, ORANGE, learn, write
+from learning import BLUE, GRAY, ORANGE, learn, write
 
 SEEDS = range(5)
 
@@ -57,7 +57,7 @@ def _panel(axis: Any, block: Mapping[str, Any], bar: float | None) -> None:
     axis.plot(steps, scores, color=BLUE, alpha=0.3, linewidth=0.8)
     axis.plot(steps, np.median(scores, axis=1), color=BLUE, linewidth=2.2)
     finals = np.array(block["final"]["scores"])
-    axis.plot([block["budget"] * 1.06] * len(finals), finals, "o", color=GREY, markersize=3.5, clip_on=False)
+    axis.plot([block["budget"] * 1.06] * len(finals), finals, "o", color=GRAY, markersize=3.5, clip_on=False)
     if bar is not None:
         axis.axhline(bar, color=ORANGE, linestyle="--", linewidth=1, label=f"to reach: {bar:g}")
         axis.legend(frameon=False, loc="lower right", fontsize=8)

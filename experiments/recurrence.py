@@ -27,11 +27,11 @@ REMEMBERS, FORGETS = 400.0, 100.0
 def draw(blocks: dict[str, Any]) -> None:
     """Draw the learning curves of all seeds."""
     figure, axis = plt.subplots(figsize=(6.5, 3.8), constrained_layout=True)
-    for (name, block), colour in zip(blocks.items(), (BLUE, ORANGE), strict=True):
+    for (name, block), color in zip(blocks.items(), (BLUE, ORANGE), strict=True):
         steps = [point["steps"] for point in block["curve"]]
         scores = np.array([point["scores"] for point in block["curve"]])
-        axis.plot(steps, scores, color=colour, alpha=0.3, linewidth=0.9)
-        axis.plot(steps, np.median(scores, axis=1), color=colour, linewidth=2.2, label=f"{name}, median of five seeds")
+        axis.plot(steps, scores, color=color, alpha=0.3, linewidth=0.9)
+        axis.plot(steps, np.median(scores, axis=1), color=color, linewidth=2.2, label=f"{name}, median of five seeds")
     axis.set(
         xlabel="environment steps of each seed",
         ylabel="greedy return, 20 episodes",

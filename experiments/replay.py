@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 from torch import Tensor
 
 from operant import streams
@@ -33,27 +33,27 @@ from operant.runtime.evaluation import evaluate_policy
 
 TASK, SEEDS, BUDGET, EVERY, EPISODES = "CartPole-v1", tuple(range(5)), 50_000, 2_500, 20
 COMMON: dict[str, Any] = {
-    "train_every": 32,
-    "updates": 16,
-    "batch": 32,
-    "capacity": 50_000,
-    "warmup": 512,
-    "sync": 64,
+    "train_freq": 32,
+    "gradient_steps": 16,
+    "batch_size": 32,
+    "buffer_size": 50_000,
+    "learning_starts": 512,
+    "target_update_interval": 64,
     "learning_rate": 1e-3,
     "huber_delta": float("inf"),
     "max_grad_norm": 10.0,
-    "epsilon_end": 0.05,
-    "epsilon_fraction": 0.2,
-    "hidden": (64, 64),
+    "exploration_final_eps": 0.05,
+    "exploration_fraction": 0.2,
+    "hidden_sizes": (64, 64),
 }
 WAYS: dict[str, dict[str, Any]] = {
     "replay and target": {},
-    "soft target": {"sync": 1, "tau": 0.005},
-    "soft, faster": {"sync": 1, "tau": 0.03},
-    "hard, slower": {"sync": 400},
-    "no target": {"sync": 1},
-    "no replay": {"capacity": COMMON["batch"]},
-    "neither": {"capacity": COMMON["batch"], "sync": 1},
+    "soft target": {"target_update_interval": 1, "tau": 0.005},
+    "soft, faster": {"target_update_interval": 1, "tau": 0.03},
+    "hard, slower": {"target_update_interval": 400},
+    "no target": {"target_update_interval": 1},
+    "no replay": {"buffer_size": COMMON["batch_size"]},
+    "neither": {"buffer_size": COMMON["batch_size"], "target_update_interval": 1},
     "both, double": {"double": True},
 }
 
@@ -74,9 +74,9 @@ def look(learner: DQN) -> dict[str, Any]:
 
 def autocorrelation(samples: Tensor) -> list[float]:
     """Return the lag-1 autocorrelation within the minibatches `[K, S, M, D]` of each seed."""
-    centred = samples - samples.mean((0, 2), keepdim=True)
-    variance = centred.square().mean((0, 2))
-    products = (centred[:, :, 1:] * centred[:, :, :-1]).mean((0, 2))
+    centered = samples - samples.mean((0, 2), keepdim=True)
+    variance = centered.square().mean((0, 2))
+    products = (centered[:, :, 1:] * centered[:, :, :-1]).mean((0, 2))
     return (products / variance).mean(-1).tolist()
 
 
@@ -88,9 +88,9 @@ def learn(way: dict[str, Any]) -> dict[str, Any]:
     points, drawn = [], []
     while learner.consumed < BUDGET:
         learner.iterate()
-        if learner.consumed > config.warmup and learner.consumed % 256 == 0:
+        if learner.consumed > config.learning_starts and learner.consumed % 256 == 0:
             replay = learner.experience.replay
-            drawn.append(replay.take(replay.draw(config.batch, own), gamma=config.gamma).obs)
+            drawn.append(replay.take(replay.draw(config.batch_size, own), gamma=config.gamma).obs)
         if learner.consumed // EVERY > len(points):
             points.append({"steps": learner.consumed, **look(learner)})
     return {"curve": points, "autocorrelation": autocorrelation(torch.stack(drawn))}
@@ -104,30 +104,30 @@ def table(results: dict[str, Any], way: str, column: str) -> np.ndarray:
 def picture(results: dict[str, Any]) -> None:
     """Draw scores, with and without replay and by the kind of target network, biases and autocorrelations."""
     figure, axes = panels(2, 2)
-    colours = dict(zip(WAYS, COLOURS, strict=True))
+    colors = dict(zip(WAYS, COLORS, strict=True))
     kinds = ("replay and target", "soft target", "soft, faster", "hard, slower", "no target")
     rest = ("replay and target", "no target", "no replay", "neither", "both, double")
     for axis, ways, title in ((axes[0], rest, "without one or the other"), (axes[1], kinds, "kinds of target network")):
         for way in ways:
             steps = [point["steps"] for point in results[way]["curve"]]
             scores = table(results, way, "scores")
-            axis.plot(steps, scores.mean(1), color=colours[way], label=way)
-            axis.fill_between(steps, scores.min(1), scores.max(1), color=colours[way], alpha=0.06, linewidth=0)
+            axis.plot(steps, scores.mean(1), color=colors[way], label=way)
+            axis.fill_between(steps, scores.min(1), scores.max(1), color=colors[way], alpha=0.06, linewidth=0)
         axis.set(title=f"{title}: mean, least and most", xlabel="environment steps", ylim=(0, 690))
         axis.set_yticks(range(0, 501, 100))
         axis.set_ylabel("greedy return, 20 episodes")
-    for way, colour in colours.items():
+    for way, color in colors.items():
         steps = [point["steps"] for point in results[way]["curve"]]
         bias = table(results, way, "values") - table(results, way, "returns")
-        axes[2].plot(steps, np.median(bias, axis=1), color=colour, label=way)
-        axes[2].fill_between(steps, bias.min(1), bias.max(1), color=colour, alpha=0.06, linewidth=0)
+        axes[2].plot(steps, np.median(bias, axis=1), color=color, label=way)
+        axes[2].fill_between(steps, bias.min(1), bias.max(1), color=color, alpha=0.06, linewidth=0)
     axes[2].set(title="overestimation: median, least and most", xlabel="environment steps")
     axes[2].set_ylabel("max Q less the discounted return")
     axes[2].set_yscale("symlog", linthresh=100)
     axes[2].axhline(0, color="black", linewidth=0.8)
-    for place, (way, colour) in enumerate(colours.items()):
+    for place, (way, color) in enumerate(colors.items()):
         values = results[way]["autocorrelation"]
-        axes[3].plot([place] * len(values), values, "o", color=colour, alpha=0.7)
+        axes[3].plot([place] * len(values), values, "o", color=color, alpha=0.7)
     axes[3].set(title="within minibatches, each seed", ylabel="lag-1 autocorrelation", ylim=(-0.1, 1.0))
     axes[3].set_xticks(range(len(WAYS)), [way.replace(" ", "\n") for way in WAYS], fontsize=8)
     axes[3].axhline(0, color="black", linewidth=0.8)

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 from arms import band, gather, interval, over_seeds
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 from tuning import demonstrate, learner_of, reinforce, small
 
 from operant import streams
-from operant.language import GRPOConfig, tokenised
+from operant.language import GRPOConfig, examples
 from operant.language.engines.protocol import Sampling
 from operant.language.evaluation import ask
 from operant.language.models import LanguageModel
@@ -31,11 +31,11 @@ from operant.state import State
 
 SEEDS, BATCHES, EVERY, DOTS, LONGEST = range(5), 60, 5, 6, 48
 WAYS: dict[str, dict[str, str]] = {
-    "GRPO": {"weights": "sequence_mean", "advantage": "group"},
-    "GRPO without deviation": {"weights": "sequence_mean", "advantage": "mean"},
-    "Dr. GRPO": {"weights": "constant", "advantage": "mean"},
+    "GRPO": {"loss_aggregation": "sequence_mean", "advantage": "group"},
+    "GRPO without deviation": {"loss_aggregation": "sequence_mean", "advantage": "mean"},
+    "Dr. GRPO": {"loss_aggregation": "constant", "advantage": "mean"},
 }
-COMMON: dict[str, Any] = {"prompts": 16, "group": 16, "learning_rate": 3e-4, "warmup": 0.05}
+COMMON: dict[str, Any] = {"prompts_per_batch": 16, "num_generations": 16, "learning_rate": 3e-4, "warmup_ratio": 0.05}
 
 
 def make(generator: np.random.Generator) -> Row:
@@ -66,7 +66,7 @@ def begin() -> tuple[LanguageModel, State]:
 
 def look(model: LanguageModel, seed: int) -> dict[str, float]:
     """Return the accuracy and the mean length in tokens of right and wrong answers to the prompts of training."""
-    prompts = tokenised.prompts(model.tokenizer, TASK.rows("train", 70, seed=0), max_prompt=16)
+    prompts = examples.prompts(model.tokenizer, TASK.rows("train", 70, seed=0), max_prompt=16)
     generator = streams.torch_generator(seed, "lengths")
     answers = ask(model, prompts, 8, Sampling(max_tokens=LONGEST), generator=generator)
     right = np.array(first_word(answers.texts, [p.row["answer"] for p in answers.prompts]), dtype=bool)
@@ -100,8 +100,8 @@ def draw(curves: dict[str, np.ndarray], at: np.ndarray) -> None:
     figure, axes = panels(3)
     titles = ("wrong answers, tokens", "right answers, tokens", "accuracy")
     for axis, kind, title in zip(axes, ("wrong", "right", "accuracy"), titles, strict=True):
-        for colour, way in zip(COLOURS, WAYS, strict=False):
-            band(axis, at, curves[f"{way}: {kind}"], colour=colour, label=way)
+        for color, way in zip(COLORS, WAYS, strict=False):
+            band(axis, at, curves[f"{way}: {kind}"], color=color, label=way)
         axis.set(title=title, xlabel="batches")
     save(figure, __file__, axes)
 

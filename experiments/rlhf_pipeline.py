@@ -8,7 +8,7 @@ step sizes were chosen on seeds 100 and 101. What is reported is of answers to h
 
 - The hidden reward is to rise by one standard deviation of that of the SFT policy's answers, for at most 10 nats of
   KL(policy‖SFT) an answer; the 95 % interval of the gain over the seeds is to be above 0.
-- Over-optimisation (Gao et al. 2022, arXiv:2210.10760): without the KL (β = 0) the score of the reward model goes on
+- Over-optimization (Gao et al. 2022, arXiv:2210.10760): without the KL (β = 0) the score of the reward model goes on
   rising while the hidden reward falls.
 
     python experiments/rlhf_pipeline.py            # go on with what is missing, about 3 minutes a seed
@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 import torch
 from arms import interval, over_seeds
-from checks import COLOURS, conclude, panels, rounded, save
+from checks import COLORS, conclude, panels, rounded, save
 
 import operant
 from operant import streams
 from operant.catalog import find
-from operant.language import assemble, configuration, tasks, tokenised
+from operant.language import assemble, configuration, examples, tasks
 from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Sampling
 from operant.language.evaluation import ask
@@ -46,11 +46,11 @@ SEEDS, TASK, HELD_OUT = range(5), "preference", 200
 RUNS = Path(__file__).parents[1] / "runs" / "rlhf_pipeline"
 SFT: dict[str, Any] = {
     "budget": 5_000,
-    "train_rows": 4_000,
-    "batch": 16,
+    "train_examples": 4_000,
+    "batch_size": 16,
     "learning_rate": 3e-3,
-    "schedule": "cosine",
-    "warmup": 0.05,
+    "lr_schedule": "cosine",
+    "warmup_ratio": 0.05,
     "weight_decay": 0.1,
     "validations": 5,
     "held_out": 100,
@@ -59,22 +59,22 @@ QUIETLY: dict[str, Any] = {"progress": "silent", "threads": 1}
 LABELS, TEMPERATURE = 2_500, 0.2
 REWARD: dict[str, Any] = {
     "budget": 5_000,
-    "batch": 16,
+    "batch_size": 16,
     "learning_rate": 1e-3,
-    "schedule": "cosine",
-    "warmup": 0.05,
+    "lr_schedule": "cosine",
+    "warmup_ratio": 0.05,
 }
 PPO: dict[str, Any] = {
-    "prompts": 64,
-    "epochs": 1,
-    "minibatches": 4,
+    "prompts_per_batch": 64,
+    "num_iterations": 1,
+    "num_minibatches": 4,
     "learning_rate": 5e-4,
     "critic_learning_rate": 1e-3,
     "critic_warmup": 2,
 }
 ARMS: dict[str, tuple[str, int, dict[str, Any]]] = {
-    "β = 0.1": ("ppo-with-kl", 16, {"kl_coefficient": 0.1, "schedule": "linear"}),
-    "β = 0": ("ppo-without-kl", 24, {"kl_coefficient": 0.0}),
+    "β = 0.1": ("ppo-with-kl", 16, {"beta": 0.1, "lr_schedule": "linear"}),
+    "β = 0": ("ppo-without-kl", 24, {"beta": 0.0}),
 }
 """File, batches and what is particular: the one is to end well, the other to go on."""
 EVERY = 4
@@ -97,12 +97,12 @@ def kept(path: Path, make: Callable[[], Any]) -> Any:
     return json.loads(path.read_text())
 
 
-def questions(model: LanguageModel, split: Any, count: int, *, seed: int) -> list[tokenised.Prompt]:
+def questions(model: LanguageModel, split: Any, count: int, *, seed: int) -> list[examples.Prompt]:
     """Return prompts of the task."""
-    return tokenised.prompts(model.tokenizer, tasks.find(TASK).rows(split, count, seed=seed))
+    return examples.prompts(model.tokenizer, tasks.find(TASK).rows(split, count, seed=seed))
 
 
-def answered(model: LanguageModel, asked: Sequence[tokenised.Prompt], count: int, *, seed: int) -> Answers:
+def answered(model: LanguageModel, asked: Sequence[examples.Prompt], count: int, *, seed: int) -> Answers:
     """Return answers drawn at temperature 1."""
     limit = Sampling(max_tokens=tasks.find(TASK).max_completion)
     return ask(model, asked, count, limit, generator=streams.torch_generator(seed, "answers of the experiment"))
@@ -166,7 +166,7 @@ def improve(run: Path, seed: int, batches: int, change: dict[str, Any]) -> dict[
     """Train the policy on the reward model by PPO, measuring it along the way."""
     entry, sft, reward = find("rlhf"), str(run.with_name("sft")), str(run.with_name("reward-model"))
     config = configuration(entry, TASK, init=sft, reward_model=reward, **PPO, **change)
-    budget = batches * config.prompts
+    budget = batches * config.prompts_per_batch
     experiment = assemble(entry, Settings("rlhf", TASK, (seed,), budget), config, device="cpu")
     learner, base, scorer = (
         experiment.learner.learners[0],
@@ -216,23 +216,23 @@ def draw(found: dict[int, dict[str, Any]]) -> None:
     """Draw the seeds that there are: each as a thin line, their mean as a thick one."""
     figure, axes = panels(2, 2)
     titles = {"hidden": "hidden reward", "proxy": "score of the reward model", "KL": "KL(policy‖SFT), nats an answer"}
-    for colour, (arm, (file, _, _)) in zip(COLOURS, ARMS.items(), strict=False):
+    for color, (arm, (file, _, _)) in zip(COLORS, ARMS.items(), strict=False):
         runs = [stages[file] for stages in found.values() if file in stages]
         if not runs:
             continue
         steps = np.array(runs[0]["step"])
         for axis, name in zip(axes, titles, strict=False):
             rows = np.array([run[name] for run in runs])
-            axis.plot(steps, rows.T, color=colour, alpha=0.3, linewidth=0.8)
-            axis.plot(steps, rows.mean(0), color=colour, linewidth=2, label=arm)
+            axis.plot(steps, rows.T, color=color, alpha=0.3, linewidth=0.8)
+            axis.plot(steps, rows.mean(0), color=color, linewidth=2, label=arm)
         for run in runs:
-            axes[3].plot(run["KL"], run["hidden"], color=colour, alpha=0.6, linewidth=1, marker="o", markersize=3)
+            axes[3].plot(run["KL"], run["hidden"], color=color, alpha=0.6, linewidth=1, marker="o", markersize=3)
     for axis, (name, title) in zip(axes, titles.items(), strict=False):
         axis.set(title=title, xlabel="batches of PPO", yscale="symlog" if name == "KL" else "linear")
     start = np.mean([stages["sft"]["hidden"] for stages in found.values()])
     deviation = np.mean([stages["sft"]["deviation"] for stages in found.values()])
-    axes[0].axhline(start + deviation, color=COLOURS[6], linestyle="--", linewidth=1, label="SFT + its deviation")
-    axes[3].axvline(10, color=COLOURS[6], linestyle="--", linewidth=1)
+    axes[0].axhline(start + deviation, color=COLORS[6], linestyle="--", linewidth=1, label="SFT + its deviation")
+    axes[3].axvline(10, color=COLORS[6], linestyle="--", linewidth=1)
     axes[3].set(title="hidden reward against divergence", xlabel="KL(policy‖SFT), nats an answer", xscale="symlog")
     axes[3].set_xlim(left=-0.2)
     save(figure, __file__, axes[:1])

@@ -21,7 +21,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from learning import BLUE, GREY, ORANGE, describe, one_by_one, plt
+from learning import BLUE, GRAY, ORANGE, describe, one_by_one, plt
 
 import operant
 from operant import catalog
@@ -60,7 +60,7 @@ BUDGETS: dict[str, dict[str, int]] = {
     **dict.fromkeys(("ppo", "ppo-penalty", "trpo", "npg"), ON_POLICY),
     **dict.fromkeys(("a2c", "reinforce", "reinforce-to-go", "reinforce-baseline", "vpg", "a3c", "actor-critic"), LONG),
     "recurrent-ppo": ON_POLICY,
-    **dict.fromkeys(("dqn", "double-dqn", "dueling-dqn", "prioritised-dqn"), REPLAYED),
+    **dict.fromkeys(("dqn", "double-dqn", "dueling-dqn", "prioritized-dqn"), REPLAYED),
     "sac-discrete": {**REPLAYED, "CartPole-v1": 50_000},
     **dict.fromkeys(WIDE, ACTOR_CRITIC),
 }
@@ -260,7 +260,7 @@ def draw() -> None:
             if task in ZOO.get(name, {}):
                 axis.plot(ZOO[name][task][0], row, "x", color=ORANGE, ms=8, mew=2)
         if task in table.get("random", {}):
-            axis.axvline(table["random"][task]["final"]["mean"], color=GREY, ls=":", lw=1.5)
+            axis.axvline(table["random"][task]["final"]["mean"], color=GRAY, ls=":", lw=1.5)
         axis.set_yticks(range(len(names)), names)
         axis.set_ylim(max(len(names), 5) - 0.4, -0.6)
         axis.locator_params(axis="x", nbins=5)

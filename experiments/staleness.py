@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from checks import COLOURS, panels, rounded, save
+from checks import COLORS, panels, rounded, save
 
 import operant
 from operant.catalog import find
@@ -31,7 +31,7 @@ FILE = Path(__file__).with_suffix(".json")
 
 def train(workers: int, slice_steps: int, seed: int) -> dict[str, float]:
     """Train one seed; return the staleness over all its updates, and its final greedy score."""
-    config = operant.configure("a3c", TASK, workers=workers, slice_steps=slice_steps)
+    config = operant.configure("a3c", TASK, workers=workers, steps_per_iteration=slice_steps)
     settings = Settings("a3c", TASK, seeds=(seed,), budget=BUDGET)
     experiment = assemble(find("a3c"), settings, config, device="cpu")
     learner = experiment.learner
@@ -50,13 +50,13 @@ def train(workers: int, slice_steps: int, seed: int) -> dict[str, float]:
 def draw(cells: dict[str, Any]) -> None:
     """Draw the staleness and the final score by the number of workers."""
     figure, (left, right) = panels(2)
-    for slice_steps, colour in zip(SLICES, COLOURS, strict=False):
+    for slice_steps, color in zip(SLICES, COLORS, strict=False):
         runs = [cells[f"{workers} workers, {slice_steps} steps"] for workers in WORKERS]
         for axis, name in ((left, "mean"), (right, "score")):
             for workers, run in zip(WORKERS, runs, strict=True):
-                axis.plot([workers] * len(SEEDS), [seed[name] for seed in run], "o", color=colour, ms=4, alpha=0.6)
+                axis.plot([workers] * len(SEEDS), [seed[name] for seed in run], "o", color=color, ms=4, alpha=0.6)
             middle = [np.mean([seed[name] for seed in run]) for run in runs]
-            axis.plot(WORKERS, middle, color=colour, label=f"all wait every {slice_steps:,} steps")
+            axis.plot(WORKERS, middle, color=color, label=f"all wait every {slice_steps:,} steps")
     left.plot(WORKERS, [workers - 1 for workers in WORKERS], ":", color="black", label="workers - 1")
     left.set(ylabel="updates by others, mean", title="staleness of a gradient")
     right.set(ylabel=f"greedy return after {BUDGET:,} steps", title=f"{TASK}, each seed", ylim=(0, 515))

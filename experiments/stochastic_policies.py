@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from checks import COLOURS, Check, conclude, panels, save
+from checks import COLORS, Check, conclude, panels, save
 from gymnasium.wrappers import FlattenObservation
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
@@ -31,15 +31,16 @@ BEST = 2.0 - np.sqrt(2.0)
 EPSILON = 0.1
 STARTS = {"left": 0.05, "right": 0.95}
 CONFIG = PPOConfig(
-    environments=8,
-    steps=128,
-    epochs=4,
-    minibatches=4,
+    num_envs=8,
+    num_steps=128,
+    num_epochs=4,
+    num_minibatches=4,
     learning_rate=5e-3,
-    anneal="both",
+    lr_schedule="linear",
+    clip_range_schedule="linear",
     gamma=1.0,
-    lam=1.0,
-    hidden=(8,),
+    gae_lambda=1.0,
+    hidden_sizes=(8,),
 )
 BUDGET, SEEDS = 40_960, range(6)
 
@@ -81,7 +82,7 @@ def seen_corridor() -> gymnasium.Env:
 def walk() -> tuple[Floats, Floats]:
     """Train PPO in the corridor; return the steps and the probabilities of going right, `[iterations, seeds]`."""
     gymnasium.register("SeenShortCorridor-v0", seen_corridor)
-    env = make("SeenShortCorridor-v0", CONFIG.environments, SEEDS)
+    env = make("SeenShortCorridor-v0", CONFIG.num_envs, SEEDS)
     ppo = PPO(CONFIG, env, seeds=SEEDS, budget=BUDGET)
     for seed in SEEDS:
         right = list(STARTS.values())[seed % 2]
@@ -103,10 +104,10 @@ def draw_game(axis: Axes, path: Floats) -> None:
     corners = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
     weights = np.array([(i, j, 60 - i - j) for i in range(61) for j in range(61 - i)]) / 60.0
     earned = worst_case(torch.from_numpy(weights)).numpy()
-    colours = axis.tricontourf(*(weights @ corners).T, earned, levels=12, cmap="Blues_r")
-    axis.figure.colorbar(colours, ax=axis, shrink=0.7, label="earned against the best answer")
-    axis.plot(*(path @ corners).T, color=COLOURS[1], linewidth=0.8)
-    axis.plot(*(path[[0, -1]] @ corners).T, "o", color=COLOURS[1], markersize=4)
+    colors = axis.tricontourf(*(weights @ corners).T, earned, levels=12, cmap="Blues_r")
+    axis.figure.colorbar(colors, ax=axis, shrink=0.7, label="earned against the best answer")
+    axis.plot(*(path @ corners).T, color=COLORS[1], linewidth=0.8)
+    axis.plot(*(path[[0, -1]] @ corners).T, "o", color=COLORS[1], markersize=4)
     for corner, name, side in zip(corners, ("rock", "paper", "scissors"), ("top", "top", "bottom"), strict=True):
         axis.text(*corner, name, ha="center", va=side)
     axis.set(title="rock-paper-scissors", xlim=(-0.1, 1.1), ylim=(-0.1, 1.0), aspect="equal")
@@ -116,18 +117,18 @@ def draw_game(axis: Axes, path: Floats) -> None:
 def draw_corridor(values: Axes, learning: Axes, steps: Floats, chances: Floats) -> None:
     """Draw the return over the probability of going right, and how PPO comes to the best."""
     line = np.linspace(0.03, 0.97, 95)
-    values.plot(line, [corridor_return(right) for right in line], color=COLOURS[0])
+    values.plot(line, [corridor_return(right) for right in line], color=COLORS[0])
     for right, name in ((EPSILON / 2, "left"), (1 - EPSILON / 2, "right")):
-        values.plot(right, corridor_return(right), "s", color=COLOURS[6])
+        values.plot(right, corridor_return(right), "s", color=COLORS[6])
         side: dict[str, Any] = {"xytext": (6, -3)} if name == "left" else {"xytext": (-6, -3), "ha": "right"}
         point = (right, corridor_return(right))
         values.annotate(f"ε-greedy, {name}", point, fontsize=8, textcoords="offset points", **side)
     finals = chances[-1]
-    values.plot(finals, [corridor_return(p) for p in finals], "o", color=COLOURS[1], label="PPO, each seed")
-    values.axvline(BEST, color=COLOURS[2], linestyle="--", linewidth=1, label="best: 2 - √2")
+    values.plot(finals, [corridor_return(p) for p in finals], "o", color=COLORS[1], label="PPO, each seed")
+    values.axvline(BEST, color=COLORS[2], linestyle="--", linewidth=1, label="best: 2 - √2")
     values.set(title="short corridor", xlabel="probability of right", ylabel="return", ylim=(-100, 0))
-    learning.plot(steps, chances, color=COLOURS[1], linewidth=1, alpha=0.8)
-    learning.axhline(BEST, color=COLOURS[2], linestyle="--", linewidth=1)
+    learning.plot(steps, chances, color=COLORS[1], linewidth=1, alpha=0.8)
+    learning.axhline(BEST, color=COLORS[2], linestyle="--", linewidth=1)
     learning.set(title="PPO, 6 seeds", xlabel="environment steps", ylabel="probability of right", ylim=(0, 1))
 
 

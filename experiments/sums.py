@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 
 from operant import api
 from operant.cli.tour import GAIN, IMITATION, REACHED, REWARDS, SUMS
@@ -25,7 +25,7 @@ def main() -> None:
     figure, (axis,) = panels(1, 1)
     found, often = {}, {**REWARDS, "evaluate_every": 2_560}
     with tempfile.TemporaryDirectory() as place:
-        for seed, colour in zip(SEEDS, COLOURS, strict=False):
+        for seed, color in zip(SEEDS, COLORS, strict=False):
             folder, begin = Path(place) / str(seed), time.perf_counter()
             first = api.train("sft", SUMS, seeds=[seed], run=folder / "sft", progress="silent", **IMITATION)
             seconds = time.perf_counter() - begin
@@ -47,7 +47,7 @@ def main() -> None:
             }
             print(seed, {k: v for k, v in found[seed].items() if k != "curve"}, flush=True)
             at, scores = np.array([(0, before), *curve]).T
-            axis.plot(at, 100 * scores, color=colour, label=f"seed {seed}")
+            axis.plot(at, 100 * scores, color=color, label=f"seed {seed}")
     axis.axhline(100 * REACHED, color="0.6", linewidth=1)
     axis.set(xlabel="prompts answered", ylabel="held-out sums right, %", title="rewards after 350 demonstrations")
     save(figure, __file__, [axis])

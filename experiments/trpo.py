@@ -16,7 +16,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from learning import BLUE, GREY, ORANGE, learn, write
+from learning import BLUE, GRAY, ORANGE, learn, write
 
 SEEDS = range(5)
 CASES = {
@@ -45,7 +45,7 @@ def picture(blocks: dict[str, Any]) -> None:
         axis.plot(steps, scores, color=BLUE, alpha=0.3, linewidth=0.8)
         axis.plot(steps, np.median(scores, axis=1), color=BLUE, linewidth=2.2, label="median seed")
         finals = np.array(block["final"]["scores"])
-        axis.plot([block["budget"] * 1.05 / 1000] * len(finals), finals, "o", color=GREY, markersize=3.5, label="final")
+        axis.plot([block["budget"] * 1.05 / 1000] * len(finals), finals, "o", color=GRAY, markersize=3.5, label="final")
         if bar is not None:
             axis.axhline(bar, color=ORANGE, linestyle="--", linewidth=1, label=f"to reach: {bar:g}")
         axis.set(xlabel="thousand steps of each seed", title=name.replace(" ", " on ", 1))

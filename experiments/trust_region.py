@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from checks import COLOURS, conclude, panels, save
+from checks import COLORS, conclude, panels, save
 from matplotlib.axes import Axes
 from torch import Tensor
 
@@ -59,7 +59,7 @@ def softmax_trpo(model: mdp.MDP, features: Tensor, delta: float, *, theory: bool
     returns = [mdp.expected_return(model, policy(weights), gamma=GAMMA)]
     for _ in range(UPDATES):
         old, before = policy(weights), weights
-        visits = torch.as_tensor(mdp.occupancy(model, old, gamma=GAMMA, normalised=True)).unsqueeze(1)
+        visits = torch.as_tensor(mdp.occupancy(model, old, gamma=GAMMA, normalized=True)).unsqueeze(1)
         by_logits = torch.as_tensor(mdp.policy_gradient(model, logits(weights).numpy(), gamma=GAMMA))
 
         def fisher(vector: Tensor, visits: Tensor = visits, before: Tensor = before) -> Tensor:
@@ -89,12 +89,12 @@ def exact(curves: Axes, drops: Axes, claims: Claims) -> dict[str, Any]:
     shares: dict[str, list[float]] = {}
     for offset, (kind, features) in enumerate(kinds.items()):
         shares[kind] = []
-        for (name, (delta, theory)), colour in zip(rules.items(), COLOURS, strict=False):
+        for (name, (delta, theory)), color in zip(rules.items(), COLORS, strict=False):
             returns = np.array([softmax_trpo(model, features, delta, theory=theory) for model in models])
             lowered = np.diff(returns, axis=1) < -1e-9
             gains = returns - returns[:, :1]
             label = name if offset == 0 else None
-            curves.plot(gains.mean(axis=0), color=colour, label=label, linestyle=("-", "--")[offset])
+            curves.plot(gains.mean(axis=0), color=color, label=label, linestyle=("-", "--")[offset])
             shares[kind].append(float(lowered.mean()))
             results[f"{kind}, {name}"] = {
                 "share of updates that lower the return": lowered.mean(),
@@ -103,7 +103,7 @@ def exact(curves: Axes, drops: Axes, claims: Claims) -> dict[str, Any]:
                 "gain after all updates": gains[:, -1].mean(),
             }
         place = np.arange(len(rules)) + 0.4 * offset - 0.2
-        drops.bar(place, shares[kind], width=0.38, color=COLOURS[offset], label=kind)
+        drops.bar(place, shares[kind], width=0.38, color=COLORS[offset], label=kind)
     curves.set(xlabel="update", ylabel="gain of the exact return", title="exact updates: table, and shared (dashed)")
     drops.set(ylabel="share of updates that lower the return", title="is the improvement monotonic?")
     drops.set_xticks(range(len(rules)), list(rules), rotation=20)
@@ -154,7 +154,7 @@ def measured(axis: Axes, claims: Claims) -> dict[str, Any]:
     error = changes.std(2) / changes.shape[2] ** 0.5
     lowered = (changes.mean(2) < -3 * error).float()
     for seed, curve in enumerate(returns.mean(2).T.tolist()):
-        axis.plot(curve, color=COLOURS[seed], linewidth=1)
+        axis.plot(curve, color=COLORS[seed], linewidth=1)
         worse = [k + 1 for k, flag in enumerate(lowered[:, seed].tolist()) if flag]
         axis.plot(worse, [curve[k] for k in worse], "v", color="black", markersize=4)
     axis.plot([], [], "v", color="black", label="worse by 3 standard errors")
@@ -169,23 +169,23 @@ def measured(axis: Axes, claims: Claims) -> dict[str, Any]:
 
 def unequal_steps(axis: Axes, claims: Claims, trpo: TRPO) -> dict[str, Any]:
     """Compare the divergence that steps of equal length in the parameters cause, from one policy."""
-    batch = trpo.sample()[0].standardised()
+    batch = trpo.sample()[0].standardized()
     gradient, _ = trpo.policy_gradient(batch)
-    natural = ops.natural_step(trpo.fisher(batch), gradient, delta=0.01, damping=trpo.config.damping)
+    natural = ops.natural_step(trpo.fisher(batch), gradient, delta=0.01, damping=trpo.config.cg_damping)
     generator = torch.Generator().manual_seed(0)
     directions = {"gradient": gradient, "natural gradient": natural}
     directions |= {f"random {k}": torch.randn(gradient.shape, generator=generator) for k in range(30)}
     lengths = np.geomspace(1e-3, 3.0, 15)
     results: dict[str, np.ndarray] = {}
-    styles = {"gradient": (COLOURS[1], 2.0), "natural gradient": (COLOURS[0], 2.0)}
+    styles = {"gradient": (COLORS[1], 2.0), "natural gradient": (COLORS[0], 2.0)}
     for name, direction in directions.items():
         unit = direction / direction.norm(dim=1, keepdim=True)
         kl = np.array([trpo.measure(batch, trpo.actor + float(length) * unit)[1, 0].item() for length in lengths])
         results[name] = kl
-        colour, width = styles.get(name, (COLOURS[6], 0.5))
+        color, width = styles.get(name, (COLORS[6], 0.5))
         label = name if name in styles else None
-        axis.loglog(lengths, kl.clip(1e-12), color=colour, linewidth=width, label=label, zorder=width)
-    axis.plot([], [], color=COLOURS[6], linewidth=0.5, label="random directions")
+        axis.loglog(lengths, kl.clip(1e-12), color=color, linewidth=width, label=label, zorder=width)
+    axis.plot([], [], color=COLORS[6], linewidth=0.5, label="random directions")
     axis.set(
         xlabel="length of the step of the parameters", ylabel="KL(old‖new), nats", title="equal steps are not equal"
     )
@@ -207,7 +207,7 @@ def unequal_steps(axis: Axes, claims: Claims, trpo: TRPO) -> dict[str, Any]:
 
 def empirical_curvature(trpo: TRPO, batch: Samples, step: Tensor, draws: int = 200) -> Tensor:
     """Return stepᵀ F step of the first seed with F the mean outer product of the scores of drawn actions, `[draws]`."""
-    policy, logits = trpo.linearised(batch.obs)
+    policy, logits = trpo.linearized(batch.obs)
     change = policy.push(step)
     scores = change - (logits.softmax(-1) * change).sum(-1, keepdim=True)  # of every action, times the step
     generator = torch.Generator().manual_seed(1)
@@ -217,11 +217,11 @@ def empirical_curvature(trpo: TRPO, batch: Samples, step: Tensor, draws: int = 2
 
 def estimates(axis: Axes, claims: Claims, trpo: TRPO) -> dict[str, Any]:
     """Estimate the KL of growing steps in four ways, from 1024 states, with the spread over draws of the actions."""
-    batch = trpo.sample()[0].standardised()
+    batch = trpo.sample()[0].standardized()
     head, networks = trpo.agent.head, trpo.agent.networks
     gradient, _ = trpo.policy_gradient(batch)
     fisher = trpo.fisher(batch)
-    step = ops.natural_step(fisher, gradient, delta=0.01, damping=trpo.config.damping)
+    step = ops.natural_step(fisher, gradient, delta=0.01, damping=trpo.config.cg_damping)
     ratios = {}
     for damping in (0.1, 0.01, 0.001):
         proposed = ops.natural_step(fisher, gradient, delta=0.01, damping=damping)
@@ -261,10 +261,10 @@ def estimates(axis: Axes, claims: Claims, trpo: TRPO) -> dict[str, Any]:
             means[name].append(values.mean().item())
             spreads[name].append(values.std().item() if len(values) > 1 else 0.0)
     x = scales
-    for name, colour in zip(names, COLOURS, strict=False):
+    for name, color in zip(names, COLORS, strict=False):
         mean, spread = np.array(means[name]), np.array(spreads[name])
-        axis.plot(x, mean, color=colour, label=name, linewidth=2.5 if name == "analytic" else 1.2)
-        axis.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+        axis.plot(x, mean, color=color, label=name, linewidth=2.5 if name == "analytic" else 1.2)
+        axis.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
     axis.set(
         xlabel="step, in natural steps of δ = 0.01",
         ylabel="KL(old‖new), ± one deviation",
@@ -293,7 +293,7 @@ def estimates(axis: Axes, claims: Claims, trpo: TRPO) -> dict[str, Any]:
 def branches(axis: Axes, claims: Claims) -> dict[str, Any]:
     """Compare the variance of the advantage of one of two actions of Pendulum, for as many samples of Q."""
     rows, lengths = 20, (1, 2, 5, 10, 20, 40)
-    trpo = learner("trpo", "Pendulum-v1", 1, environments=rows, steps=20, value_minibatches=1)
+    trpo = learner("trpo", "Pendulum-v1", 1, num_envs=rows, num_steps=20, critic_minibatches=1)
     agent = trpo.agent
     agent.collect(20)
     saved = agent.collector.env.state_dict()
@@ -310,8 +310,8 @@ def branches(axis: Axes, claims: Claims) -> dict[str, Any]:
         spreads.append(torch.stack(samples).var(0).mean((1, 2)).numpy())
     path, separate, common = variances = np.array(spreads).T
     names = ("path, perfect baseline", "vine", "vine, common random numbers")
-    for name, variance, colour in zip(names, variances, COLOURS, strict=False):
-        axis.semilogy(lengths[1:], variance[1:], "o-", color=colour, label=name, markersize=3)
+    for name, variance, color in zip(names, variances, COLORS, strict=False):
+        axis.semilogy(lengths[1:], variance[1:], "o-", color=color, label=name, markersize=3)
     axis.set(xlabel="steps of a rollout", ylabel="variance of the advantage", title="Pendulum-v1, one sample of Q each")
     claims["advantages of a vine vary less than those of a path"] = bool((separate[1:] < 0.65 * path[1:]).all())
     claims["with common random numbers less than a third of that"] = bool((3 * common[1:] < separate[1:]).all())
@@ -323,16 +323,16 @@ def against(samples: Axes, seconds: Axes, claims: Claims) -> dict[str, Any]:
 
     Where layers are shared rewards are scaled, since the gradient of large values drowns that of the policy.
     """
-    common = {"environments": 16, "steps": 64, "hidden": (64, 64)}
-    first_order = {**common, "minibatches": 8, "learning_rate": 1e-3, "anneal": "none", "epochs": 10}
+    common = {"num_envs": 16, "num_steps": 64, "hidden_sizes": (64, 64)}
+    first_order = {**common, "num_minibatches": 8, "learning_rate": 1e-3, "lr_schedule": "constant", "num_epochs": 10}
     cases = {
         "TRPO": ("trpo", common),
         "PPO, 10 epochs": ("ppo", first_order),
-        "PPO, 10 epochs, shared layers": ("ppo", {**first_order, "shared": True, "normalise_rewards": True}),
-        "PPO, 1 epoch": ("ppo", {**first_order, "epochs": 1}),
+        "PPO, 10 epochs, shared layers": ("ppo", {**first_order, "share_features": True, "normalize_reward": True}),
+        "PPO, 1 epoch": ("ppo", {**first_order, "num_epochs": 1}),
     }
     results: dict[str, Any] = {}
-    for (name, (algorithm, parameters)), colour in zip(cases.items(), COLOURS, strict=False):
+    for (name, (algorithm, parameters)), color in zip(cases.items(), COLORS, strict=False):
         experiment = assemble(
             find(algorithm),
             Settings(algorithm, "CartPole-v1", seeds=tuple(SEEDS), budget=BUDGETS["against"]),
@@ -346,8 +346,8 @@ def against(samples: Axes, seconds: Axes, claims: Claims) -> dict[str, Any]:
             spent.append(time.process_time() - start)
         means = forward_filled(np.array(curve))
         typical = np.median(means, axis=1)
-        samples.plot(steps, typical, color=colour, label=name)
-        seconds.plot(spent, typical, color=colour, label=name)
+        samples.plot(steps, typical, color=color, label=name)
+        seconds.plot(spent, typical, color=color, label=name)
         reached = [int(np.argmax(seed >= 400)) if (seed >= 400).any() else None for seed in means.T]
         final = experiment.evaluate(100, backend="gymnasium")
         results[name] = {
@@ -385,7 +385,7 @@ def main() -> None:
     figure, axes = panels(4, 2)
     claims: Claims = {}
     results = {"exact": exact(axes[0], axes[1], claims), "measured": measured(axes[2], claims)}
-    trpo = learner("trpo", "CartPole-v1", BUDGETS["half trained"], fisher_every=1)
+    trpo = learner("trpo", "CartPole-v1", BUDGETS["half trained"], sub_sampling_factor=1)
     while trpo.consumed < BUDGETS["half trained"]:
         trpo.iterate()
     results["unequal steps"] = unequal_steps(axes[3], claims, trpo)

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from operant.language import GRPO, SFT, GRPOConfig, SFTConfig, tokenised
+from operant.language import GRPO, SFT, GRPOConfig, SFTConfig, examples
 from operant.language.engines.native import NativeEngine
 from operant.language.evaluation import sampled
 from operant.language.models import LanguageModel, random_network
+from operant.language.optimizer import OptimizerStep
 from operant.language.rewards import combine
-from operant.language.stepping import Stepper
 from operant.language.tasks import Task
-from operant.language.tokens import character_tokenizer, stop_ids
+from operant.language.tokenizer import character_tokenizer, stop_ids
 from operant.state import State, clone
 
 PROMPT = 64
@@ -43,11 +43,17 @@ def demonstrate(
         **values: fields of `SFTConfig` that differ from `learning_rate=2e-3`, a cosine and `weight_decay=0.1`.
     """
     config = SFTConfig(
-        **{"learning_rate": 2e-3, "schedule": "cosine", "warmup": 0.05, "weight_decay": 0.1, "keep_best": False}
+        **{
+            "learning_rate": 2e-3,
+            "lr_schedule": "cosine",
+            "warmup_ratio": 0.05,
+            "weight_decay": 0.1,
+            "keep_best": False,
+        }
         | values
     )
     limits = {"max_prompt": PROMPT, "max_completion": 10 * PROMPT}
-    samples = tokenised.demonstrations(model.tokenizer, rows, eos_ids=model.stop, **limits)
+    samples = examples.demonstrations(model.tokenizer, rows, eos_ids=model.stop, **limits)
     learner = SFT(config, model, samples, samples[:1], seed=seed, budget=round(epochs * len(samples)))
     while learner.consumed < learner.budget:
         learner.iterate()
@@ -85,7 +91,7 @@ class Examination:
     """
 
     def __init__(self, model: LanguageModel, task: Task, *, prompts: int, max_tokens: int | None = None):
-        self.prompts = tokenised.prompts(model.tokenizer, task.rows("held-out", prompts, seed=0), max_prompt=PROMPT)
+        self.prompts = examples.prompts(model.tokenizer, task.rows("held-out", prompts, seed=0), max_prompt=PROMPT)
         self.judge = combine(list(task.rewards), None)
         self.max_tokens = max_tokens or task.max_completion
 
@@ -94,7 +100,7 @@ class Examination:
         return sampled(model, self.prompts, self.judge, max_tokens=self.max_tokens, count=count, seed=seed).average
 
 
-class Recorder(Stepper):
+class Recorder(OptimizerStep):
     """A stepper that writes gradients down and changes nothing, so that every batch is sampled from one policy.
 
     Attributes:
@@ -128,8 +134,8 @@ def learner_of(
         batches: how many there will be.
         train_rows: prompts to train on.
     """
-    prompts = tokenised.prompts(model.tokenizer, task.rows("train", train_rows, seed=seed), max_prompt=PROMPT)
-    longest, budget = config.max_completion or task.max_completion, batches * config.prompts
+    prompts = examples.prompts(model.tokenizer, task.rows("train", train_rows, seed=seed), max_prompt=PROMPT)
+    longest, budget = config.max_completion_length or task.max_completion, batches * config.prompts_per_batch
     judge = combine(list(task.rewards), None)
     return GRPO(config, model, NativeEngine(model), prompts, judge, max_tokens=longest, seed=seed, budget=budget)
 
@@ -153,7 +159,7 @@ def reinforce(
         config, asked = learner.config, learner.consumed
         metrics |= {
             "prompts": float(asked),
-            "rollouts": float(asked * (config.group + config.statistics)),
+            "rollouts": float(asked * (config.num_generations + config.statistics)),
             "steps": float(learner.stepper.steps),
         }
         watch(learner, metrics)

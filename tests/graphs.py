@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from operant.nets import graph
+from operant.nets import cuda_graphs
 
 
 class Recorder(TorchDispatchMode):
@@ -55,6 +55,6 @@ def record(recorder: Recorder, stream: Any) -> Iterator[None]:
 
 def emulate(monkeypatch: Any) -> None:
     """Let `operant.nets.Graph` record on the CPU, which has no streams."""
-    monkeypatch.setattr(graph, "beside", nullcontext)
+    monkeypatch.setattr(cuda_graphs, "beside", nullcontext)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorder)
     monkeypatch.setattr(torch.cuda, "graph", record)

@@ -13,12 +13,12 @@ from operant.control import PPO, PPOConfig
 from operant.envs import RestoreError
 from operant.runtime.checkpoints import CheckpointError
 from operant.runtime.encoding import flatten
-from operant.runtime.learned import Best
 from operant.runtime.metrics import read_records
 from operant.runtime.run import Run, RunError
 from operant.runtime.settings import Settings
+from operant.runtime.weights import Best
 
-SMALL = {"environments": 2, "steps": 16, "minibatches": 2, "epochs": 2, "hidden": (8,)}
+SMALL = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "num_epochs": 2, "hidden_sizes": (8,)}
 QUICK = {"budget": 320, "evaluate_every": 160, "evaluate_episodes": 2, "progress": "silent", **SMALL}
 
 
@@ -87,11 +87,11 @@ def test_a_whole_configuration_can_be_given(tmp_path):
 @pytest.mark.parametrize("iterations", [1, 4])
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
 def test_an_interrupted_run_is_resumed_to_the_same_end(tmp_path, iterations, backend):
-    whole = train(tmp_path / "whole", env_backend=backend, normalise_observations=True)
+    whole = train(tmp_path / "whole", env_backend=backend, normalize_obs=True)
     part = train(
         tmp_path / "part",
         env_backend=backend,
-        normalise_observations=True,
+        normalize_obs=True,
         interrupted=interrupted_after(iterations),
     )
     assert part.outcome.interrupted
@@ -153,7 +153,7 @@ class Dice(gymnasium.Env):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "values"), [("ppo", SMALL | {"normalise_observations": True}), ("dqn", {"warmup": 20})]
+    ("algorithm", "values"), [("ppo", SMALL | {"normalize_obs": True}), ("dqn", {"learning_starts": 20})]
 )
 def test_what_was_learned_in_a_random_environment_can_be_evaluated(tmp_path, monkeypatch, algorithm, values):
     spec = gymnasium.envs.registration.EnvSpec("OperantTestDice-v0", Dice)
@@ -166,7 +166,7 @@ def test_what_was_learned_in_a_random_environment_can_be_evaluated(tmp_path, mon
 
 
 def test_a_finished_run_goes_on_to_a_larger_budget_and_keeps_it(tmp_path):
-    train(tmp_path / "run", anneal="learning_rate")
+    train(tmp_path / "run", lr_schedule="linear")
     for _ in range(2):
         longer = operant.resume(tmp_path / "run", budget=640, progress="silent")
         assert longer.outcome.consumed == longer.experiment.learner.budget == 640
@@ -186,7 +186,7 @@ def test_a_budget_that_cannot_be_is_refused_and_changes_nothing(tmp_path, budget
 
 
 def test_a_loaded_run_is_what_was_trained(tmp_path):
-    trained = train(tmp_path / "run", normalise_observations=True, normalise_rewards=True)
+    trained = train(tmp_path / "run", normalize_obs=True, normalize_reward=True)
     loaded = operant.load(tmp_path / "run")
     assert loaded.outcome is None
     assert loaded.run.settings == trained.run.settings
@@ -256,12 +256,16 @@ def played(trained, **options):
 @pytest.mark.parametrize(
     ("algorithm", "task", "values"),
     [
-        ("ppo", "CartPole-v1", {**SMALL, "normalise_observations": True}),
+        ("ppo", "CartPole-v1", {**SMALL, "normalize_obs": True}),
         ("ppo", "Pendulum-v1", SMALL),
-        ("recurrent-ppo", "operant/HiddenCartPole-v0", {"environments": 2, "steps": 16, "minibatches": 2, "memory": 8}),
+        (
+            "recurrent-ppo",
+            "operant/HiddenCartPole-v0",
+            {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "rnn_hidden_size": 8},
+        ),
         ("ppo", "OperantTestDials-v0", SMALL),
-        ("sac", "OperantTestLevers-v0", {"warmup": 64, "hidden": (8,)}),
-        ("dqn", "CartPole-v1", {"warmup": 64, "hidden": (8,)}),
+        ("sac", "OperantTestLevers-v0", {"learning_starts": 64, "hidden_sizes": (8,)}),
+        ("dqn", "CartPole-v1", {"learning_starts": 64, "hidden_sizes": (8,)}),
         ("q-learning", "Blackjack-v1", {}),
     ],
 )
@@ -274,16 +278,16 @@ def test_a_run_acts_in_gymnasium_as_it_is_evaluated(tmp_path, aiming, algorithm,
     assert tuple(played(trained, seed_index=place) for place in range(2)) == pytest.approx(scores)
 
 
-OFF_POLICY = {"warmup": 64, "hidden": (8,), "batch": 16}
+OFF_POLICY = {"learning_starts": 64, "hidden_sizes": (8,), "batch_size": 16}
 TEACHERS = pytest.mark.parametrize(
     ("algorithm", "task", "values"),
     [
-        ("ppo", "CartPole-v1", {**SMALL, "normalise_observations": True, "normalise_rewards": True}),
-        ("recurrent-ppo", "CartPole-v1", {"environments": 2, "steps": 16, "minibatches": 2, "memory": 8}),
-        ("a2c", "Pendulum-v1", {"environments": 2, "hidden": (8,)}),
-        ("a3c", "CartPole-v1", {"environments": 2, "hidden": (8,), "workers": 1}),
-        ("trpo", "CartPole-v1", {"environments": 2, "steps": 32, "hidden": (8,), "value_minibatches": 2}),
-        ("reinforce-baseline", "CartPole-v1", {"environments": 2, "hidden": (8,)}),
+        ("ppo", "CartPole-v1", {**SMALL, "normalize_obs": True, "normalize_reward": True}),
+        ("recurrent-ppo", "CartPole-v1", {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "rnn_hidden_size": 8}),
+        ("a2c", "Pendulum-v1", {"num_envs": 2, "hidden_sizes": (8,)}),
+        ("a3c", "CartPole-v1", {"num_envs": 2, "hidden_sizes": (8,), "workers": 1}),
+        ("trpo", "CartPole-v1", {"num_envs": 2, "num_steps": 32, "hidden_sizes": (8,), "critic_minibatches": 2}),
+        ("reinforce-baseline", "CartPole-v1", {"num_envs": 2, "hidden_sizes": (8,)}),
         ("dueling-dqn", "CartPole-v1", OFF_POLICY),
         ("sac", "Pendulum-v1", OFF_POLICY),
         ("sac-discrete", "CartPole-v1", OFF_POLICY),
@@ -333,13 +337,13 @@ def test_a_run_that_has_lost_what_it_was_to_begin_with_is_not_resumed(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
-def test_what_is_seen_first_is_normalised_as_in_the_run_that_it_begins_with(tmp_path, backend):
-    options = {"normalise_observations": True, "env_backend": backend}
+def test_what_is_seen_first_is_normalized_as_in_the_run_that_it_begins_with(tmp_path, backend):
+    options = {"normalize_obs": True, "env_backend": backend}
     first = train(tmp_path / "first", **options).experiment.learner.agent
     begun = train(tmp_path / "begun", init=tmp_path / "first", interrupted=lambda: True, **options)
     agent = begun.experiment.learner.agent
-    raw = agent.normaliser._env.reset()
-    assert torch.equal(agent.collector.obs, first.normaliser.normalise(raw).view_as(agent.collector.obs))
+    raw = agent.normalizer._env.reset()
+    assert torch.equal(agent.collector.obs, first.normalizer.normalize(raw).view_as(agent.collector.obs))
 
 
 def test_a_run_in_a_random_environment_begins_with_another(tmp_path, monkeypatch):
@@ -362,7 +366,7 @@ def test_seeds_begin_with_their_own_networks_where_both_runs_have_the_same(tmp_p
 
 def test_on_policy_methods_begin_with_each_other_and_one_seed_teaches_all(tmp_path):
     one = train(tmp_path / "one", seeds=1)
-    values = {"environments": 2, "hidden": (8,), "shared": False}
+    values = {"num_envs": 2, "hidden_sizes": (8,), "share_features": False}
     many = operant.train(
         "a2c",
         "CartPole-v1",
@@ -384,15 +388,20 @@ def test_on_policy_methods_begin_with_each_other_and_one_seed_teaches_all(tmp_pa
         (
             "ppo",
             "CartPole-v1",
-            {"hidden": (9,)},
+            {"hidden_sizes": (9,)},
             r"'parameters' of a seed is .* there .* Give both runs the same networks",
         ),
         ("ppo", "CartPole-v1", {"seeds": 3}, "does not fit: there are 2 seeds there and 3 here; all may begin with a"),
         ("ppo", "CartPole-v1", {"activation": "relu"}, "activation are tanh there and relu here"),
-        ("ppo", "CartPole-v1", {"normalise_observations": True}, "only one of them has 'observations.count'"),
-        ("ppo", "CartPole-v1", {"normalise_rewards": True}, "only one of them has 'rewards.count'"),
-        ("ppo", "CartPole-v1", {"hidden": (2, 8, 2)}, r"hidden are \(8,\) there and \(2, 8, 2\) here"),
-        ("reinforce", "CartPole-v1", {"hidden": (8,), "psi": "q"}, "predictions of the critic are V there and Q here"),
+        ("ppo", "CartPole-v1", {"normalize_obs": True}, "only one of them has 'observations.count'"),
+        ("ppo", "CartPole-v1", {"normalize_reward": True}, "only one of them has 'rewards.count'"),
+        ("ppo", "CartPole-v1", {"hidden_sizes": (2, 8, 2)}, r"hidden are \(8,\) there and \(2, 8, 2\) here"),
+        (
+            "reinforce",
+            "CartPole-v1",
+            {"hidden_sizes": (8,), "advantage_kind": "q"},
+            "predictions of the critic are V there and Q here",
+        ),
         ("ppo", "Acrobot-v1", {}, r"choices are \[2\] there and \[3\] here"),
         ("dqn", "CartPole-v1", {}, "dqn cannot begin with what ppo has learned"),
         ("q-learning", "FrozenLake-v1", {}, "q-learning cannot begin with what ppo has learned"),
@@ -496,10 +505,10 @@ class Hole(gymnasium.Env):
 @pytest.mark.parametrize(
     ("algorithm", "iterations", "values"),
     [
-        ("sac", 2, {"warmup": 64, "hidden": (8,), "batch": 16, "rounds": 5}),
-        ("td3", 2, {"warmup": 64, "hidden": (8,), "batch": 16, "rounds": 5}),
-        ("ppo", 15, {"environments": 1, "steps": 5, "minibatches": 1, "hidden": (8,)}),
-        ("recurrent-ppo", 15, {"environments": 1, "steps": 5, "minibatches": 1, "memory": 8}),
+        ("sac", 2, {"learning_starts": 64, "hidden_sizes": (8,), "batch_size": 16, "rounds_per_iteration": 5}),
+        ("td3", 2, {"learning_starts": 64, "hidden_sizes": (8,), "batch_size": 16, "rounds_per_iteration": 5}),
+        ("ppo", 15, {"num_envs": 1, "num_steps": 5, "num_minibatches": 1, "hidden_sizes": (8,)}),
+        ("recurrent-ppo", 15, {"num_envs": 1, "num_steps": 5, "num_minibatches": 1, "rnn_hidden_size": 8}),
     ],
 )
 def test_a_state_after_an_observation_that_is_not_finite_is_saved_and_gone_on_with(
@@ -559,16 +568,21 @@ def test_runs_that_begin_together_get_folders_of_their_own(tmp_path, monkeypatch
 
 
 def test_hyperparameters_may_be_numbers_of_numpy():
-    numbers = {"learning_rate": np.float64(1e-3), "epochs": np.int64(3), "hidden": (np.int64(8), 4)}
+    numbers = {"learning_rate": np.float64(1e-3), "num_epochs": np.int64(3), "hidden_sizes": (np.int64(8), 4)}
     config = operant.configure("ppo", "CartPole-v1", **numbers)
-    assert (config.learning_rate, config.epochs, config.hidden) == (1e-3, 3, (8, 4))
-    assert [type(number) for number in (config.learning_rate, config.epochs, *config.hidden)] == [float, int, int, int]
-    with pytest.raises(ValueError, match=r"ppo.epochs: 2.5 is not a value of type int"):
-        operant.configure("ppo", "CartPole-v1", epochs=np.float32(2.5))
+    assert (config.learning_rate, config.num_epochs, config.hidden_sizes) == (1e-3, 3, (8, 4))
+    assert [type(number) for number in (config.learning_rate, config.num_epochs, *config.hidden_sizes)] == [
+        float,
+        int,
+        int,
+        int,
+    ]
+    with pytest.raises(ValueError, match=r"ppo.num_epochs: 2.5 is not a value of type int"):
+        operant.configure("ppo", "CartPole-v1", num_epochs=np.float32(2.5))
 
 
 def test_a_language_model_takes_no_observations_and_no_other_budget(tmp_path):
-    trained = operant.train("sft", "arithmetic", run=tmp_path / "run", **SPEAKING, batch=16)
+    trained = operant.train("sft", "arithmetic", run=tmp_path / "run", **SPEAKING, batch_size=16)
     with pytest.raises(ValueError, match="another budget; go on from its model with `operant train sft TASK --init"):
         operant.resume(tmp_path / "run", budget=128, progress="silent")
     with pytest.raises(ValueError, match="takes no observations; try `operant chat"):
@@ -583,10 +597,10 @@ def test_a_language_model_takes_no_observations_and_no_other_budget(tmp_path):
         ({"total_timesteps": 1000}, "ppo.total_timesteps: there is no such key: PPO calls it budget"),
         ({"evaluate_evry": 1000}, "ppo.evaluate_evry: there is no such key; did you mean evaluate_every"),
         ({"gamma": 1.5}, r"gamma must be in \[0, 1\], got 1.5"),
-        ({"clip_low": 0.0}, r"clip_low must be in \(0, 1\], got 0.0"),
-        ({"anneal": "sometimes"}, "ppo.anneal: 'sometimes' is not one of 'none', 'learning_rate', 'both'"),
-        ({"minibatches": 3}, r"minibatches \(3\) must divide the rollout"),
-        ({"hidden": (0,)}, r"hidden must hold numbers in \[1, inf\)"),
+        ({"clip_range": 0.0}, r"clip_range must be in \(0, 1\], got 0.0"),
+        ({"lr_schedule": "sometimes"}, "ppo.lr_schedule: 'sometimes' is not one of 'constant', 'linear'"),
+        ({"num_minibatches": 3}, r"minibatches \(3\) must divide the rollout"),
+        ({"hidden_sizes": (0,)}, r"hidden_sizes must hold numbers in \[1, inf\)"),
         ({"activation": "gelu"}, "ppo.activation: 'gelu' is not one of 'tanh', 'relu'"),
         ({"max_grad_norm": -1.0}, "max_grad_norm must be in"),
         ({"preset": "fast"}, "no preset 'fast'"),
@@ -694,7 +708,7 @@ def test_the_public_names_are_there():
         operant.teach  # noqa: B018
 
 
-SPEAKING = {"train_rows": 48, "held_out": 6, "max_completion": 6, "budget": 64, "evaluate_every": 32}
+SPEAKING = {"train_examples": 48, "held_out": 6, "max_completion_length": 6, "budget": 64, "evaluate_every": 32}
 SPEAKING |= {"progress": "silent", "checkpoint_seconds": 0}
 
 
@@ -707,7 +721,8 @@ def bytes_of(run):
 
 @pytest.mark.parametrize("in_evaluation", [True, False], ids=["in an evaluation", "after it"])
 @pytest.mark.parametrize(
-    ("algorithm", "values"), [("sft", {"batch": 8}), ("grpo", {"prompts": 8, "group": 2, "kl_coefficient": 0.1})]
+    ("algorithm", "values"),
+    [("sft", {"batch_size": 8}), ("grpo", {"prompts_per_batch": 8, "num_generations": 2, "beta": 0.1})],
 )
 def test_an_interrupted_language_model_is_resumed_to_the_same_end(tmp_path, algorithm, values, in_evaluation):
     def speak(folder, **changes):
@@ -731,7 +746,7 @@ def test_an_interrupted_language_model_is_resumed_to_the_same_end(tmp_path, algo
 
 
 def test_what_a_language_model_answered_is_kept_and_rewound(tmp_path):
-    trained = operant.train("sft", "arithmetic", run=tmp_path / "run", **SPEAKING, batch=8)
+    trained = operant.train("sft", "arithmetic", run=tmp_path / "run", **SPEAKING, batch_size=8)
     before = trained.run.samples_path.read_bytes()
     samples = read_records(trained.run.samples_path)
     assert {record["consumed"] for record in samples} == {0, 32, 64}
@@ -752,11 +767,11 @@ def test_what_a_language_model_answered_is_kept_and_rewound(tmp_path):
 @pytest.mark.parametrize(
     ("algorithm", "values"),
     [
-        ("sft", {"batch": 8}),
-        ("dpo", {"batch": 8, "task": "preference"}),
-        ("reward-model", {"batch": 8, "task": "preference"}),
-        ("grpo", {"prompts": 8, "group": 2, "minibatches": 2}),
-        ("rlhf", {"prompts": 8, "task": "preference"}),
+        ("sft", {"batch_size": 8}),
+        ("dpo", {"batch_size": 8, "task": "preference"}),
+        ("reward-model", {"batch_size": 8, "task": "preference"}),
+        ("grpo", {"prompts_per_batch": 8, "num_generations": 2, "num_minibatches": 2}),
+        ("rlhf", {"prompts_per_batch": 8, "task": "preference"}),
     ],
 )
 def test_what_is_evaluated_and_measured_changes_nothing_that_is_learned(tmp_path, monkeypatch, algorithm, values):
@@ -776,8 +791,8 @@ def test_what_is_evaluated_and_measured_changes_nothing_that_is_learned(tmp_path
 
 def test_a_policy_of_a_reward_model_is_told_both_scores_and_how_far_it_went(tmp_path):
     common = SPEAKING | {"evaluate_every": 32, "budget": 32}
-    operant.train("reward-model", "preference", run=tmp_path / "model", batch=8, **common)
-    values = {"reward_model": str(tmp_path / "model"), "prompts": 8, "group": 2}
+    operant.train("reward-model", "preference", run=tmp_path / "model", batch_size=8, **common)
+    values = {"reward_model": str(tmp_path / "model"), "prompts_per_batch": 8, "num_generations": 2}
     run = operant.train("grpo", "preference", run=tmp_path / "run", **values, **common).run
     first, last = read_records(run.evaluations_path)
     assert first["metrics"].keys() == last["metrics"].keys()

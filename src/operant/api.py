@@ -18,24 +18,24 @@ import torch
 from numpy.typing import NDArray
 
 from operant import catalog, streams
-from operant.assembling import assemble, begin_with, chapter, check_names, pin, reassemble, resolve
+from operant.build import assemble, begin_with, check_names, package, pin, reassemble, resolve
 from operant.envs import without_episodes
 from operant.envs.registry import drawn
 from operant.runtime.advice import hints_of
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.learned import Best, keepers, opened, teach_best
+from operant.runtime.generations import keep_samples
 from operant.runtime.learned_tables import LearnedTables
 from operant.runtime.predicting import Predictor
 from operant.runtime.progress import ProgressMode, announce
 from operant.runtime.run import Run, RunError, TakenError, default_run_path
-from operant.runtime.samples import keep_samples
 from operant.runtime.settings import Settings
 from operant.runtime.signals import saving_first
 from operant.runtime.training import Outcome, Report, resume_from
 from operant.runtime.training import train as run_training
 from operant.runtime.warned import keeping
+from operant.runtime.weights import Best, keepers, opened, teach_best
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Trained(LearnedTables):
     @cached_property
     def _predictor(self) -> Predictor:
         settings, learner = self.run.settings, self.experiment.learner
-        if catalog.find(settings.algorithm).chapter == "language":
+        if catalog.find(settings.algorithm).package == "language":
             raise ValueError(
                 f"{settings.algorithm} has trained a language model, which answers prompts and takes no observations; "
                 f"try `operant chat {self.run.path}`"
@@ -151,7 +151,7 @@ def configure(algorithm: str, task: str, *, preset: str | None = None, **paramet
         ValueError: a name is unknown, or a value out of its range.
     """
     entry = catalog.find(algorithm)
-    return chapter(entry).configuration(entry, task, preset, **parameters)
+    return package(entry).configuration(entry, task, preset, **parameters)
 
 
 def train(
@@ -182,7 +182,7 @@ def train(
         budget: of each seed, in the algorithm's unit (environment steps, prompts, ...). Default: the algorithm's own.
         run: the folder, new or empty. Default: `runs/<algorithm>-<task>-<n>`, the first that is free.
         init: a run to begin with, or `RUN/best` for what scored highest in its evaluations: seeds of deep control
-            start from its networks, and from the moments by which it normalises, with new optimizers; language models
+            start from its networks, and from the moments by which it normalizes, with new optimizers; language models
             from its model. Default: from nothing.
         preset: a named configuration. Default: the one for the task.
         config: a whole configuration instead of a preset and parameters.
@@ -205,11 +205,11 @@ def train(
     entry = catalog.find(algorithm)
     common = {field.name for field in fields(Settings)}
     chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
-    if entry.chapter != "language":
+    if entry.package != "language":
         task, chosen["env_kwargs"] = drawn(task, chosen.get("env_kwargs", {}))
     budget = entry.budget if budget is None else budget
     settings = Settings(algorithm=algorithm, task=task, seeds=_seeds(seeds, seed), budget=budget, **chosen)
-    if init is not None and entry.chapter == "language":
+    if init is not None and entry.package == "language":
         parameters["init"], init = str(init), None
     check_names(entry, parameters)
     if config is None:
@@ -312,7 +312,7 @@ def load(run: str | Path, *, best: bool = False, remote_code: bool = False, acce
     Args:
         run: its folder.
         best: for each seed the policy that scored highest in the evaluations while it was trained, in place of the
-            latest one (`operant.runtime.learned.Best`).
+            latest one (`operant.runtime.weights.Best`).
         remote_code: as for `resume`.
         accept_changes: whether to go on where inputs of the run have changed since.
 
@@ -343,7 +343,7 @@ def _teacher(path: Path, entry: catalog.Algorithm) -> Any:
     with closing(source):
         other, learner = catalog.find(source.run.settings.algorithm), source.experiment.learner
         related = entry.module == other.module or (entry.on_policy and other.on_policy)
-        if entry.chapter != other.chapter or not related or not hasattr(learner, "learned"):
+        if entry.package != other.package or not related or not hasattr(learner, "learned"):
             raise ValueError(
                 f"{entry.name} cannot begin with what {other.name} has learned in {path}; init takes runs of deep "
                 "control, on-policy methods those of each other, and the other ones those of the same file"
@@ -370,7 +370,7 @@ def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
 def _require_budget(folder: Run) -> None:
     """Refuse another budget for a language model, whose training ends with its budget: a later step starts anew."""
     name = folder.settings.algorithm
-    if catalog.find(name).chapter == "language":
+    if catalog.find(name).package == "language":
         raise ValueError(
             f"{name} cannot be resumed with another budget; go on from its model with "
             f"`operant train {name} TASK --init {folder.path}`"

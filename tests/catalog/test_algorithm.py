@@ -18,7 +18,7 @@ def test_every_name_is_there_once():
 @EVERY
 def test_an_algorithm_is_where_the_catalog_says(algorithm):
     module = importlib.import_module(algorithm.module)
-    assert algorithm.module.startswith(f"operant.{algorithm.chapter}.")
+    assert algorithm.module.startswith(f"operant.{algorithm.package}.")
     assert dataclasses.is_dataclass(getattr(module, algorithm.config))
     learner = getattr(module, algorithm.learner)
     assert all(callable(getattr(learner, name)) for name in ("iterate", "state_dict", "load_state_dict"))
@@ -37,9 +37,9 @@ def test_what_is_said_of_an_algorithm_is_complete(algorithm):
 
 @EVERY
 def test_every_preset_of_the_catalog_exists(algorithm):
-    chapter = importlib.import_module(f"operant.{algorithm.chapter}")
+    package = importlib.import_module(f"operant.{algorithm.package}")
     for preset in algorithm.presets:
-        chapter.configuration(algorithm, "no task of this name", preset)
+        package.configuration(algorithm, "no task of this name", preset)
 
 
 @EVERY
@@ -71,12 +71,12 @@ def test_tables_are_for_finite_observations_and_bandits_for_none():
     assert {"q-learning", "random", "td-lambda"} <= set(catalog.supporting("discrete", "finite"))
     assert {"ucb1", "thompson"} <= set(catalog.supporting("discrete", "none"))
     for algorithm in catalog.ALGORITHMS:
-        assert (algorithm.observations == "continuous") == (algorithm.chapter == "control")
+        assert (algorithm.observations == "continuous") == (algorithm.package == "control")
 
 
 def test_language_models_read_text():
     found = set(catalog.supporting("discrete", "text"))
-    assert found == {algorithm.name for algorithm in catalog.ALGORITHMS if algorithm.chapter == "language"}
+    assert found == {algorithm.name for algorithm in catalog.ALGORITHMS if algorithm.package == "language"}
     assert {"sft", "grpo"} <= found
     assert catalog.supporting("continuous", "text") == []
 

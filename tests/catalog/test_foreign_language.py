@@ -10,7 +10,7 @@ from operant.runtime.settings import Settings
 
 OURS = {field.name for field in fields(Settings)} | {"run", "init"}
 for entry in catalog.ALGORITHMS:
-    if entry.chapter == "language":
+    if entry.package == "language":
         OURS |= {field.name for field in fields(getattr(importlib.import_module(entry.module), entry.config))}
 WITHOUT = ("no equivalent", "always on", "every ", "the model that", "`operant resume")
 """How an answer starts that names no option."""

@@ -17,7 +17,7 @@ def fields_of(package):
     """Return the fields of all configurations of a package."""
     found = set()
     for algorithm in catalog.ALGORITHMS:
-        if algorithm.chapter == package:
+        if algorithm.package == package:
             kind = getattr(importlib.import_module(algorithm.module), algorithm.config)
             found |= {field.name for field in dataclasses.fields(kind)}
     return found

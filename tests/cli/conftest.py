@@ -8,7 +8,7 @@ import pytest
 
 from operant.cli import main
 
-TINY = ["--seeds", "2", "--environments", "4", "--steps", "32", "--minibatches", "2", "--epochs", "2"]
+TINY = ["--seeds", "2", "--num-envs", "4", "--num-steps", "32", "--num-minibatches", "2", "--num-epochs", "2"]
 TINY += ["--evaluate-episodes", "4", "--progress", "silent"]
 
 
@@ -20,7 +20,18 @@ def run(tmp_path_factory):
     return path
 
 
-SPEAKING = ["--train-rows", "64", "--held-out", "12", "--batch", "16", "--max-completion", "6", "--progress", "silent"]
+SPEAKING = [
+    "--train-examples",
+    "64",
+    "--held-out",
+    "12",
+    "--batch-size",
+    "16",
+    "--max-completion-length",
+    "6",
+    "--progress",
+    "silent",
+]
 
 
 @pytest.fixture(scope="session")

@@ -66,15 +66,15 @@ def test_a_named_preset():
 
 def test_a_file_wins_over_presets_and_flags_over_both(file):
     path = file("[config]\ngamma = 0.5\nlam = 0.25\nmax_grad_norm = 'none'\n")
-    _, config = parse_training(["ppo", TASK, "--preset", "zoo", "--lam", "0.75", f"--config={path}"])
+    _, config = parse_training(["ppo", TASK, "--preset", "zoo", "--gae-lambda", "0.75", f"--config={path}"])
     zoo = configure("ppo", TASK, preset="zoo")
-    assert (config.gamma, config.lam, config.max_grad_norm, config.steps) == (0.5, 0.75, None, zoo.steps)
+    assert (config.gamma, config.gae_lambda, config.max_grad_norm, config.num_steps) == (0.5, 0.75, None, zoo.num_steps)
 
 
 def test_the_file_of_a_run_is_taken_as_a_whole(run):
     flags = ["--config", str(run / "config.toml")]
     options, config = parse_training(["ppo", TASK, *flags])
-    assert (options.seeds, options.budget, options.evaluate_episodes, config.environments) == ((0, 1), 1024, 4, 4)
+    assert (options.seeds, options.budget, options.evaluate_episodes, config.num_envs) == ((0, 1), 1024, 4, 4)
     options, _ = parse_training(["ppo", "Pendulum-v1", *flags, "--budget", "7"])
     assert (options.task, options.budget) == ("Pendulum-v1", 7)
 
@@ -124,8 +124,8 @@ def test_a_missing_file(tmp_path):
 )
 def test_whole_numbers_are_read_as_people_write_them(word, number):
     assert whole(word) == number
-    options, config = parse_training(["ppo", TASK, "--budget", word, "--epochs", word])
-    assert (options.budget, config.epochs) == (number, number)
+    options, config = parse_training(["ppo", TASK, "--budget", word, "--num-epochs", word])
+    assert (options.budget, config.num_epochs) == (number, number)
     assert isinstance(options.budget, int)
 
 
@@ -169,12 +169,12 @@ def test_help_at_every_stage(arguments, usage, capsys):
     out = capsys.readouterr().out
     assert out.startswith(f"usage: operant train {usage} [-h]")
     assert "--evaluate-every" in out
-    assert ("--clip-low" in out) is bool(arguments)
+    assert ("--clip-range" in out) is bool(arguments)
 
 
 def test_help_shows_the_values_of_the_task(capsys):
-    chosen = configure("ppo", TASK).environments
-    assert chosen != PPOConfig().environments
+    chosen = configure("ppo", TASK).num_envs
+    assert chosen != PPOConfig().num_envs
     with pytest.raises(SystemExit, match="0"):
         parse_training(["ppo", TASK, "--help"])
     assert f"and a faster rollout. (default: {chosen})" in words(capsys.readouterr().out)
@@ -184,7 +184,7 @@ def test_help_shows_the_values_of_the_task(capsys):
 def test_no_parameter_of_an_algorithm_is_called_like_an_option(algorithm):
     _, config = parse_training([algorithm.name, TASK])
     options = {field.name for field in fields(TrainOptions)} | {"seeds", "seed"}
-    if algorithm.chapter == "language":
+    if algorithm.package == "language":
         options.remove("init")  # which stands in their own configurations
     assert {field.name for field in fields(config)}.isdisjoint(options)
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from operant.cli import output
+from operant.runtime.generations import latest_samples
 from operant.runtime.run import Run
-from operant.runtime.samples import latest_samples
 
 
 @pytest.fixture

@@ -65,7 +65,18 @@ def test_wrong_use(arguments, cli, run):
 
 def test_language_models(cli, spoken, tmp_path):
     other = tmp_path / "other"
-    flags = ["--prompts", 16, "--group", 2, "--held-out", 12, "--max-completion", 6, "--progress", "silent"]
+    flags = [
+        "--prompts-per-batch",
+        16,
+        "--num-generations",
+        2,
+        "--held-out",
+        12,
+        "--max-completion-length",
+        6,
+        "--progress",
+        "silent",
+    ]
     flags += ["--budget", 64, "--evaluate-every", 32, "--run", other]
     assert cli("train", "grpo", "arithmetic", *flags)[0] == 0
     status, out, err = cli("compare", spoken, other, "--out", tmp_path / "compare.png")

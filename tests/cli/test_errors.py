@@ -26,10 +26,10 @@ def raised(function, *arguments):
         (TypeError("E.__init__() missing 1 required positional argument: 'size'"), "kwargs={...}", 2),
         (
             MemoryError(),
-            "out of memory (MemoryError); lower --environments, --steps, --minibatches, --hidden or --seeds",
+            "out of rnn_hidden_size (MemoryError); lower --environments, --steps, --minibatches, --hidden or --seeds",
             1,
         ),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), "out of memory", 1),
+        (RuntimeError("DefaultCPUAllocator: can't allocate rnn_hidden_size: you tried to"), "out of memory", 1),
     ],
 )
 def test_an_error_is_one_line_with_a_status(error, said, status):
@@ -108,7 +108,18 @@ def test_a_file_that_is_nested_too_deeply(name, arguments, run, tmp_path, cli):
 )
 def test_a_reward_file_at_fault(text, said, tmp_path, cli):
     (tmp_path / "reward.py").write_text(text)
-    flags = ["--rewards", f"{tmp_path / 'reward.py'}:f", "--prompts", 4, "--group", 2, "--budget", 4, "--held-out", 4]
+    flags = [
+        "--rewards",
+        f"{tmp_path / 'reward.py'}:f",
+        "--prompts-per-batch",
+        4,
+        "--num-generations",
+        2,
+        "--budget",
+        4,
+        "--held-out",
+        4,
+    ]
     status, out, err = cli("train", "grpo", "arithmetic", *flags, "--progress", "silent", "--run", tmp_path / "run")
     assert (status, out) == (1, "")
     assert said in err.splitlines()[-1]

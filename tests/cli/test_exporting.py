@@ -23,7 +23,7 @@ def test_what_is_written(answer, spoken, tmp_path):
 
 def test_the_folder_can_be_trained_on(cli, spoken, tmp_path):
     assert cli("export", spoken, tmp_path / "model")[0] == 0
-    flags = ["--model", tmp_path / "model", "--budget", 16, "--train-rows", 32, "--held-out", 4, "--threads", 1]
+    flags = ["--model", tmp_path / "model", "--budget", 16, "--train-examples", 32, "--held-out", 4, "--threads", 1]
     status, _, err = cli("train", "sft", "arithmetic", *flags, "--progress", "silent", "--run", tmp_path / "run")
     assert status == 0, err
 

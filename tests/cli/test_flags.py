@@ -44,7 +44,7 @@ def test_what_is_left_over(words, said):
             "unknown flag --total-timesteps: PPO calls it --budget",
         ),
         (
-            ["train", "q-learning", "FrozenLake-v1", "--alpha", "1"],
+            ["train", "q-learning", "FrozenLake-v1", "--ent-coef", "1"],
             "unknown flag --alpha: q-learning calls it --step-size",
         ),
         (

@@ -12,12 +12,12 @@ def drawn(monkeypatch, tmp_path):
     """Give a function that draws a view and returns the axes of its panels."""
     figures = []
 
-    class Kept(Figure):
+    class BestPolicy(Figure):
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)
             figures.append(self)
 
-    monkeypatch.setattr("matplotlib.figure.Figure", Kept)
+    monkeypatch.setattr("matplotlib.figure.Figure", BestPolicy)
 
     def call(view):
         draw_tables(view, "title", tmp_path / "picture.png")

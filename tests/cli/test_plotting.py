@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from operant.cli import plotting
-from operant.cli.plotting import COLOURS, draw
+from operant.cli.plotting import COLORS, draw
 from operant.runtime.comparison import compare
 from operant.runtime.run import Run
 
@@ -15,12 +15,12 @@ def drawn(monkeypatch, tmp_path, run):
     """Give a function that draws the run under several names and returns the figure."""
     figures = []
 
-    class Kept(Figure):
+    class BestPolicy(Figure):
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)
             figures.append(self)
 
-    monkeypatch.setattr("matplotlib.figure.Figure", Kept)
+    monkeypatch.setattr("matplotlib.figure.Figure", BestPolicy)
 
     def call(*names):
         (standing,) = compare([Run.open(run)])
@@ -44,7 +44,7 @@ def test_lines_and_points_are_the_numbers(drawn):
 
 
 def test_many_runs_are_told_apart(drawn):
-    names = [f"run-{i}" for i in range(len(COLOURS) * len(plotting.DASHES))]
+    names = [f"run-{i}" for i in range(len(COLORS) * len(plotting.DASHES))]
     figure, _ = drawn(*names)
     bold = [line for line in figure.axes[0].lines if line.get_linewidth() > 2]
     assert len({(line.get_color(), line.get_linestyle()) for line in bold}) == len(names)

@@ -16,7 +16,7 @@ METHODS = [
     "modified-policy-iteration",
     "inexact-policy-iteration",
     "asynchronous-value-iteration",
-    "prioritised-sweeping",
+    "prioritized-sweeping",
     "linear-programming",
 ]
 

@@ -95,9 +95,13 @@ def test_stops_say_what_happens():
 
 
 def test_a_model_learns_to_add_on_a_small_scale(tmp_path, capsys):
-    small = {"budget": 64, "train_rows": 64, "held_out": 8}
+    small = {"budget": 64, "train_examples": 64, "held_out": 8}
     status = tour.calculate(
-        tmp_path, Interruption(), seeds=(0, 1), imitation=small, rewards=small | {"prompts": 8, "group": 4}
+        tmp_path,
+        Interruption(),
+        seeds=(0, 1),
+        imitation=small,
+        rewards=small | {"prompts_per_batch": 8, "num_generations": 4},
     )
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["0"], ["1"]) and "%" in line]

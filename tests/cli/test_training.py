@@ -24,8 +24,8 @@ JSON_KEYS = (
 )
 
 # Many short iterations, so that there is time to send a signal in the middle.
-SLOW = ["train", "ppo", "CartPole-v1", "--seeds", 2, "--environments", 1, "--steps", 8, "--minibatches", 1]
-SLOW += ["--epochs", 1, "--budget", 3_000, "--evaluate-every", 3_000, "--evaluate-episodes", 2]
+SLOW = ["train", "ppo", "CartPole-v1", "--seeds", 2, "--num-envs", 1, "--num-steps", 8, "--num-minibatches", 1]
+SLOW += ["--num-epochs", 1, "--budget", 3_000, "--evaluate-every", 3_000, "--evaluate-episodes", 2]
 SLOW += ["--progress", "silent"]
 
 
@@ -80,7 +80,7 @@ def test_json_is_one_line_with_these_keys(answer, cli, tmp_path):
 def test_flags_reach_the_configuration(cli, tmp_path):
     config = tmp_path / "config.toml"
     config.write_text("[config]\ngamma = 0.5\nlam = 0.25\n")
-    flags = ["--config", config, "--lam", 0.75, "--budget", 128, "--run", tmp_path / "run"]
+    flags = ["--config", config, "--gae-lambda", 0.75, "--budget", 128, "--run", tmp_path / "run"]
     assert cli("train", "ppo", "CartPole-v1", *TINY, *flags)[0] == 0
     text = (tmp_path / "run" / "config.toml").read_text()
     assert "\ngamma = 0.5\n" in text
@@ -96,7 +96,7 @@ def test_flags_reach_the_configuration(cli, tmp_path):
         (["train", "sft", "--dataset", "nothing.jsonl"], "nothing.jsonl"),
         (["train", "sft", "arithmetic", "--init", "nothing"], "is not the folder of a run"),
         (["train", "ppo", "CartPole-v1", "--init", "nothing"], "is not the folder of a run"),
-        (["train", "ppo", "FrozenLake-v1", "--normalise-observations"], "only observations of a Box can be normalised"),
+        (["train", "ppo", "FrozenLake-v1", "--normalize-obs"], "only observations of a Box can be normalized"),
         (["train", "ppo", "CartPole-v1", "--preset", "best"], "ppo has no preset 'best'"),
         (["train", "ppo", "CartPole-v1", "--seeds", "0"], "--seeds must be at least 1"),
         (["train", "ppo", "CartPole-v1", "--config", "nothing.toml"], "cannot be read"),
@@ -164,7 +164,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(cli, start, tmp_path):
 
 def test_a_second_interrupt_stops_at_once(start, tmp_path):
     path = tmp_path / "run"
-    endless = ["--steps", 300_000, "--budget", 300_000, "--environments", 1, "--minibatches", 1, "--seeds", 1]
+    endless = ["--num-steps", 300_000, "--budget", 300_000, "--num-envs", 1, "--num-minibatches", 1, "--seeds", 1]
     process = start("train", "ppo", "CartPole-v1", *endless, "--run", path)
     eventually((path / "metrics.jsonl").exists, process)
     time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""What several test files of this chapter need: a small learner, and environments that misbehave."""
+"""What several test files of this package need: a small learner, and environments that misbehave."""
 
 import gymnasium
 import pytest
@@ -13,16 +13,23 @@ from operant.runtime.encoding import flatten
 from operant.streams import row_seeds
 
 TASKS = pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])
-SMALL = {"environments": 4, "steps": 16, "epochs": 2, "minibatches": 4, "hidden": (8, 8), "learning_rate": 1e-3}
+SMALL = {
+    "num_envs": 4,
+    "num_steps": 16,
+    "num_epochs": 2,
+    "num_minibatches": 4,
+    "hidden_sizes": (8, 8),
+    "learning_rate": 1e-3,
+}
 
 
 def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None, **config):
     """Return a small learner; a probe or a task of Gymnasium, ``wrap`` changes the environment."""
     config = PPOConfig(**{**SMALL, **config})
     if isinstance(task, type):
-        env = task(row_seeds(seeds, config.environments, "environment"))
+        env = task(row_seeds(seeds, config.num_envs, "environment"))
     else:
-        env = make(task, config.environments, seeds, backend=backend)
+        env = make(task, config.num_envs, seeds, backend=backend)
     return PPO(config, env if wrap is None else wrap(env), seeds=seeds, budget=budget)
 
 
@@ -49,9 +56,9 @@ class Changed:
 def build(kind, config, task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None):
     """Return a learner of any kind; a probe or a task of Gymnasium, ``wrap`` changes the environment."""
     if isinstance(task, type):
-        env = task(row_seeds(seeds, config.environments, "environment"))
+        env = task(row_seeds(seeds, config.num_envs, "environment"))
     else:
-        env = make(task, config.environments, seeds, backend=backend)
+        env = make(task, config.num_envs, seeds, backend=backend)
     return kind(config, env if wrap is None else wrap(env), seeds=seeds, budget=budget)
 
 

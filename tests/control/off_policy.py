@@ -10,12 +10,12 @@ from control.probes import Constant, Delayed, Endless, Lasting, Observed, Pendul
 from operant.runtime.training import train
 
 QUICK = {
-    "environments": 4,
-    "warmup": 64,
-    "rounds": 4,
-    "batch": 32,
-    "capacity": 2000,
-    "hidden": (16, 16),
+    "num_envs": 4,
+    "learning_starts": 64,
+    "rounds_per_iteration": 4,
+    "batch_size": 32,
+    "buffer_size": 2000,
+    "hidden_sizes": (16, 16),
     "learning_rate": 3e-3,
     "tau": 0.05,
 }
@@ -67,15 +67,15 @@ def assert_one_update_is_the_same_alone(block, alone):
     transplant(block, alone, 1)
     before = {name: parameters.clone() for name, parameters in alone.parameters.items()}
     for _ in range(2):  # an update of the policy may be due in every second only
-        block.improve(batch)
-        alone.improve(only(batch, 1))
+        block.update(batch)
+        alone.update(only(batch, 1))
     for name, parameters in alone.parameters.items():
         assert not torch.equal(parameters, before[name])
         torch.testing.assert_close(block.parameters[name][1:2], parameters, rtol=1e-5, atol=1e-7)
 
 
 def assert_seeds_learn_the_same_in_any_company(fresh):
-    """Check that a seed of `fresh(seeds)` does not depend on its neighbours."""
+    """Check that a seed of `fresh(seeds)` does not depend on its neighbors."""
     block, alone, pair = (fresh(seeds) for seeds in [(3, 5, 8), (5,), (5, 3)])
     for _ in range(4):
         for learner in (block, alone, pair):
@@ -92,10 +92,10 @@ def assert_bad_targets_stop_their_own_seed_alone(fresh):
     hit.iterate()
     batch = a_batch(clean)
     before = hit.parameters["critics"][1].clone()
-    clean.improve(batch)
+    clean.update(batch)
     bad = batch.rewards.clone()
     bad[1, 3] = torch.nan
-    hit.improve(type(batch)(**{**vars(batch), "rewards": bad}))
+    hit.update(type(batch)(**{**vars(batch), "rewards": bad}))
     assert torch.equal(hit.parameters["critics"][1], before)
     assert hit.skipped.tolist() == [0, 1]
     for name, parameters in hit.parameters.items():

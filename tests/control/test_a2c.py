@@ -19,10 +19,10 @@ from control.probes import PROBES, Aimed, Constant, Delayed, Matched, Pendular, 
 from operant import catalog, ops
 from operant.control.a2c import A2C, PRESETS, A2CConfig
 from operant.nets import Pass
-from operant.runtime.experiments import configuration
+from operant.runtime.configuration import configuration
 from operant.runtime.training import train
 
-SMALL = {"environments": 4, "steps": 8, "hidden": (8, 8), "learning_rate": 3e-3}
+SMALL = {"num_envs": 4, "num_steps": 8, "hidden_sizes": (8, 8), "learning_rate": 3e-3}
 
 
 def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None, **config):
@@ -35,18 +35,18 @@ def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", 
 def solve(probe, **variant):
     gamma, iterations = 0.5, 300 if probe is Aimed else 150
     config = {
-        "environments": 16,
-        "steps": 4,
+        "num_envs": 16,
+        "num_steps": 4,
         "optimizer": "adam",
         "learning_rate": 2e-2,
-        "entropy_coefficient": 0.0,
+        "ent_coef": 0.0,
         "gamma": gamma,
-        "hidden": (16,),
+        "hidden_sizes": (16,),
         "max_grad_norm": None,
-        "log_std": -1.0,
+        "log_std_init": -1.0,
     }
     config = A2CConfig(**{**config, **variant})
-    a2c = build(A2C, config, probe, budget=iterations * config.environments * config.steps)
+    a2c = build(A2C, config, probe, budget=iterations * config.num_envs * config.num_steps)
     for _ in range(iterations):
         a2c.iterate()
     assert_solved(a2c, a2c.agent.networks.value, probe.solution(gamma), atol=0.15)
@@ -58,9 +58,9 @@ def test_probes_are_solved(probe):
 
 
 VARIANTS = [
-    {"estimator": "gae", "shared": True},
-    {"critics": 3, "target": "monte-carlo"},
-    {"steps": 1, "environments": 64, "target": "bootstrap"},
+    {"estimator": "gae", "share_features": True},
+    {"critic_ensemble_size": 3, "target": "monte-carlo"},
+    {"num_steps": 1, "num_envs": 64, "target": "bootstrap"},
 ]
 
 
@@ -104,9 +104,9 @@ def slow_returns(a2c, rollout, n, lam):
 @pytest.mark.parametrize(("estimator", "n"), [("n-step", None), ("n-step", 3), ("gae", None)])
 @pytest.mark.parametrize("task", [Pendular, "CartPole-v1"])
 def test_advantages_and_targets_are_what_the_fields_say(task, estimator, n, target):
-    a2c = learner(task, gamma=0.9, lam=0.7, n=n, estimator=estimator, target=target, steps=12)
+    a2c = learner(task, gamma=0.9, gae_lambda=0.7, n_step=n, estimator=estimator, target=target, num_steps=12)
     rollout = a2c.agent.collect(12)
-    batch = a2c.judge(rollout)
+    batch = a2c.estimate_advantages(rollout)
     assert (rollout.truncated if task is Pendular else rollout.terminated).any()
     n_step, mixed = slow_returns(a2c, rollout, n or 12, 0.7)
     values = torch.stack([a2c.agent.networks.value(obs) for obs in rollout.obs])
@@ -121,17 +121,17 @@ def test_advantages_and_targets_are_what_the_fields_say(task, estimator, n, targ
         torch.testing.assert_close(batch.targets[s], targets[:, s].reshape(-1), rtol=1e-4, atol=1e-5)
 
 
-def test_advantages_are_standardised_if_told():
-    a2c = learner(normalise_advantages=True)
+def test_advantages_are_standardized_if_told():
+    a2c = learner(normalize_advantage="batch")
     rollout = a2c.agent.collect(8)
-    batch = a2c.judge(rollout)
+    batch = a2c.estimate_advantages(rollout)
     torch.testing.assert_close(batch.advantages.mean(1), torch.zeros(2), atol=1e-5, rtol=0)
     torch.testing.assert_close(batch.advantages.std(1, correction=0), torch.ones(2), atol=1e-4, rtol=0)
     raw = learner()
-    assert not torch.allclose(raw.judge(raw.agent.collect(8)).advantages.std(1), torch.ones(2), atol=1e-2)
+    assert not torch.allclose(raw.estimate_advantages(raw.agent.collect(8)).advantages.std(1), torch.ones(2), atol=1e-2)
 
 
-# What it optimises
+# What it optimizes
 
 
 def slow_loss(a2c, parameters, batch):
@@ -150,17 +150,19 @@ def slow_loss(a2c, parameters, batch):
                 policy = Categorical(logits=policies[s, i])
             loss = -policy.log_prob(batch.actions[s, i]) * batch.advantages[s, i]
             for critic in critics:
-                loss = loss + config.value_coefficient * (critic[s, i] - batch.targets[s, i]) ** 2 / 2
-            total = total + weight * (loss - config.entropy_coefficient * policy.entropy())
+                loss = loss + config.vf_coef * (critic[s, i] - batch.targets[s, i]) ** 2 / 2
+            total = total + weight * (loss - config.ent_coef * policy.entropy())
     return total
 
 
 @TASKS
-@pytest.mark.parametrize("variant", [{"shared": True}, {"shared": False}, {"critics": 2}], ids=str)
+@pytest.mark.parametrize(
+    "variant", [{"share_features": True}, {"share_features": False}, {"critic_ensemble_size": 2}], ids=str
+)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_loss_and_gradient_are_those_of_the_paper(task, variant, weighted):
-    a2c = learner(task, entropy_coefficient=0.02, **variant)
-    batch = a2c.judge(a2c.agent.collect(8))
+    a2c = learner(task, ent_coef=0.02, **variant)
+    batch = a2c.estimate_advantages(a2c.agent.collect(8))
     generator = torch.Generator().manual_seed(1)
     if weighted:
         batch = replace(batch, weights=torch.randint(0, 2, batch.targets.shape, generator=generator).float())
@@ -178,7 +180,7 @@ def test_loss_and_gradient_are_those_of_the_paper(task, variant, weighted):
 
 
 def test_the_value_of_an_ensemble_is_the_mean_of_critics_that_differ():
-    a2c = learner(critics=3)
+    a2c = learner(critic_ensemble_size=3)
     a2c.iterate()
     obs = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
     bound = a2c.agent.networks
@@ -190,10 +192,10 @@ def test_the_value_of_an_ensemble_is_the_mean_of_critics_that_differ():
 @pytest.mark.parametrize("task", ["Pendulum-v1", *PRESETS])
 def test_the_one_step_actor_critic_is_the_semi_gradient_of_the_textbook_with_every_preset(task):
     entry = catalog.find("actor-critic")
-    config = configuration(entry, task, environments=2, entropy_coefficient=0.0, value_coefficient=1.0)
+    config = configuration(entry, task, num_envs=2, ent_coef=0.0, vf_coef=1.0)
     a2c = build(A2C, config, "CartPole-v1")
-    rollout = a2c.agent.collect(config.steps)
-    batch = a2c.judge(rollout)
+    rollout = a2c.agent.collect(config.num_steps)
+    batch = a2c.estimate_advantages(rollout)
     gradient, _ = a2c.gradient(batch)
     leaf = a2c.agent.parameters.clone().requires_grad_()
     bound = a2c.agent.networks.shape.bind(leaf)
@@ -207,7 +209,7 @@ def test_the_one_step_actor_critic_is_the_semi_gradient_of_the_textbook_with_eve
 
 def test_there_is_one_policy_gradient(monkeypatch):
     monkeypatch.setattr(ops, "policy_gradient", lambda log_probs, psi: 0.0 * log_probs)
-    a2c = learner(entropy_coefficient=0.0)
+    a2c = learner(ent_coef=0.0)
     actor, critic = (p.clone() for p in a2c.agent.parameters.view(2, 2, -1).unbind(1))
     a2c.iterate()
     after = a2c.agent.parameters.view(2, 2, -1)
@@ -215,11 +217,11 @@ def test_there_is_one_policy_gradient(monkeypatch):
     assert not torch.equal(after[:, 1], critic)
 
 
-@pytest.mark.parametrize("anneal", ["none", "learning_rate"])
-def test_the_learning_rate_falls_linearly_over_the_budget(anneal):
-    a2c = learner(anneal=anneal, budget=4 * 32)
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_the_learning_rate_falls_linearly_over_the_budget(schedule):
+    a2c = learner(lr_schedule=schedule, budget=4 * 32)
     rates = [a2c.iterate()["schedule/learning_rate"] for _ in range(5)]
-    falling = [1.0, 0.75, 0.5, 0.25] if anneal == "learning_rate" else [1.0] * 4
+    falling = [1.0, 0.75, 0.5, 0.25] if schedule == "linear" else [1.0] * 4
     assert rates[:4] == pytest.approx([3e-3 * share for share in falling])
     assert rates[4] > 0
 
@@ -231,24 +233,24 @@ def test_the_learning_rate_falls_linearly_over_the_budget(anneal):
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 @pytest.mark.parametrize("critics", [1, 2])
 def test_one_update_is_the_same_alone_and_beside_other_seeds(task, optimizer, critics):
-    config = {"optimizer": optimizer, "critics": critics, "normalise_advantages": True}
+    config = {"optimizer": optimizer, "critic_ensemble_size": critics, "normalize_advantage": "batch"}
     block, alone = learner(task, (3, 5, 8), **config), learner(task, (5,), **config)
     for _ in range(2):
         block.iterate()
-    batch = block.judge(block.agent.collect(8))
+    batch = block.estimate_advantages(block.agent.collect(8))
     for name, tensor in alone.optimizer.state_dict().items():
         tensor.copy_(block.optimizer.state_dict()[name][1:2])
     alone.agent.parameters.copy_(block.agent.parameters[1:2])
     before = alone.agent.parameters.clone()
-    block.improve(batch, 0.9)
-    alone.improve(batch.map(lambda tensor: tensor[1:2]), 0.9)
+    block.update(batch, 0.9)
+    alone.update(batch.map(lambda tensor: tensor[1:2]), 0.9)
     assert not torch.equal(alone.agent.parameters, before)
     torch.testing.assert_close(block.agent.parameters[1:2], alone.agent.parameters, rtol=1e-5, atol=1e-7)
 
 
 @TASKS
 def test_a_seed_learns_the_same_in_any_company(task):
-    config = {"normalise_observations": True, "normalise_rewards": True}
+    config = {"normalize_obs": True, "normalize_reward": True}
     learners = [learner(task, seeds, **config) for seeds in [(3, 5, 8), (5,), (5, 3)]]
     for _ in range(8):
         for a2c in learners:
@@ -266,7 +268,10 @@ def test_a_seed_learns_the_same_in_any_company(task):
     ("backend", "config"),
     [
         ("tensor", {"optimizer": "rmsprop"}),
-        ("gymnasium", {"optimizer": "adam", "normalise_observations": True, "normalise_rewards": True, "critics": 2}),
+        (
+            "gymnasium",
+            {"optimizer": "adam", "normalize_obs": True, "normalize_reward": True, "critic_ensemble_size": 2},
+        ),
     ],
 )
 def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, backend, config, tmp_path):
@@ -275,12 +280,12 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, backend, config, t
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
 def test_a_refused_state_leaves_the_learner_as_it_was(backend):
-    assert_a_refused_state_changes_nothing(lambda: learner(backend=backend, normalise_observations=True))
+    assert_a_refused_state_changes_nothing(lambda: learner(backend=backend, normalize_obs=True))
 
 
 def test_a_state_of_another_configuration_is_refused():
     with pytest.raises(ValueError, match=r"'parameters' has shape .* saved by a different configuration"):
-        learner(critics=2).load_state_dict(learner().state_dict())
+        learner(critic_ensemble_size=2).load_state_dict(learner().state_dict())
 
 
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
@@ -308,7 +313,7 @@ def test_returns_that_are_all_equal_do_not_end_a_training():
 @pytest.mark.parametrize("critics", [1, 2])
 def test_invalid_transitions_take_no_part(critics):
     def run(junk):
-        a2c = learner(wrap=next_step(junk), critics=critics, normalise_advantages=True)
+        a2c = learner(wrap=next_step(junk), critic_ensemble_size=critics, normalize_advantage="batch")
         return [a2c.iterate() for _ in range(6)], a2c
 
     (expected, calm), (got, wild) = run(0.0), run(1e6)
@@ -338,11 +343,14 @@ def test_a_budget_of_nothing_is_refused():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[(name, 0) for name in ("environments", "steps", "learning_rate", "optimizer_epsilon", "n", "critics")],
-        *[(name, float("nan")) for name in ("learning_rate", "gamma", "lam", "entropy_coefficient")],
-        *[(name, -0.1) for name in ("gamma", "lam", "value_coefficient", "entropy_coefficient", "max_grad_norm")],
-        *[(name, 1.1) for name in ("gamma", "lam")],
-        *[(name, "sometimes") for name in ("anneal", "optimizer", "estimator", "target")],
+        *[
+            (name, 0)
+            for name in ("num_envs", "num_steps", "learning_rate", "adam_eps", "n_step", "critic_ensemble_size")
+        ],
+        *[(name, float("nan")) for name in ("learning_rate", "gamma", "gae_lambda", "ent_coef")],
+        *[(name, -0.1) for name in ("gamma", "gae_lambda", "vf_coef", "ent_coef", "max_grad_norm")],
+        *[(name, 1.1) for name in ("gamma", "gae_lambda")],
+        *[(name, "sometimes") for name in ("lr_schedule", "optimizer", "estimator", "target")],
     ],
 )
 def test_values_that_cannot_work_are_refused_by_name(name, value):
@@ -350,15 +358,15 @@ def test_values_that_cannot_work_are_refused_by_name(name, value):
         A2CConfig(**{name: value})
 
 
-def test_a_single_sample_cannot_be_standardised():
-    assert A2CConfig(environments=1, steps=1).steps == 1
-    with pytest.raises(ValueError, match="normalise_advantages leaves nothing of the advantage"):
-        A2CConfig(environments=1, steps=1, normalise_advantages=True)
+def test_a_single_sample_cannot_be_standardized():
+    assert A2CConfig(num_envs=1, num_steps=1).num_steps == 1
+    with pytest.raises(ValueError, match="normalize_advantage leaves nothing of the advantage"):
+        A2CConfig(num_envs=1, num_steps=1, normalize_advantage="batch")
 
 
 def test_several_critics_cannot_share_the_layers_of_one_actor():
     with pytest.raises(ValueError, match="critics must be 1, or more where they share no layers with the actor, got 2"):
-        learner(critics=2, shared=True)
+        learner(critic_ensemble_size=2, share_features=True)
 
 
 @pytest.mark.parametrize("name", PRESETS)

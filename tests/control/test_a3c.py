@@ -22,10 +22,10 @@ from operant.envs import WorkerError, make
 from operant.nets import OPTIMIZERS
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.checkpoints import load as load_checkpoint
-from operant.runtime.experiments import configuration
+from operant.runtime.configuration import configuration
 from operant.streams import row_seeds
 
-SMALL = {"workers": 2, "environments": 4, "steps": 8, "slice_steps": 256, "hidden": (8,), "entropy_coefficient": 0.0}
+SMALL = {"workers": 2, "num_envs": 4, "num_steps": 8, "steps_per_iteration": 256, "hidden_sizes": (8,), "ent_coef": 0.0}
 
 
 def matched(seed):
@@ -55,7 +55,7 @@ def started():
     made = []
 
     def start(**config):
-        made.append(learner(environments=8, make_env=matched, **config))
+        made.append(learner(num_envs=8, make_env=matched, **config))
         return made[-1]
 
     yield start
@@ -81,7 +81,7 @@ def test_a_worker_without_others_is_an_actor_critic(optimizer):
     fields = {name: getattr(config, name) for name in A2CConfig.__dataclass_fields__}
     a2c = build(A2C, A2CConfig(**fields), "CartPole-v1", (7,), budget=640)
     parameters = a2c.agent.parameters.clone()
-    moments = OPTIMIZERS[optimizer](parameters, epsilon=config.optimizer_epsilon).state_dict()
+    moments = OPTIMIZERS[optimizer](parameters, epsilon=config.adam_eps).state_dict()
     del moments["skipped"]
     shared = Shared(parameters, moments, torch.zeros(1, 2, dtype=torch.int64))
     make_env = lambda seed: make("CartPole-v1", 4, [seed])  # noqa: E731
@@ -102,13 +102,13 @@ def test_staleness_counts_the_updates_of_others_between_reading_and_writing():
     moments = {"second": torch.ones_like(a2c.agent.parameters), "steps": torch.zeros(1)}
     shared = Shared(a2c.agent.parameters, moments, counts)
     worker = Worker(0, config, lambda seed: make("CartPole-v1", 4, [seed]), seed=7, budget=640, shared=shared)
-    original = worker.local.judge
+    original = worker.local.estimate_advantages
 
     def slow(rollout):
         counts[1, UPDATES] += 3  # what the other worker does meanwhile
         return original(rollout)
 
-    worker.local.judge = slow
+    worker.local.estimate_advantages = slow
     assert worker.run(2 * 32, lambda: False)[-2] == [3.0, 3.0]
 
 
@@ -137,7 +137,7 @@ def test_a_worker_takes_its_share_of_the_gradient_steps():
 
 
 def test_workers_learn_together_survive_an_interruption_and_a_dead_one_is_named(started):
-    a3c = started(learning_rate=2e-2, optimizer="adam", gamma=0.5, hidden=(16,), slice_steps=4096)
+    a3c = started(learning_rate=2e-2, optimizer="adam", gamma=0.5, hidden_sizes=(16,), steps_per_iteration=4096)
     for _ in range(5):
         before, counts = a3c.consumed, a3c.shared.counts.clone()
         metrics = a3c.iterate()
@@ -169,7 +169,7 @@ def test_a_hanging_worker_is_named_after_the_deadline(started):
 
 
 def test_an_error_of_a_worker_is_told_in_full():
-    a3c = learner(environments=8, make_env=broken)
+    a3c = learner(num_envs=8, make_env=broken)
     with pytest.raises(WorkerError, match=r"worker \d failed: ArithmeticError: the world ends here\n") as caught:
         a3c.iterate()
     assert "Traceback" in caught.value.__notes__[0]
@@ -264,14 +264,14 @@ def test_another_device_is_refused():
         learner(probe)
 
 
-@pytest.mark.parametrize("name", ["normalise_observations", "normalise_rewards"])
+@pytest.mark.parametrize("name", ["normalize_obs", "normalize_reward"])
 def test_statistics_of_each_worker_alone_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be false: the workers share no statistics"):
         A3CConfig(**{name: True})
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("workers", 0), ("slice_steps", 0), ("deadline", 0.0), ("steps", 0), ("gamma", 2.0)]
+    ("name", "value"), [("workers", 0), ("steps_per_iteration", 0), ("deadline", 0.0), ("num_steps", 0), ("gamma", 2.0)]
 )
 def test_values_that_cannot_work_are_refused_by_name(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):

@@ -73,7 +73,7 @@ def test_acting_for_others_is_greedy_without_noise_and_changes_nothing():
     it.collect(5)
     before = it.state_dict()["collector"]["statistics"].clone()
     obs = torch.randn(2, 9, 4, generator=torch.Generator().manual_seed(0))
-    outputs = it.networks.policy(it.normaliser.normalise(obs))
+    outputs = it.networks.policy(it.normalizer.normalize(obs))
     assert torch.equal(it.act(obs, None, None)[0], outputs.argmax(-1))
     noise = it.noise(9, torch.Generator().manual_seed(1))
     assert torch.equal(it.act(obs, None, noise)[0], it.head.sample(outputs, it.networks.free, noise))
@@ -98,12 +98,12 @@ def test_shuffled_samples_stay_together_and_with_their_seed():
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_advantages_are_standardised_for_each_seed(weighted):
+def test_advantages_are_standardized_for_each_seed(weighted):
     samples = numbered()
     if weighted:
         samples = replace(samples, weights=torch.arange(12).remainder(2).float().expand(2, 12))
-    standard = samples.standardised()
-    torch.testing.assert_close(standard.advantages, ops.standardise(samples.advantages, samples.weights))
+    standard = samples.standardized()
+    torch.testing.assert_close(standard.advantages, ops.standardize(samples.advantages, samples.weights))
     torch.testing.assert_close(standard.advantages[0], standard.advantages[1], rtol=1e-4, atol=1e-4)
     assert torch.equal(standard.targets, samples.targets)
 
@@ -126,9 +126,9 @@ def test_minibatches_shuffle_the_active_seeds_alone_each_by_its_own_stream():
     assert next(it.minibatches(batch, 1, streams)) is batch
 
 
-def test_minibatches_are_standardised_each_by_itself():
+def test_minibatches_are_standardized_each_by_itself():
     streams = [torch.Generator().manual_seed(seed) for seed in (3, 5)]
-    for part in agent().minibatches(numbered(), 3, streams, standardise=True):
+    for part in agent().minibatches(numbered(), 3, streams, standardize=True):
         torch.testing.assert_close(part.advantages.mean(1), torch.zeros(2), atol=1e-5, rtol=0)
         torch.testing.assert_close(part.advantages.std(1, correction=0), torch.ones(2), atol=1e-4, rtol=0)
 

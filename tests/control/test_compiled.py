@@ -9,19 +9,27 @@ from control.off_policy import QUICK
 from needs import needs_compiler
 from operant import catalog, configure
 from operant.control import assemble
-from operant.control.assembly import GRADIENT_STEPS_TO_REPAY
+from operant.control.factory import GRADIENT_STEPS_TO_REPAY
 from operant.control.reinforce import Batch
 from operant.nets import programs
 from operant.runtime.settings import Settings
 
-ALTERNATING = {**QUICK, "rounds": 1, "steps": 1, "environments": 4, "updates": 2}
-LARGE = {**ALTERNATING, "batch": 256, "hidden": (128,)}
-ON_POLICY = {"environments": 4, "steps": 8, "hidden": (16, 16)}
-PPO = {**ON_POLICY, "epochs": 2, "minibatches": 2}
-DQN = {"environments": 4, "train_every": 8, "updates": 2, "batch": 16, "warmup": 32, "capacity": 500, "hidden": (16,)}
-TRPO = {**ON_POLICY, "value_epochs": 2, "value_minibatches": 2, "cg_iterations": 3, "fisher_every": 2}
-REINFORCE = {"environments": 2, "hidden": (16, 16), "critic_steps": 2}
-LARGE_PPO = {**PPO, "steps": 128, "minibatches": 1, "hidden": (64,)}
+ALTERNATING = {**QUICK, "rounds_per_iteration": 1, "train_freq": 1, "num_envs": 4, "gradient_steps": 2}
+LARGE = {**ALTERNATING, "batch_size": 256, "hidden_sizes": (128,)}
+ON_POLICY = {"num_envs": 4, "num_steps": 8, "hidden_sizes": (16, 16)}
+PPO = {**ON_POLICY, "num_epochs": 2, "num_minibatches": 2}
+DQN = {
+    "num_envs": 4,
+    "train_freq": 8,
+    "gradient_steps": 2,
+    "batch_size": 16,
+    "learning_starts": 32,
+    "buffer_size": 500,
+    "hidden_sizes": (16,),
+}
+TRPO = {**ON_POLICY, "critic_epochs": 2, "critic_minibatches": 2, "cg_max_steps": 3, "sub_sampling_factor": 2}
+REINFORCE = {"num_envs": 2, "hidden_sizes": (16, 16), "critic_steps": 2}
+LARGE_PPO = {**PPO, "num_steps": 128, "num_minibatches": 1, "hidden_sizes": (64,)}
 CASES = [
     ("sac", "Pendulum-v1", ALTERNATING),
     ("td3", "Pendulum-v1", ALTERNATING),
@@ -29,15 +37,19 @@ CASES = [
     ("sac", "Pendulum-v1", LARGE),
     ("td3", "Pendulum-v1", LARGE),
     ("sac-discrete", "CartPole-v1", LARGE),
-    ("ppo", "CartPole-v1", {**PPO, "anneal": "both", "target_kl": 0.5}),
+    ("ppo", "CartPole-v1", {**PPO, "lr_schedule": "linear", "clip_range_schedule": "linear", "target_kl": 0.5}),
     ("ppo-penalty", "Pendulum-v1", PPO),
     ("ppo-penalty", "CartPole-v1", LARGE_PPO),
     ("a2c", "CartPole-v1", ON_POLICY),
-    ("prioritised-dqn", "CartPole-v1", {**DQN, "dueling": True, "double": True}),
-    ("dqn", "operant/PixelCatch-v0", {**DQN, "environments": 2}),
+    ("prioritized-dqn", "CartPole-v1", {**DQN, "dueling": True, "double": True}),
+    ("dqn", "operant/PixelCatch-v0", {**DQN, "num_envs": 2}),
     ("trpo", "Pendulum-v1", TRPO),
     ("reinforce-baseline", "CartPole-v1", REINFORCE),
-    ("recurrent-ppo", "CartPole-v1", {**PPO, "epochs": 1, "steps": 4, "hidden": (8,), "memory": 8}),
+    (
+        "recurrent-ppo",
+        "CartPole-v1",
+        {**PPO, "num_epochs": 1, "num_steps": 4, "hidden_sizes": (8,), "rnn_hidden_size": 8},
+    ),
 ]
 NAMES = [f"{a}-{t[-8:]}{'-large' * (v in (LARGE, LARGE_PPO))}" for a, t, v in CASES]
 
@@ -84,7 +96,7 @@ def test_a_compiled_run_resumes_exactly(algorithm, task, values, tmp_path):
     assert_resumes_exactly(lambda: learner(algorithm, task, values), tmp_path)
 
 
-@pytest.mark.parametrize(("values", "seeds"), [(LARGE, 2), (ALTERNATING, 0), ({**LARGE, "hidden": ()}, 0)])
+@pytest.mark.parametrize(("values", "seeds"), [(LARGE, 2), (ALTERNATING, 0), ({**LARGE, "hidden_sizes": ()}, 0)])
 def test_seeds_are_improved_one_by_one_where_their_layers_are_large(values, seeds):
     made = learner("td3", "Pendulum-v1", values, choice="off")
     rows = made.one_by_one()
@@ -95,12 +107,12 @@ def test_seeds_are_improved_one_by_one_where_their_layers_are_large(values, seed
         assert all(part.data_ptr() == made.parameters[name][seed].data_ptr() for name, part in row.parameters.items())
 
 
-@pytest.mark.parametrize(("values", "seeds"), [(LARGE_PPO, 2), ({**LARGE_PPO, "steps": 64}, 0), (PPO, 0)])
+@pytest.mark.parametrize(("values", "seeds"), [(LARGE_PPO, 2), ({**LARGE_PPO, "num_steps": 64}, 0), (PPO, 0)])
 def test_seeds_of_ppo_are_improved_one_by_one_where_their_layers_are_large(values, seeds):
     made = learner("ppo", "CartPole-v1", values, choice="off")
     rows = made.one_by_one()
     assert len(rows) == seeds
-    batch = made.judge(made.agent.collect(made.config.steps))
+    batch = made.estimate_advantages(made.agent.collect(made.config.num_steps))
     gradient, _ = made.gradient(batch, made.agent.networks.free, 1.0, False)
     for seed, row in enumerate(rows):
         alone = batch.map(lambda part, seed=seed: part[seed : seed + 1])
@@ -113,14 +125,15 @@ def test_seeds_of_ppo_are_improved_one_by_one_where_their_layers_are_large(value
 def test_long_runs_are_compiled_if_there_is_a_compiler(monkeypatch):
     config = configure("dqn", "CartPole-v1", preset="paper", **DQN)
     short, long = (
-        config.warmup + (steps // config.updates - 1) * config.train_every  # the first training ends the warmup
-        for steps in (GRADIENT_STEPS_TO_REPAY - config.updates, GRADIENT_STEPS_TO_REPAY)
+        # the first training ends the warmup
+        config.learning_starts + (steps // config.gradient_steps - 1) * config.train_freq
+        for steps in (GRADIENT_STEPS_TO_REPAY - config.gradient_steps, GRADIENT_STEPS_TO_REPAY)
     )
-    monkeypatch.setattr("operant.control.assembly.missing_tool", lambda _: None)
+    monkeypatch.setattr("operant.control.factory.missing_tool", lambda _: None)
     for budget, expected in ((short, False), (long, True)):
         made = learner("dqn", "CartPole-v1", DQN, choice="auto", budget=budget)
         assert {program.compiled for program in programs(made)} == {expected}
-    monkeypatch.setattr("operant.control.assembly.missing_tool", lambda _: "a C++ compiler such as g++")
+    monkeypatch.setattr("operant.control.factory.missing_tool", lambda _: "a C++ compiler such as g++")
     assert not programs(learner("dqn", "CartPole-v1", DQN, choice="auto", budget=long))[0].compiled
     with pytest.raises(
         ValueError, match=r"compile is on, which needs a C\+\+ compiler such as g\+\+, and none is inst"
@@ -175,13 +188,13 @@ def test_the_steps_of_an_episode_are_padded_to_a_power_of_two():
 @pytest.mark.parametrize(
     ("algorithm", "values"),
     [
-        ("sac", {**ALTERNATING, "steps": 2, "updates": 3}),
-        ("td3", {**ALTERNATING, "warmup": 0}),
+        ("sac", {**ALTERNATING, "train_freq": 2, "gradient_steps": 3}),
+        ("td3", {**ALTERNATING, "learning_starts": 0}),
         ("ppo", PPO),
         ("a2c", ON_POLICY),
         ("dqn", DQN),
-        ("dqn", {**DQN, "warmup": 0}),
-        ("dqn", {**DQN, "warmup": 61}),
+        ("dqn", {**DQN, "learning_starts": 0}),
+        ("dqn", {**DQN, "learning_starts": 61}),
         ("trpo", TRPO),
         ("trpo", {**TRPO, "sampling": "vine", "vine_steps": 3}),
     ],
@@ -197,5 +210,7 @@ def test_gradient_steps_are_counted_before_they_are_taken(algorithm, values, bud
 
 
 def test_gradient_steps_of_whole_episodes_are_counted_at_least():
-    made = learner("reinforce-baseline", "CartPole-v1", {**REINFORCE, "max_steps": 200}, choice="off", budget=1000)
+    made = learner(
+        "reinforce-baseline", "CartPole-v1", {**REINFORCE, "max_episode_steps": 200}, choice="off", budget=1000
+    )
     assert made.gradient_steps == 1000 // 400 * 3

@@ -7,20 +7,20 @@ from operant import catalog, configure, streams
 from operant.control import assemble
 from operant.runtime.settings import Settings
 
-SMALL = {"environments": 2, "hidden": (8,)}
-OFF_POLICY = {**SMALL, "warmup": 8, "batch": 4, "capacity": 100}
+SMALL = {"num_envs": 2, "hidden_sizes": (8,)}
+OFF_POLICY = {**SMALL, "learning_starts": 8, "batch_size": 4, "buffer_size": 100}
 CASES = [
-    ("ppo", "CartPole-v1", {**SMALL, "steps": 8, "minibatches": 4}),
-    ("ppo", "Pendulum-v1", {**SMALL, "steps": 8, "minibatches": 2, "normalise_rewards": True}),
+    ("ppo", "CartPole-v1", {**SMALL, "num_steps": 8, "num_minibatches": 4}),
+    ("ppo", "Pendulum-v1", {**SMALL, "num_steps": 8, "num_minibatches": 2, "normalize_reward": True}),
     ("ppo-penalty", "CartPole-v1", {**SMALL, "steps": 8}),
-    ("recurrent-ppo", "CartPole-v1", {**SMALL, "steps": 8, "memory": 4, "minibatches": 1}),
+    ("recurrent-ppo", "CartPole-v1", {**SMALL, "num_steps": 8, "rnn_hidden_size": 4, "num_minibatches": 1}),
     ("a2c", "CartPole-v1", {**SMALL, "steps": 8}),
     ("trpo", "CartPole-v1", {**SMALL, "steps": 8}),
-    ("dqn", "CartPole-v1", {**OFF_POLICY, "train_every": 8}),
-    ("prioritised-dqn", "CartPole-v1", {**OFF_POLICY, "train_every": 8, "double": True, "dueling": True}),
-    ("sac", "Pendulum-v1", {**OFF_POLICY, "rounds": 2}),
-    ("sac-discrete", "CartPole-v1", {**OFF_POLICY, "rounds": 2}),
-    ("td3", "Pendulum-v1", {**OFF_POLICY, "rounds": 2}),
+    ("dqn", "CartPole-v1", {**OFF_POLICY, "train_freq": 8}),
+    ("prioritized-dqn", "CartPole-v1", {**OFF_POLICY, "train_freq": 8, "double": True, "dueling": True}),
+    ("sac", "Pendulum-v1", {**OFF_POLICY, "rounds_per_iteration": 2}),
+    ("sac-discrete", "CartPole-v1", {**OFF_POLICY, "rounds_per_iteration": 2}),
+    ("td3", "Pendulum-v1", {**OFF_POLICY, "rounds_per_iteration": 2}),
 ]
 
 

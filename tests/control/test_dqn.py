@@ -14,16 +14,16 @@ from operant.nets.action_values import ValuePass
 from operant.runtime.replay import Transitions
 
 SMALL = {
-    "environments": 4,
-    "train_every": 16,
-    "updates": 4,
-    "batch": 16,
-    "capacity": 200,
-    "warmup": 32,
-    "sync": 6,
+    "num_envs": 4,
+    "train_freq": 16,
+    "gradient_steps": 4,
+    "batch_size": 16,
+    "buffer_size": 200,
+    "learning_starts": 32,
+    "target_update_interval": 6,
     "learning_rate": 1e-3,
-    "epsilon_fraction": 0.5,
-    "hidden": (8, 8),
+    "exploration_fraction": 0.5,
+    "hidden_sizes": (8, 8),
 }
 VARIANTS = pytest.mark.parametrize(
     "variant",
@@ -31,9 +31,9 @@ VARIANTS = pytest.mark.parametrize(
         {},
         {"double": True},
         {"dueling": True},
-        {"n": 3},
-        {"priority": 0.6},
-        {"double": True, "dueling": True, "n": 2, "priority": 0.6},
+        {"n_step": 3},
+        {"per_alpha": 0.6},
+        {"double": True, "dueling": True, "n_step": 2, "per_alpha": 0.6},
     ],
     ids=lambda variant: "-".join(variant) or "plain",
 )
@@ -49,19 +49,27 @@ def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", 
 
 
 @pytest.mark.parametrize(
-    "variant", [{}, {"double": True, "dueling": True, "n": 2, "priority": 0.6}], ids=["plain", "all"]
+    "variant", [{}, {"double": True, "dueling": True, "n_step": 2, "per_alpha": 0.6}], ids=["plain", "all"]
 )
 @pytest.mark.parametrize("probe", DISCRETE_PROBES, ids=lambda probe: probe.__name__)
 def test_probes_are_solved(probe, variant):
     gamma, budget = 0.5, 1200
-    config = {"train_every": 32, "updates": 16, "batch": 32, "capacity": 2000, "warmup": 64, "sync": 8, "hidden": (16,)}
+    config = {
+        "train_freq": 32,
+        "gradient_steps": 16,
+        "batch_size": 32,
+        "buffer_size": 2000,
+        "learning_starts": 64,
+        "target_update_interval": 8,
+        "hidden_sizes": (16,),
+    }
     dqn = learner(
         probe,
         budget=budget,
         learning_rate=1e-2,
-        anneal="learning_rate",
+        lr_schedule="linear",
         gamma=gamma,
-        epsilon_end=0.3,
+        exploration_final_eps=0.3,
         **config,
         **variant,
     )
@@ -111,7 +119,7 @@ def shaken(**config):
 def test_loss_and_gradient_are_those_of_the_papers(dueling, double, delta, weighted):
     dqn = shaken(dueling=dueling, double=double, huber_delta=delta)
     batch = transitions(weighted=weighted)
-    targets = dqn.judge(batch, dqn.target(batch.next_obs))
+    targets = dqn.compute_targets(batch, dqn.target(batch.next_obs))
     leaf = dqn.parameters.clone().requires_grad_()
     online, target = dqn.online.shape.bind(leaf), dqn.target
     total = 0.0
@@ -137,18 +145,18 @@ def test_loss_and_gradient_are_those_of_the_papers(dueling, double, delta, weigh
         expected = expected * dqn.online.mask
     got = []
     dqn.optimizer.step = lambda gradient, **_: got.append(gradient) or gradient.norm(dim=1)
-    metrics = dqn.improve(batch, dqn.target(batch.next_obs), None, 1e-3)
+    metrics = dqn.update(batch, dqn.target(batch.next_obs), None, 1e-3)
     torch.testing.assert_close(metrics["losses/value"], losses.detach())
     torch.testing.assert_close(got[0], expected, rtol=1e-3, atol=1e-4)
 
 
 def test_importance_weights_scale_the_loss_of_each_sample():
     dqn, batch = shaken(), transitions()
-    targets = dqn.judge(batch, dqn.target(batch.next_obs))
+    targets = dqn.compute_targets(batch, dqn.target(batch.next_obs))
     importance = torch.rand(2, 7, generator=torch.Generator().manual_seed(0))
     values = dqn.online(batch.obs).gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
     expected = (ops.huber_loss(values, targets) * importance).mean(1)
-    metrics = dqn.improve(batch, dqn.target(batch.next_obs), importance, 1e-3)
+    metrics = dqn.update(batch, dqn.target(batch.next_obs), importance, 1e-3)
     torch.testing.assert_close(metrics["losses/value"], expected)
 
 
@@ -165,7 +173,7 @@ def test_the_variants_are_calls_to_the_same_ops(monkeypatch):
 
     def used(**variant):
         calls.clear()
-        dqn = learner(warmup=16, **variant)
+        dqn = learner(learning_starts=16, **variant)
         dqn.iterate()
         return set(calls)
 
@@ -173,43 +181,43 @@ def test_the_variants_are_calls_to_the_same_ops(monkeypatch):
     assert used() == plain
     assert used(double=True) == plain | {"double_q"}
     assert used(dueling=True) == plain | {"dueling"}
-    assert used(priority=0.5) == plain | {"importance_weights"}
+    assert used(per_alpha=0.5) == plain | {"importance_weights"}
 
 
 def test_the_target_network_is_copied_every_so_many_gradient_steps():
-    dqn = learner(warmup=16, updates=4, sync=6)
+    dqn = learner(learning_starts=16, gradient_steps=4, target_update_interval=6)
     before = dqn.target_parameters.clone()
     dqn.iterate()
     assert torch.equal(dqn.target_parameters, before), "at the first step both are the same"
     after = []
-    original = dqn.improve
+    original = dqn.update
 
     def improve(*args):
         after.append(dqn.parameters.clone())  # of 4, 5, 6 and 7 steps
         return original(*args)
 
-    dqn.improve = improve
+    dqn.update = improve
     dqn.iterate()
     assert dqn.updates == 8
     assert torch.equal(dqn.target_parameters, after[2])
 
 
 def test_a_copy_after_every_step_is_no_target_network():
-    dqn = learner(warmup=16, sync=1)
+    dqn = learner(learning_starts=16, target_update_interval=1)
     seen = []
-    original = dqn.judge
+    original = dqn.compute_targets
 
     def judge(batch, next_q):
         seen.append(torch.equal(dqn.target_parameters, dqn.parameters))
         return original(batch, next_q)
 
-    dqn.judge = judge
+    dqn.compute_targets = judge
     dqn.iterate()
     assert seen == [True] * 4
 
 
 def test_a_small_tau_follows_smoothly():
-    dqn = learner(warmup=16, sync=1, tau=0.25, updates=2)
+    dqn = learner(learning_starts=16, target_update_interval=1, tau=0.25, gradient_steps=2)
     start = dqn.parameters.clone()
     dqn.updates = 1
     dqn.iterate()
@@ -235,7 +243,7 @@ def test_stretches_of_gradient_steps_do_not_change_what_they_do(monkeypatch):
     for drawn_at_once, judged_at_once in ((1, 1), (3, 2), (16, 8)):
         monkeypatch.setattr("operant.control.dqn.DRAWN", drawn_at_once)
         monkeypatch.setattr("operant.control.dqn.JUDGED", judged_at_once)
-        dqn = learner(warmup=16, updates=8, sync=5)
+        dqn = learner(learning_starts=16, gradient_steps=8, target_update_interval=5)
         drawn = iter(torch.randint(16, (8, 2, 16), generator=torch.Generator().manual_seed(0)))
         replay = dqn.experience.replay
         replay.draw = lambda samples, _, drawn=drawn: torch.cat([next(drawn) for _ in range(samples // 16)], dim=1)
@@ -246,12 +254,12 @@ def test_stretches_of_gradient_steps_do_not_change_what_they_do(monkeypatch):
 
 
 def test_priorities_are_the_errors_of_what_was_drawn():
-    dqn = learner(warmup=16, priority=1.0, updates=1)
+    dqn = learner(learning_starts=16, per_alpha=1.0, gradient_steps=1)
     dqn.iterate()
     batch, weights = dqn.draw(16)
-    targets = dqn.judge(batch, dqn.target(batch.next_obs))
+    targets = dqn.compute_targets(batch, dqn.target(batch.next_obs))
     values = dqn.online(batch.obs).gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
-    dqn.improve(batch, dqn.target(batch.next_obs), weights, 1e-3)
+    dqn.update(batch, dqn.target(batch.next_obs), weights, 1e-3)
     held = dqn.priorities.levels[0].gather(1, batch.index)
     torch.testing.assert_close(held, (targets - values).double().abs() + 1e-6)
     assert weights.amax(1).tolist() == [1.0, 1.0]
@@ -260,7 +268,7 @@ def test_priorities_are_the_errors_of_what_was_drawn():
 def test_beta_rises_to_one_over_the_budget(monkeypatch):
     seen, original = [], ops.importance_weights
     monkeypatch.setattr(ops, "importance_weights", lambda p, *, beta: seen.append(beta) or original(p, beta=beta))
-    dqn = learner(warmup=16, priority=0.6, beta=0.4, updates=1, budget=64)
+    dqn = learner(learning_starts=16, per_alpha=0.6, per_beta=0.4, gradient_steps=1, budget=64)
     for _ in range(4):
         dqn.iterate()
     assert seen == pytest.approx([0.55, 0.7, 0.85, 1.0], abs=1e-5)
@@ -270,25 +278,27 @@ def test_beta_rises_to_one_over_the_budget(monkeypatch):
 
 
 def test_epsilon_falls_over_its_fraction_of_the_budget():
-    dqn = learner(budget=160, epsilon_fraction=0.5, epsilon_start=0.9, epsilon_end=0.1, warmup=32)
+    dqn = learner(
+        budget=160, exploration_fraction=0.5, exploration_initial_eps=0.9, exploration_final_eps=0.1, learning_starts=32
+    )
     got = [dqn.iterate()["schedule/epsilon"] for _ in range(8)]
     assert got == pytest.approx([1.0, 1.0, 0.58, 0.42, 0.26, 0.1, 0.1, 0.1])
 
 
 def test_training_begins_after_the_warmup():
-    dqn = learner(warmup=48)
+    dqn = learner(learning_starts=48)
     assert ["losses/value" in dqn.iterate() for _ in range(4)] == [False, False, True, True]
     assert dqn.updates == 8
 
 
 def test_the_learning_rate_falls_to_zero():
-    dqn = learner(warmup=0, budget=64, anneal="learning_rate")
+    dqn = learner(learning_starts=0, budget=64, lr_schedule="linear")
     rates = [dqn.iterate()["schedule/learning_rate"] for _ in range(4)]
     assert rates == pytest.approx([7.5e-4, 5e-4, 2.5e-4, 0.0], abs=1e-8)
 
 
 def test_acting_is_greedy_without_noise_and_explores_with_it():
-    dqn = shaken(epsilon_start=0.5, epsilon_end=0.5, warmup=0)
+    dqn = shaken(exploration_initial_eps=0.5, exploration_final_eps=0.5, learning_starts=0)
     obs = torch.randn(2, 4000, 4, generator=torch.Generator().manual_seed(0))
     greedy, memory = dqn.act(obs, None, None)
     assert memory is None
@@ -305,14 +315,14 @@ def test_actions_may_begin_at_another_number():
             assert set(actions.tolist()) <= {5, 6}
             return 2.0 * (actions - 5) - 1.0
 
-    dqn = learner(Shifted, warmup=16)
+    dqn = learner(Shifted, learning_starts=16)
     for _ in range(3):
         dqn.iterate()
     assert set(dqn.act(torch.zeros(2, 4, 1), None, None)[0].unique().tolist()) <= {5, 6}
 
 
 def test_scaled_observations_reach_the_network():
-    dqn = learner("MountainCar-v0", scale_observations=True)
+    dqn = learner("MountainCar-v0", scale_obs=True)
     low, high = (torch.as_tensor(bound) for bound in (-1.2, 0.6))
     shift, scale = dqn.online.shape.affine
     assert (shift[0] + low * scale[0]).item() == pytest.approx(-1.0)
@@ -324,7 +334,7 @@ def test_scaled_observations_reach_the_network():
 def test_tasks_of_pictures_have_presets_of_their_own(task, preset):
     config = configure("dqn", task)
     assert {name: getattr(config, name) for name in preset} == preset
-    assert config.updates / config.train_every in (1 / 4, 1 / 2)
+    assert config.gradient_steps / config.train_freq in (1 / 4, 1 / 2)
     assert configure("double-dqn", task).double
 
 
@@ -335,9 +345,9 @@ def test_action_masks_are_refused_and_bounds_needed_for_scaling():
     spaces = gymnasium.spaces.Dict(seen=Probe.observation_space, action_mask=gymnasium.spaces.MultiBinary(2))
     with pytest.raises(ValueError, match="dqn does not look at action masks, but the observations of Odd hold one"):
         learner(type("Odd", (Probe,), {"observation_space": spaces}))
-    with pytest.raises(ValueError, match="scale_observations needs observations of Box, which have bounds, got Dict"):
-        learner(Named, scale_observations=True)
-    dqn = learner(Named, warmup=0)
+    with pytest.raises(ValueError, match="scale_obs needs observations of Box, which have bounds, got Dict"):
+        learner(Named, scale_obs=True)
+    dqn = learner(Named, learning_starts=0)
     assert dqn.iterate()["losses/value"].isfinite().all()
 
 
@@ -355,24 +365,40 @@ def test_a_budget_of_nothing_is_refused():
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(Endless, budget=0)
     with pytest.raises(
-        ValueError, match=r"warmup must be less than the budget of 32 environment steps, got 32: .*raise"
+        ValueError, match=r"learning_starts must be less than the budget of 32 environment steps, got 32: .*raise"
     ):
         learner(Endless, budget=32)
 
 
-COUNTS = ("environments", "train_every", "updates", "batch", "capacity", "sync", "n")
+COUNTS = ("num_envs", "train_freq", "gradient_steps", "batch_size", "buffer_size", "target_update_interval", "n_step")
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         *[(name, 0) for name in COUNTS],
-        *[(name, 0.0) for name in ("tau", "learning_rate", "huber_delta", "max_grad_norm", "adam_epsilon")],
-        *[(name, float("nan")) for name in ("tau", "gamma", "priority", "beta", "epsilon_end", "huber_delta")],
-        *[(name, -0.1) for name in ("gamma", "priority", "beta", "epsilon_start", "epsilon_end", "epsilon_fraction")],
-        *[(name, 1.1) for name in ("gamma", "tau", "priority", "beta", "epsilon_start", "epsilon_end")],
-        ("warmup", -1),
-        ("anneal", "both"),
+        *[(name, 0.0) for name in ("tau", "learning_rate", "huber_delta", "max_grad_norm", "adam_eps")],
+        *[
+            (name, float("nan"))
+            for name in ("tau", "gamma", "per_alpha", "per_beta", "exploration_final_eps", "huber_delta")
+        ],
+        *[
+            (name, -0.1)
+            for name in (
+                "gamma",
+                "per_alpha",
+                "per_beta",
+                "exploration_initial_eps",
+                "exploration_final_eps",
+                "exploration_fraction",
+            )
+        ],
+        *[
+            (name, 1.1)
+            for name in ("gamma", "tau", "per_alpha", "per_beta", "exploration_initial_eps", "exploration_final_eps")
+        ],
+        ("learning_starts", -1),
+        ("lr_schedule", "both"),
     ],
 )
 def test_values_that_cannot_work_are_refused_by_name(name, value):
@@ -381,10 +407,10 @@ def test_values_that_cannot_work_are_refused_by_name(name, value):
 
 
 def test_training_must_come_after_whole_steps_of_all_environments():
-    with pytest.raises(ValueError, match=r"train_every \(16\) must be a multiple of environments \(3\)"):
-        DQNConfig(**SMALL | {"environments": 3})
+    with pytest.raises(ValueError, match=r"train_freq \(16\) must be a multiple of environments \(3\)"):
+        DQNConfig(**SMALL | {"num_envs": 3})
 
 
 def test_a_memory_below_one_step_is_refused():
-    with pytest.raises(ValueError, match="capacity must hold one step of all 4 environments"):
-        learner(capacity=3)
+    with pytest.raises(ValueError, match="buffer_size must hold one step of all 4 environments"):
+        learner(buffer_size=3)

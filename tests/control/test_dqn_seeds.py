@@ -1,4 +1,4 @@
-"""What DQN promises of every seed: independence of its neighbours, exact resumption, and survival of bad numbers."""
+"""What DQN promises of every seed: independence of its neighbors, exact resumption, and survival of bad numbers."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def test_one_update_is_the_same_alone_and_beside_other_seeds(variant):
     single = batch.__class__(*(None if x is None else x[1:2] for x in vars(batch).values()))
     for dqn, part in ((block, batch), (alone, single)):
         before = dqn.parameters.clone()
-        dqn.improve(part, dqn.target(part.next_obs), None, 1e-2)
+        dqn.update(part, dqn.target(part.next_obs), None, 1e-2)
         assert not torch.equal(dqn.parameters, before)
     torch.testing.assert_close(block.parameters[1:2], alone.parameters, rtol=1e-5, atol=1e-6)
 
@@ -37,7 +37,7 @@ def test_a_seed_learns_the_same_in_any_company(variant):
 @VARIANTS
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
 def test_training_goes_on_bit_for_bit_from_a_checkpoint(variant, backend, tmp_path):
-    assert_resumes_exactly(lambda: learner(backend=backend, anneal="learning_rate", **variant), tmp_path, iterations=4)
+    assert_resumes_exactly(lambda: learner(backend=backend, lr_schedule="linear", **variant), tmp_path, iterations=4)
 
 
 def test_a_memory_that_is_full_is_resumed_too(tmp_path):
@@ -51,7 +51,7 @@ def test_a_refused_state_leaves_the_learner_as_it_was(backend):
 
 def test_a_state_of_another_configuration_is_refused():
     with pytest.raises(ValueError, match=r"'parameters' has shape .* saved by a different configuration"):
-        learner(hidden=(4,)).load_state_dict(learner().state_dict())
+        learner(hidden_sizes=(4,)).load_state_dict(learner().state_dict())
 
 
 @VARIANTS

@@ -10,19 +10,34 @@ import torch
 from control.learners import build
 from operant import catalog
 
-NETWORK = {"hidden": (8,), "activation": "tanh"}
-ON_POLICY = {"environments": 4, "steps": 16, **NETWORK}
-NORMALISED = {"normalise_observations": True, "normalise_rewards": True}
-PPO = {**ON_POLICY, "epochs": 2, "minibatches": 2, "learning_rate": 0.01}
-ALTERNATING = {"warmup": 32, "rounds": 4, "batch": 16, "updates": 2, "learning_rate": 0.01, **NETWORK}
+NETWORK = {"hidden_sizes": (8,), "activation": "tanh"}
+ON_POLICY = {"num_envs": 4, "num_steps": 16, **NETWORK}
+NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
+PPO = {**ON_POLICY, "num_epochs": 2, "num_minibatches": 2, "learning_rate": 0.01}
+ALTERNATING = {
+    "learning_starts": 32,
+    "rounds_per_iteration": 4,
+    "batch_size": 16,
+    "gradient_steps": 2,
+    "learning_rate": 0.01,
+    **NETWORK,
+}
 
 BASES = {
-    "dqn": {"train_every": 8, "batch": 16, "capacity": 200, "warmup": 32, "learning_rate": 0.01, "sync": 2, **NETWORK},
-    "reinforce": {"environments": 4, "psi": "gae", "learning_rate": 0.01, **NETWORK},
-    "a2c": {**ON_POLICY, "steps": 5},
+    "dqn": {
+        "train_freq": 8,
+        "batch_size": 16,
+        "buffer_size": 200,
+        "learning_starts": 32,
+        "learning_rate": 0.01,
+        "target_update_interval": 2,
+        **NETWORK,
+    },
+    "reinforce": {"num_envs": 4, "advantage_kind": "gae", "learning_rate": 0.01, **NETWORK},
+    "a2c": {**ON_POLICY, "num_steps": 5},
     "ppo": PPO,
-    "recurrent-ppo": {**PPO, "memory": 8},
-    "trpo": {**ON_POLICY, "fisher_every": 2, "value_epochs": 2, "value_minibatches": 2},
+    "recurrent-ppo": {**PPO, "rnn_hidden_size": 8},
+    "trpo": {**ON_POLICY, "sub_sampling_factor": 2, "critic_epochs": 2, "critic_minibatches": 2},
     "sac": ALTERNATING,
     "sac-discrete": ALTERNATING,
     "td3": ALTERNATING,
@@ -31,117 +46,125 @@ BASES = {
 
 BUDGETS = {"reinforce": 1000}
 IDLE = {
-    "torso": "for pictures alone",
-    "rounds": "changes how often metrics are reported, no more",
-    "max_steps": "an error where it is too low",
-    "capacity": "of a memory that does not get full",
-    "shared": "recurrent networks are",
+    "encoder": "for pictures alone",
+    "rounds_per_iteration": "changes how often metrics are reported, no more",
+    "max_episode_steps": "an error where it is too low",
+    "buffer_size": "of a memory that does not get full",
+    "share_features": "recurrent networks are",
 }
 """Fields that need change nothing here, and why."""
 
 SHARED = {
-    "environments": 2,
+    "num_envs": 2,
     "learning_rate": 0.02,
     "gamma": 0.5,
-    "hidden": (9,),
+    "hidden_sizes": (9,),
     "activation": "relu",
     "max_grad_norm": 1e-3,
-    "log_std": -1.0,
-    "normalise_observations": True,
-    "normalise_rewards": True,
+    "log_std_init": -1.0,
+    "normalize_obs": True,
+    "normalize_reward": True,
 }
 OF_PPO = {
-    "steps": 8,
-    "epochs": 3,
-    "minibatches": 1,
-    "anneal": "learning_rate",
-    "lam": 0.5,
-    "clip_low": 0.001,
-    "clip_high": 0.001,
+    "num_steps": 8,
+    "num_epochs": 3,
+    "num_minibatches": 1,
+    "lr_schedule": "linear",
+    "clip_range_schedule": "linear",
+    "gae_lambda": 0.5,
+    "clip_range": 0.001,
+    "clip_range_high": 0.001,
     "objective": "penalty",
-    "beta": (3.0, {"objective": "penalty"}),
-    "beta_target": (1e-6, {"objective": "penalty"}),
-    "beta_rounds": (2, {"objective": "penalty", "beta_target": 1e-6}),
-    "value_coefficient": (1.0, {"shared": True}),
-    "entropy_coefficient": 0.1,
-    "normalise_advantages": "batch",
-    "value_clip": 0.001,
+    "kl_coef": (3.0, {"objective": "penalty"}),
+    "kl_coef_target": (1e-6, {"objective": "penalty"}),
+    "kl_coef_rounds": (2, {"objective": "penalty", "kl_coef_target": 1e-6}),
+    "vf_coef": (1.0, {"share_features": True}),
+    "ent_coef": 0.1,
+    "normalize_advantage": "batch",
+    "clip_range_vf": 0.001,
     "target_kl": 1e-9,
-    "adam_epsilon": 0.1,
+    "adam_eps": 0.1,
 }
-FAR = {"delta": 1.0, "task": "Pendulum-v1"}
-OFF_POLICY = {"warmup": 48, "steps": 2, "updates": 1, "batch": 8, "tau": 0.5}
+FAR = {"target_kl": 1.0, "task": "Pendulum-v1"}
+OFF_POLICY = {"learning_starts": 48, "train_freq": 2, "gradient_steps": 1, "batch_size": 8, "tau": 0.5}
 OTHERS = {
     "dqn": {
-        "train_every": 4,
-        "updates": 2,
-        "batch": 8,
-        "warmup": 48,
-        "sync": 1,
+        "train_freq": 4,
+        "gradient_steps": 2,
+        "batch_size": 8,
+        "learning_starts": 48,
+        "target_update_interval": 1,
         "tau": 0.5,
-        "anneal": "learning_rate",
-        "n": 3,
-        "double": (True, {"sync": 30, "updates": 4, "learning_rate": 0.05}),
+        "lr_schedule": "linear",
+        "n_step": 3,
+        "double": (True, {"target_update_interval": 30, "gradient_steps": 4, "learning_rate": 0.05}),
         "dueling": True,
-        "priority": 0.6,
-        "beta": (1.0, {"priority": 0.6}),
+        "per_alpha": 0.6,
+        "per_beta": (1.0, {"per_alpha": 0.6}),
         "huber_delta": 0.01,
-        "epsilon_start": (0.0, {"epsilon_fraction": 1.0}),
-        "epsilon_end": 1.0,
-        "epsilon_fraction": 1.0,
-        "scale_observations": True,
-        "adam_epsilon": 0.1,
+        "exploration_initial_eps": (0.0, {"exploration_fraction": 1.0}),
+        "exploration_final_eps": 1.0,
+        "exploration_fraction": 1.0,
+        "scale_obs": True,
+        "adam_eps": 0.1,
     },
     "reinforce": {
-        "psi": "baseline",
-        "lam": 0.5,
+        "advantage_kind": "baseline",
+        "gae_lambda": 0.5,
         "discount_steps": True,
         "target": "bootstrap",
         "critic_steps": 2,
         "critic_learning_rate": 0.1,
-        "standardise": True,
-        "entropy_coefficient": 0.1,
+        "normalize_advantage": "batch",
+        "ent_coef": 0.1,
     },
     "a2c": {
-        "steps": 8,
+        "num_steps": 8,
         "optimizer": "adam",
-        "anneal": "none",
-        "optimizer_epsilon": 0.1,
+        "lr_schedule": "constant",
+        "adam_eps": 0.1,
         "estimator": "gae",
-        "n": 2,
-        "lam": (0.5, {"estimator": "gae"}),
+        "n_step": 2,
+        "gae_lambda": (0.5, {"estimator": "gae"}),
         "target": "monte-carlo",
-        "value_coefficient": (1.0, {"shared": True}),
-        "entropy_coefficient": 0.1,
-        "normalise_advantages": True,
-        "critics": 2,
-        "shared": True,
+        "vf_coef": (1.0, {"share_features": True}),
+        "ent_coef": 0.1,
+        "normalize_advantage": "batch",
+        "critic_ensemble_size": 2,
+        "share_features": True,
     },
-    "ppo": {**OF_PPO, "shared": True},
-    "recurrent-ppo": {**OF_PPO, "memory": 9},
+    "ppo": {**OF_PPO, "share_features": True},
+    "recurrent-ppo": {**OF_PPO, "rnn_hidden_size": 9},
     "trpo": {
-        "steps": 8,
-        "delta": 0.1,
-        "cg_iterations": 1,
-        "damping": 1.0,
-        "fisher_every": 1,
+        "num_steps": 8,
+        "target_kl": 0.1,
+        "cg_max_steps": 1,
+        "cg_damping": 1.0,
+        "sub_sampling_factor": 1,
         "line_search": (False, FAR),
-        "backtrack": (0.3, FAR),
-        "max_backtracks": (1, FAR),
-        "lam": 0.5,
-        "normalise_advantages": False,
-        "value_epochs": 3,
-        "value_minibatches": 1,
-        "value_learning_rate": 0.1,
+        "line_search_shrinking_factor": (0.3, FAR),
+        "line_search_max_iter": (1, FAR),
+        "gae_lambda": 0.5,
+        "normalize_advantage": "none",
+        "critic_epochs": 3,
+        "critic_minibatches": 1,
+        "critic_learning_rate": 0.1,
         "sampling": "vine",
         "vine_points": (2, {"sampling": "vine", "vine_steps": 4}),
         "vine_actions": (3, {"sampling": "vine", "vine_steps": 4, "task": "Pendulum-v1"}),
         "vine_steps": (3, {"sampling": "vine", "vine_steps": 4}),
         "vine_common": (False, {"sampling": "vine", "vine_steps": 4}),
     },
-    "sac": {**OFF_POLICY, "target_entropy": -3.0, "alpha": 0.5},
-    "sac-discrete": {**OFF_POLICY, "target_entropy": 0.5, "alpha": 0.5},
-    "td3": {**OFF_POLICY, "critics": 1, "delay": 1, "exploration": 0.5, "smoothing": 0.5, "smoothing_clip": 0.1},
+    "sac": {**OFF_POLICY, "target_entropy": -3.0, "ent_coef": 0.5},
+    "sac-discrete": {**OFF_POLICY, "target_entropy_scale": 0.5, "ent_coef": 0.5},
+    "td3": {
+        **OFF_POLICY,
+        "n_critics": 1,
+        "policy_delay": 1,
+        "exploration_noise": 0.5,
+        "target_policy_noise": 0.5,
+        "target_noise_clip": 0.1,
+    },
 }
 """Another value of each field, and what else it needs to do anything."""
 
@@ -159,7 +182,7 @@ def taught(algorithm, **values):
     """Return what is learned with a configuration."""
     entry = catalog.find(algorithm)
     module = importlib.import_module(entry.module)
-    continuous = algorithm in ("sac", "td3") or "log_std" in values
+    continuous = algorithm in ("sac", "td3") or "log_std_init" in values
     task = values.pop("task", "Pendulum-v1" if continuous else "CartPole-v1")
     config = getattr(module, entry.config)(**{**BASES[algorithm], **values})
     budget = BUDGETS.get(algorithm, 192)
@@ -185,8 +208,8 @@ def test_every_field_is_looked_at(algorithm):
 def test_another_value_teaches_something_else(algorithm, field):
     value = others(algorithm)[field]
     value, needs = value if isinstance(value, tuple) and isinstance(value[-1], dict) else (value, {})
-    if field == "log_std":
-        needs = {"log_std": 0.0}
+    if field == "log_std_init":
+        needs = {"log_std_init": 0.0}
     before = baseline(algorithm, tuple(needs.items()))
     after = taught(algorithm, **{**needs, field: value})
     assert before.keys() != after.keys() or any(
@@ -195,8 +218,8 @@ def test_another_value_teaches_something_else(algorithm, field):
 
 
 @pytest.mark.parametrize("algorithm", ["a2c", "ppo", "recurrent-ppo", "trpo"])
-def test_rewards_are_normalised_with_the_discount_of_the_returns(algorithm):
-    near, far = (taught(algorithm, normalise_rewards=True, gamma=gamma) for gamma in (0.1, 0.9))
+def test_rewards_are_normalized_with_the_discount_of_the_returns(algorithm):
+    near, far = (taught(algorithm, normalize_rewards=True, gamma=gamma) for gamma in (0.1, 0.9))
     assert float(near["rewards.mean"]) < 1.2
     assert float(far["rewards.mean"]) > 2.0
 

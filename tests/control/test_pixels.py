@@ -45,7 +45,9 @@ def test_dqn_learns_to_catch_from_pixels():
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_pictures_are_kept_as_bytes_and_learned_from_by_every_seed_alone(shared):
-    config = PPOConfig(environments=2, steps=9, minibatches=2, epochs=1, hidden=(8,), shared=shared)
+    config = PPOConfig(
+        num_envs=2, num_steps=9, num_minibatches=2, num_epochs=1, hidden_sizes=(8,), share_features=shared
+    )
     block, alone = (build(PPO, config, TASK, seeds) for seeds in [(3, 5), (5,)])
     rollout = block.agent.collect(9)
     assert rollout.obs.shape == rollout.final_obs.shape == (9, 2, 2, 1, 10, 10)
@@ -62,11 +64,27 @@ def test_pictures_are_kept_as_bytes_and_learned_from_by_every_seed_alone(shared)
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
-        (PPO, PPOConfig(steps=4, minibatches=2, epochs=1, torso="impala", hidden=(8,))),
-        (A2C, A2CConfig(environments=2, steps=4, torso="impala", hidden=(8,))),
-        (Reinforce, ReinforceConfig(psi="gae", torso="impala", hidden=(8,))),
-        (DQN, DQNConfig(train_every=4, warmup=4, batch=4, capacity=50, torso="impala", hidden=(8,))),
-        (DQN, DQNConfig(train_every=4, warmup=4, batch=4, capacity=50, torso="impala", hidden=(8,), dueling=True)),
+        (PPO, PPOConfig(num_steps=4, num_minibatches=2, num_epochs=1, encoder="impala", hidden_sizes=(8,))),
+        (A2C, A2CConfig(num_envs=2, num_steps=4, encoder="impala", hidden_sizes=(8,))),
+        (Reinforce, ReinforceConfig(advantage_kind="gae", encoder="impala", hidden_sizes=(8,))),
+        (
+            DQN,
+            DQNConfig(
+                train_freq=4, learning_starts=4, batch_size=4, buffer_size=50, encoder="impala", hidden_sizes=(8,)
+            ),
+        ),
+        (
+            DQN,
+            DQNConfig(
+                train_freq=4,
+                learning_starts=4,
+                batch_size=4,
+                buffer_size=50,
+                encoder="impala",
+                hidden_sizes=(8,),
+                dueling=True,
+            ),
+        ),
     ],
     ids=["ppo", "a2c", "reinforce", "dqn", "dueling-dqn"],
 )
@@ -78,12 +96,12 @@ def test_the_convolutions_can_be_chosen(kind, config):
     before = parameters.clone()
     assert made.iterate()["health/skipped_updates"].tolist() == [0]
     assert not torch.equal(parameters, before)
-    with pytest.raises(ValueError, match="torso must be auto, nature, impala or small, got 'resnet'"):
-        replace(config, torso="resnet")
+    with pytest.raises(ValueError, match="encoder must be auto, nature, impala or small, got 'resnet'"):
+        replace(config, encoder="resnet")
 
 
 def test_training_on_pictures_goes_on_bit_for_bit_from_a_checkpoint(tmp_path):
-    config = PPOConfig(environments=2, steps=5, minibatches=2, epochs=2, hidden=(8,), shared=True)
+    config = PPOConfig(num_envs=2, num_steps=5, num_minibatches=2, num_epochs=2, hidden_sizes=(8,), share_features=True)
     assert_resumes_exactly(lambda: build(PPO, config, TASK), tmp_path)
 
 
@@ -143,13 +161,13 @@ class Mixed(Dictionary):
         return {"aim": (told * self.sign).unsqueeze(1), "screen": screen, "noise": torch.zeros(self.rows, 1)}
 
 
-SMALL = {"environments": 8, "steps": 8, "epochs": 4, "minibatches": 2, "hidden": (16,), "gamma": 0.5}
+SMALL = {"num_envs": 8, "num_steps": 8, "num_epochs": 4, "num_minibatches": 2, "hidden_sizes": (16,), "gamma": 0.5}
 
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("probe", [Dictionary, Masked, Mixed])
 def test_dictionaries_and_masks_are_learned_from(probe, shared):
-    config = PPOConfig(**SMALL, learning_rate=1e-2, entropy_coefficient=0.01, max_grad_norm=None, shared=shared)
+    config = PPOConfig(**SMALL, learning_rate=1e-2, ent_coef=0.01, max_grad_norm=None, share_features=shared)
     ppo = build(PPO, config, probe)
     for _ in range(40 if probe is Mixed else 25):
         metrics = ppo.iterate()
@@ -164,7 +182,7 @@ def masked_ppo(**config):
 
 def test_masked_actions_have_probability_zero_everywhere():
     ppo = masked_ppo()
-    batch = ppo.judge(ppo.agent.collect(8))
+    batch = ppo.estimate_advantages(ppo.agent.collect(8))
     forbidden = batch.obs[..., -3:] == 0
     assert forbidden.sum(-1).eq(1).all()
     assert batch.outputs[forbidden].eq(-torch.inf).all()
@@ -200,10 +218,10 @@ def test_masked_updates_are_those_of_a_network_with_fewer_actions(objective):
         def _mask(self):
             return torch.tensor([[1, 1, 0]], dtype=torch.int8).expand(self.rows, 3)
 
-    ppo = build(PPO, PPOConfig(**SMALL, objective=objective, entropy_coefficient=0.01), Two)
-    batch = ppo.judge(ppo.agent.collect(8))
+    ppo = build(PPO, PPOConfig(**SMALL, objective=objective, ent_coef=0.01), Two)
+    batch = ppo.estimate_advantages(ppo.agent.collect(8))
     before = ppo.agent.networks.actor[-1][0].clone()
-    ppo.improve(batch, 1.0)
+    ppo.update(batch, 1.0)
     after = ppo.agent.networks.actor[-1][0]
     assert torch.equal(after[..., 2], before[..., 2])
     assert not torch.equal(after[..., :2], before[..., :2])
@@ -242,7 +260,7 @@ def test_masks_and_dictionaries_go_through_gymnasium_too():
         gymnasium.registry.pop(name)
 
 
-def test_pictures_are_not_normalised():
-    config = PPOConfig(environments=2, steps=9, minibatches=2, normalise_observations=True)
-    with pytest.raises(ValueError, match="normalise_observations is for vectors: pictures are scaled by the network"):
+def test_pictures_are_not_normalized():
+    config = PPOConfig(num_envs=2, num_steps=9, num_minibatches=2, normalize_obs=True)
+    with pytest.raises(ValueError, match="normalize_obs is for vectors: pictures are scaled by the network"):
         build(PPO, config, TASK)

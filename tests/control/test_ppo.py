@@ -36,17 +36,17 @@ def test_probes_are_solved(probe, shared):
     ppo = learner(
         probe,
         budget=iterations * 64,
-        environments=8,
-        steps=8,
-        epochs=4,
-        minibatches=2,
+        num_envs=8,
+        num_steps=8,
+        num_epochs=4,
+        num_minibatches=2,
         learning_rate=learning_rate,
-        anneal="learning_rate",
+        lr_schedule="linear",
         gamma=gamma,
-        hidden=(16,),
-        shared=shared,
+        hidden_sizes=(16,),
+        share_features=shared,
         max_grad_norm=None,
-        log_std=-1.0,
+        log_std_init=-1.0,
     )
     for _ in range(iterations):
         ppo.iterate()
@@ -65,11 +65,11 @@ def test_probes_are_solved(probe, shared):
 
 
 @pytest.mark.parametrize("minibatches", [1, 4])
-def test_advantages_are_generalised_and_targets_are_returns(minibatches):
+def test_advantages_are_generalized_and_targets_are_returns(minibatches):
     gamma, lam = 0.9, 0.8
-    ppo = learner(Pendular, gamma=gamma, lam=lam, minibatches=minibatches, normalise_advantages="minibatch")
+    ppo = learner(Pendular, gamma=gamma, gae_lambda=lam, num_minibatches=minibatches, normalize_advantage="minibatch")
     rollout = ppo.agent.collect(16)
-    batch = ppo.judge(rollout)
+    batch = ppo.estimate_advantages(rollout)
     assert rollout.truncated.any()
     assert not rollout.truncated.all()
     values = [ppo.agent.networks.value(obs) for obs in rollout.obs]
@@ -81,11 +81,11 @@ def test_advantages_are_generalised_and_targets_are_returns(minibatches):
         torch.testing.assert_close(batch.old_values[:, sample], values[t])
         torch.testing.assert_close(batch.targets[:, sample], advantage + values[t], rtol=1e-4, atol=1e-5)
     raw = batch.targets - batch.old_values
-    expected = ops.standardise(raw) if minibatches == 1 else raw
+    expected = ops.standardize(raw) if minibatches == 1 else raw
     torch.testing.assert_close(batch.advantages, expected, rtol=1e-3, atol=1e-4)
 
 
-# What it optimises
+# What it optimizes
 
 
 def slow_loss(ppo, parameters, batch):
@@ -101,14 +101,14 @@ def slow_loss(ppo, parameters, batch):
             else:
                 policy = Categorical(logits=policies[s, i])
             ratio = (policy.log_prob(batch.actions[s, i]) - batch.old_log_probs[s, i]).exp()
-            low, high = 1 - config.clip_low, 1 + (config.clip_high or config.clip_low)
+            low, high = 1 - config.clip_range, 1 + (config.clip_range_high or config.clip_range)
             advantage, old = batch.advantages[s, i], batch.old_values[s, i]
             objective = torch.min(ratio * advantage, ratio.clamp(low, high) * advantage)
             error = (values[s, i] - batch.targets[s, i]) ** 2
-            if config.value_clip is not None:
-                clipped = old + (values[s, i] - old).clamp(-config.value_clip, config.value_clip)
+            if config.clip_range_vf is not None:
+                clipped = old + (values[s, i] - old).clamp(-config.clip_range_vf, config.clip_range_vf)
                 error = torch.max(error, (clipped - batch.targets[s, i]) ** 2)
-            objective = objective - config.value_coefficient * error / 2 + config.entropy_coefficient * policy.entropy()
+            objective = objective - config.vf_coef * error / 2 + config.ent_coef * policy.entropy()
             total = total - weight * objective
     return total
 
@@ -117,8 +117,8 @@ def slow_loss(ppo, parameters, batch):
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_loss_and_gradient_are_those_of_the_paper(task, shared, weighted):
-    ppo = learner(task, shared=shared, clip_high=0.3, value_clip=0.5, entropy_coefficient=0.02, steps=8)
-    batch = ppo.judge(ppo.agent.collect(16))
+    ppo = learner(task, share_features=shared, clip_range_high=0.3, clip_range_vf=0.5, ent_coef=0.02, num_steps=8)
+    batch = ppo.estimate_advantages(ppo.agent.collect(16))
     generator = torch.Generator().manual_seed(1)
     if weighted:
         batch = replace(batch, weights=torch.randint(0, 2, batch.targets.shape, generator=generator).float())
@@ -136,8 +136,8 @@ def test_loss_and_gradient_are_those_of_the_paper(task, shared, weighted):
 
 @TASKS
 def test_at_the_old_policy_the_gradient_is_that_of_reinforce(task):
-    ppo = learner(task, value_coefficient=0.0, normalise_advantages="none")
-    batch = ppo.judge(ppo.agent.collect(16))
+    ppo = learner(task, vf_coef=0.0, normalize_advantage="none")
+    batch = ppo.estimate_advantages(ppo.agent.collect(16))
     networks = Pass(ppo.agent.networks, batch.obs)
     gradient = networks.gradient(ppo.loss(networks, batch, ppo.agent.networks.free.clone(), 1.0)[0])
 
@@ -167,10 +167,10 @@ def test_there_is_one_clipped_surrogate(monkeypatch):
 
 @pytest.mark.parametrize("minibatches", [1, 4])
 @pytest.mark.parametrize("scope", ["minibatch", "batch", "none"])
-def test_advantages_are_standardised_over_the_scope(scope, minibatches, surrogate_calls):
-    ppo = learner(normalise_advantages=scope, minibatches=minibatches, epochs=1)
-    batch = ppo.judge(ppo.agent.collect(16))
-    ppo.improve(batch, 1.0)
+def test_advantages_are_standardized_over_the_scope(scope, minibatches, surrogate_calls):
+    ppo = learner(normalize_advantage=scope, num_minibatches=minibatches, num_epochs=1)
+    batch = ppo.estimate_advantages(ppo.agent.collect(16))
+    ppo.update(batch, 1.0)
     parts = [call["advantages"] for call in surrogate_calls]
     assert len(parts) == minibatches
     whole = torch.cat(parts, dim=1)
@@ -184,11 +184,11 @@ def test_advantages_are_standardised_over_the_scope(scope, minibatches, surrogat
 
 def test_minibatches_are_a_partition_that_keeps_samples_together():
     ppo = learner()
-    batch = ppo.judge(ppo.agent.collect(16))
+    batch = ppo.estimate_advantages(ppo.agent.collect(16))
     number = torch.arange(64.0).expand(2, 64)
     names = ("actions", "old_log_probs", "advantages", "targets", "old_values")
     batch = replace(batch, weights=None, **dict.fromkeys(names, number), obs=number.unsqueeze(-1))
-    ppo.config = replace(ppo.config, normalise_advantages="none")
+    ppo.config = replace(ppo.config, normalize_advantage="none")
     first, second = (torch.cat([part.targets for part in ppo.minibatches(batch)], 1) for _ in range(2))
     assert torch.equal(first.sort().values, number)
     assert not torch.equal(first, second)
@@ -199,19 +199,28 @@ def test_minibatches_are_a_partition_that_keeps_samples_together():
         assert torch.equal(part.obs.squeeze(-1), part.targets)
 
 
-@pytest.mark.parametrize("anneal", ["none", "learning_rate", "both"])
-def test_schedules_fall_linearly_over_the_budget(anneal, surrogate_calls):
-    ppo = learner(anneal=anneal, budget=4 * 64, clip_low=0.2, clip_high=0.4, epochs=1, minibatches=1)
+@pytest.mark.parametrize("clip", ["constant", "linear"])
+@pytest.mark.parametrize("lr", ["constant", "linear"])
+def test_schedules_fall_linearly_over_the_budget(lr, clip, surrogate_calls):
+    ppo = learner(
+        lr_schedule=lr,
+        clip_range_schedule=clip,
+        budget=4 * 64,
+        clip_range=0.2,
+        clip_range_high=0.4,
+        num_epochs=1,
+        num_minibatches=1,
+    )
     rates = [ppo.iterate()["schedule/learning_rate"] for _ in range(4)]
     falling = [1.0, 0.75, 0.5, 0.25]
-    assert rates == pytest.approx([1e-3 * (1 if anneal == "none" else share) for share in falling])
+    assert rates == pytest.approx([1e-3 * (share if lr == "linear" else 1) for share in falling])
     for name, start in (("clip_low", 0.2), ("clip_high", 0.4)):
         ranges = [call[name] for call in surrogate_calls]
-        assert ranges == pytest.approx([start * (share if anneal == "both" else 1) for share in falling])
+        assert ranges == pytest.approx([start * (share if clip == "linear" else 1) for share in falling])
 
 
 def test_training_beyond_the_budget_is_harmless():
-    ppo = learner(anneal="both", budget=64)
+    ppo = learner(lr_schedule="linear", clip_range_schedule="linear", budget=64)
     for _ in range(3):
         metrics = ppo.iterate()
     assert metrics["schedule/learning_rate"] > 0
@@ -223,12 +232,12 @@ def test_training_beyond_the_budget_is_harmless():
 
 @TASKS
 def test_acting_is_greedy_without_noise_and_sampled_with_it(task):
-    ppo = learner(task, normalise_observations=True)
+    ppo = learner(task, normalize_obs=True)
     ppo.iterate()
     before = ppo.state_dict()
     generator = torch.Generator().manual_seed(0)
     obs = torch.randn(2, 50, ppo.agent.collector.obs.shape[-1], generator=generator)
-    outputs = ppo.agent.networks.policy(ppo.agent.normaliser.normalise(obs))
+    outputs = ppo.agent.networks.policy(ppo.agent.normalizer.normalize(obs))
     greedy, memory = ppo.act(obs, None, None)
     assert memory is None
     assert torch.equal(greedy, ppo.agent.head.to_env(ppo.agent.head.mode(outputs, ppo.agent.networks.free)))
@@ -294,12 +303,15 @@ def test_a_budget_of_nothing_is_refused():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[(name, 0) for name in ("environments", "steps", "epochs", "minibatches", "learning_rate", "clip_low")],
-        *[(name, 0.0) for name in ("clip_high", "value_clip", "target_kl", "adam_epsilon")],
-        *[(name, float("nan")) for name in ("learning_rate", "gamma", "lam", "clip_low", "target_kl")],
-        *[(name, -0.1) for name in ("gamma", "lam", "value_coefficient", "entropy_coefficient", "value_clip")],
-        *[(name, 1.1) for name in ("gamma", "lam", "clip_low")],
-        *[(name, "sometimes") for name in ("anneal", "normalise_advantages", "torso")],
+        *[
+            (name, 0)
+            for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches", "learning_rate", "clip_range")
+        ],
+        *[(name, 0.0) for name in ("clip_range_high", "clip_range_vf", "target_kl", "adam_eps")],
+        *[(name, float("nan")) for name in ("learning_rate", "gamma", "gae_lambda", "clip_range", "target_kl")],
+        *[(name, -0.1) for name in ("gamma", "gae_lambda", "vf_coef", "ent_coef", "clip_range_vf")],
+        *[(name, 1.1) for name in ("gamma", "gae_lambda", "clip_range")],
+        *[(name, "sometimes") for name in ("lr_schedule", "normalize_advantage", "encoder")],
         ("learning_rate", float("inf")),
     ],
 )
@@ -309,20 +321,20 @@ def test_values_that_cannot_work_are_refused_by_name(name, value):
 
 
 def test_minibatches_must_divide_the_rollout():
-    with pytest.raises(ValueError, match=r"minibatches \(5\) must divide the rollout: 4 environments x 16 .* = 64"):
-        PPOConfig(**SMALL | {"minibatches": 5})
+    with pytest.raises(ValueError, match=r"num_minibatches \(5\) must divide the rollout: 4 environments x 16 .* = 64"):
+        PPOConfig(**SMALL | {"num_minibatches": 5})
 
 
 @pytest.mark.parametrize(("scope", "environments"), [("minibatch", 2), ("batch", 1)])
-def test_a_single_sample_cannot_be_standardised(scope, environments):
+def test_a_single_sample_cannot_be_standardized(scope, environments):
     """Its advantage would be 0 whatever happened, and nothing would be learned."""
-    config = {"environments": environments, "steps": 1, "minibatches": environments}
-    assert PPOConfig(**config, normalise_advantages="none").steps == 1
-    with pytest.raises(ValueError, match=f"normalise_advantages='{scope}' leaves nothing of the advantage"):
-        PPOConfig(**config, normalise_advantages=scope)
+    config = {"num_envs": environments, "num_steps": 1, "num_minibatches": environments}
+    assert PPOConfig(**config, normalize_advantage="none").num_steps == 1
+    with pytest.raises(ValueError, match=f"normalize_advantage='{scope}' leaves nothing of the advantage"):
+        PPOConfig(**config, normalize_advantage=scope)
 
 
-@pytest.mark.parametrize(("name", "value"), [("activation", "gelu"), ("hidden", (0,)), ("max_grad_norm", 0.0)])
+@pytest.mark.parametrize(("name", "value"), [("activation", "gelu"), ("hidden_sizes", (0,)), ("max_grad_norm", 0.0)])
 def test_what_the_networks_and_the_optimizer_refuse_is_refused_before_the_first_step(name, value):
     with pytest.raises(ValueError, match="must"):
         learner(**{name: value})

@@ -1,4 +1,4 @@
-"""PPO with a KL penalty: what it optimises, how β follows its target, and that each seed has its own."""
+"""PPO with a KL penalty: what it optimizes, how β follows its target, and that each seed has its own."""
 
 from dataclasses import replace
 
@@ -15,10 +15,10 @@ from operant.nets import Pass
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.checkpoints import load as load_checkpoint
 
-PENALISED = pytest.mark.parametrize("objective", ["penalty", "clip-and-penalty"])
+PENALIZED = pytest.mark.parametrize("objective", ["penalty", "clip-and-penalty"])
 TARGET = 0.01
 
-# What it optimises
+# What it optimizes
 
 
 def policy_of(head, outputs, free):
@@ -42,16 +42,16 @@ def slow_loss(ppo, parameters, batch, old_free):
                 objective = torch.min(objective, ratio.clamp(0.8, 1.2) * advantage)
             objective = objective - ppo.beta[s] * kl_divergence(old, new)
             error = (values[s, i] - batch.targets[s, i]) ** 2
-            total = total - weight * (objective - config.value_coefficient * error / 2)
+            total = total - weight * (objective - config.vf_coef * error / 2)
     return total
 
 
 @TASKS
-@PENALISED
+@PENALIZED
 @pytest.mark.parametrize("weighted", [False, True])
 def test_loss_and_gradient_are_those_of_the_paper(task, objective, weighted):
-    ppo = learner(task, objective=objective, steps=8)
-    batch = ppo.judge(ppo.agent.collect(16))
+    ppo = learner(task, objective=objective, num_steps=8)
+    batch = ppo.estimate_advantages(ppo.agent.collect(16))
     old_free = ppo.agent.networks.free.clone()
     generator = torch.Generator().manual_seed(1)
     if weighted:
@@ -69,12 +69,12 @@ def test_loss_and_gradient_are_those_of_the_paper(task, objective, weighted):
 
 
 @TASKS
-@PENALISED
+@PENALIZED
 def test_at_the_old_policy_the_penalty_has_no_gradient(task, objective):
     gradients = []
     for kind in ("clip", objective):
-        ppo = learner(task, objective=kind, beta=100.0)
-        batch = ppo.judge(ppo.agent.collect(16))
+        ppo = learner(task, objective=kind, kl_coef=100.0)
+        batch = ppo.estimate_advantages(ppo.agent.collect(16))
         networks = Pass(ppo.agent.networks, batch.obs)
         loss, _ = ppo.loss(networks, batch, ppo.agent.networks.free.clone(), 1.0)
         gradients.append(networks.gradient(loss))
@@ -85,10 +85,10 @@ def test_at_the_old_policy_the_penalty_has_no_gradient(task, objective):
 def test_a_high_price_holds_the_policy_and_not_the_value(task):
     moved = []
     for beta in (1e-3, 1e4):
-        ppo = learner(task, objective="penalty", beta=beta, beta_target=None, learning_rate=3e-3, epochs=20)
-        batch = ppo.judge(ppo.agent.collect(16))
+        ppo = learner(task, objective="penalty", kl_coef=beta, kl_coef_target=None, learning_rate=3e-3, num_epochs=20)
+        batch = ppo.estimate_advantages(ppo.agent.collect(16))
         before = ppo.agent.networks.value(batch.obs)
-        metrics = ppo.improve(batch, 1.0)
+        metrics = ppo.update(batch, 1.0)
         moved.append(metrics["losses/kl"])
         assert (ppo.agent.networks.value(batch.obs) - before).abs().amax(1).min() > 0.01
     assert (moved[1] < moved[0] / 5).all()
@@ -109,10 +109,10 @@ def test_the_clipped_objective_computes_no_divergence(monkeypatch):
 def test_the_divergence_is_that_from_the_policy_of_the_rollout(task):
     ppo = learner(task, objective="penalty", learning_rate=1e-2)
     ppo.iterate()
-    batch = ppo.judge(ppo.agent.collect(16))
+    batch = ppo.estimate_advantages(ppo.agent.collect(16))
     weights = torch.rand(batch.targets.shape, generator=torch.Generator().manual_seed(0))
     head, networks, old_free = ppo.agent.head, ppo.agent.networks, ppo.agent.networks.free.clone()
-    metrics = ppo.improve(replace(batch, weights=weights), 1.0)
+    metrics = ppo.update(replace(batch, weights=weights), 1.0)
     for s in range(2):
         old = policy_of(head, batch.outputs[s], old_free[s])
         new = policy_of(head, networks.policy(batch.obs)[s], networks.free[s])
@@ -121,35 +121,35 @@ def test_the_divergence_is_that_from_the_policy_of_the_rollout(task):
     assert (metrics["losses/kl"] > 1e-4).all()
 
 
-def penalised_update(**config):
+def penalized_update(**config):
     """Improve three seeds on a rollout each; the first has nothing to learn, the last much more than the second."""
-    config = {"objective": "penalty", "normalise_advantages": "none", "max_grad_norm": None, "epochs": 5} | config
+    config = {"objective": "penalty", "normalize_advantage": "none", "max_grad_norm": None, "num_epochs": 5} | config
     ppo = learner(Matched, (1, 3, 5), learning_rate=3e-3, **config)
-    batch = ppo.judge(ppo.agent.collect(16))
+    batch = ppo.estimate_advantages(ppo.agent.collect(16))
     batch = replace(batch, advantages=batch.advantages * torch.tensor([[0.0], [0.03], [10.0]]))
-    return ppo, ppo.improve(batch, 1.0)
+    return ppo, ppo.update(batch, 1.0)
 
 
-@PENALISED
+@PENALIZED
 def test_beta_is_halved_kept_and_doubled_in_single_seeds_for_the_next_update(objective):
-    _, reference = penalised_update(objective=objective, beta=0.5, beta_target=None)
+    _, reference = penalized_update(objective=objective, kl_coef=0.5, kl_coef_target=None)
     divergence = reference["losses/kl"]
     assert divergence[0] < 1e-4 < divergence[1] < divergence[2] / 2
-    ppo, metrics = penalised_update(objective=objective, beta=0.5, beta_target=divergence[1].item())
+    ppo, metrics = penalized_update(objective=objective, kl_coef=0.5, kl_coef_target=divergence[1].item())
     assert torch.equal(metrics["losses/kl"], divergence), "the update itself has the β of before"
     assert metrics["schedule/beta"].tolist() == [0.5, 0.5, 0.5]
     assert ppo.beta.tolist() == [0.25, 0.5, 1.0]
 
 
 def test_beta_stays_without_a_target():
-    ppo, metrics = penalised_update(beta=0.5, beta_target=None, beta_rounds=3)
+    ppo, metrics = penalized_update(kl_coef=0.5, kl_coef_target=None, kl_coef_rounds=3)
     assert ppo.beta.tolist() == metrics["schedule/beta"].tolist() == [0.5, 0.5, 0.5]
     assert ppo.optimizer.steps.tolist() == [20.0, 20.0, 20.0], "there is nothing to repeat the epochs for"
 
 
 def test_beta_keeps_out_of_the_reach_of_zero_and_infinity():
     for beta, target, bound in ((4e-6, 1e9, BETA_RANGE[0]), (3e5, 1e-12, BETA_RANGE[1])):
-        ppo = learner(objective="penalty", beta=beta, beta_target=target)
+        ppo = learner(objective="penalty", kl_coef=beta, kl_coef_target=target)
         for _ in range(4):
             ppo.iterate()
         torch.testing.assert_close(ppo.beta, torch.full((2,), bound))
@@ -157,8 +157,8 @@ def test_beta_keeps_out_of_the_reach_of_zero_and_infinity():
 
 @TASKS
 def test_over_a_training_the_divergence_comes_to_its_target(task):
-    config = {"environments": 16, "epochs": 5, "learning_rate": 1e-2}
-    ppo = learner(task, objective="penalty", beta_target=TARGET, **config)
+    config = {"num_envs": 16, "num_epochs": 5, "learning_rate": 1e-2}
+    ppo = learner(task, objective="penalty", kl_coef_target=TARGET, **config)
     middle = torch.stack([ppo.iterate()["losses/kl"] for _ in range(24)])[8:].median(0).values
     assert (middle > TARGET / 2).all()
     assert (middle < TARGET * 2).all()
@@ -168,10 +168,10 @@ def test_over_a_training_the_divergence_comes_to_its_target(task):
 
 
 @TASKS
-@PENALISED
+@PENALIZED
 def test_dual_descent_ends_at_its_target_or_at_its_bound(task, objective):
     rounds, per_round = 12, 2 * 4
-    ppo = learner(task, objective=objective, beta_target=TARGET, beta_rounds=rounds, learning_rate=3e-3)
+    ppo = learner(task, objective=objective, kl_coef_target=TARGET, kl_coef_rounds=rounds, learning_rate=3e-3)
     satisfied, taken = [], []
     for _ in range(8):
         before = ppo.optimizer.steps.clone()
@@ -187,8 +187,8 @@ def test_dual_descent_ends_at_its_target_or_at_its_bound(task, objective):
 
 
 def test_dual_descent_gives_up_at_its_bound_and_stops_single_seeds():
-    _, reference = penalised_update(beta=0.5, beta_target=None)
-    ppo, metrics = penalised_update(beta=0.5, beta_target=reference["losses/kl"][1].item(), beta_rounds=3)
+    _, reference = penalized_update(kl_coef=0.5, kl_coef_target=None)
+    ppo, metrics = penalized_update(kl_coef=0.5, kl_coef_target=reference["losses/kl"][1].item(), kl_coef_rounds=3)
     assert ppo.optimizer.steps[:2].tolist() == [3 * 20.0, 20.0]
     assert ppo.optimizer.steps[2] > 20
     assert ppo.beta[:2].tolist() == [0.5 / 2**3, 0.5]
@@ -201,10 +201,10 @@ DUAL = pytest.mark.parametrize("rounds", [1, 4])
 
 
 @TASKS
-@PENALISED
+@PENALIZED
 @DUAL
 def test_a_seed_learns_the_same_in_any_company(task, objective, rounds):
-    config = {"objective": objective, "learning_rate": 3e-3, "beta_rounds": rounds}
+    config = {"objective": objective, "learning_rate": 3e-3, "kl_coef_rounds": rounds}
     block, alone = learner(task, (3, 5, 8), **config), learner(task, (5,), **config)
     for _ in range(4):
         assert_reports_alike(block.iterate(), alone.iterate(), place=1)
@@ -216,7 +216,7 @@ def test_a_seed_learns_the_same_in_any_company(task, objective, rounds):
 @TASKS
 @DUAL
 def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, rounds, tmp_path):
-    config = {"objective": "penalty", "learning_rate": 3e-3, "beta_rounds": rounds}
+    config = {"objective": "penalty", "learning_rate": 3e-3, "kl_coef_rounds": rounds}
     whole, first, second = (learner(task, **config) for _ in range(3))
     for _ in range(3):
         whole.iterate()
@@ -232,7 +232,7 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, rounds, tmp_path):
 # What it learns
 
 
-@PENALISED
+@PENALIZED
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.__name__)
 def test_probes_are_solved(probe, objective):
     gamma = 0.5
@@ -241,17 +241,17 @@ def test_probes_are_solved(probe, objective):
         probe,
         budget=iterations * 64,
         objective=objective,
-        beta_target=0.03,
-        environments=8,
-        steps=8,
-        epochs=4,
-        minibatches=2,
+        kl_coef_target=0.03,
+        num_envs=8,
+        num_steps=8,
+        num_epochs=4,
+        num_minibatches=2,
         learning_rate=learning_rate,
-        anneal="learning_rate",
+        lr_schedule="linear",
         gamma=gamma,
-        hidden=(16,),
+        hidden_sizes=(16,),
         max_grad_norm=None,
-        log_std=-1.0,
+        log_std_init=-1.0,
     )
     for _ in range(iterations):
         ppo.iterate()
@@ -263,7 +263,7 @@ def test_probes_are_solved(probe, objective):
         torch.testing.assert_close(actions, solution.actions.expand_as(actions), atol=0.1, rtol=0)
 
 
-def test_a_divergence_that_is_not_a_number_leaves_beta_alone_and_the_neighbour_too():
+def test_a_divergence_that_is_not_a_number_leaves_beta_alone_and_the_neighbor_too():
     config = {"objective": "penalty", "learning_rate": 1e-2}
     clean, hit = (learner(Chosen, **config) for _ in range(2))
     hit.agent.parameters[1] = torch.nan
@@ -279,7 +279,7 @@ def test_a_divergence_that_is_not_a_number_leaves_beta_alone_and_the_neighbour_t
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("objective", "kl"), ("beta", 0.0), ("beta", float("nan")), ("beta_target", 0.0), ("beta_rounds", 0)],
+    [("objective", "kl"), ("kl_coef", 0.0), ("kl_coef", float("nan")), ("kl_coef_target", 0.0), ("kl_coef_rounds", 0)],
 )
 def test_values_that_cannot_work_are_refused_by_name(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):

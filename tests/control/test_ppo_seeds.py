@@ -1,4 +1,4 @@
-"""What PPO promises of every seed: independence of its neighbours, exact resumption, and survival of bad numbers."""
+"""What PPO promises of every seed: independence of its neighbors, exact resumption, and survival of bad numbers."""
 
 import gymnasium
 import pytest
@@ -27,15 +27,15 @@ def transplant(block, alone, k):
 @TASKS
 @pytest.mark.parametrize("minibatches", [1, 4])
 def test_one_update_is_the_same_alone_and_beside_other_seeds(task, minibatches):
-    config = {"minibatches": minibatches, "entropy_coefficient": 0.01, "target_kl": 0.02}
+    config = {"num_minibatches": minibatches, "ent_coef": 0.01, "target_kl": 0.02}
     block, alone = learner(task, (3, 5, 8), **config), learner(task, (5,), **config)
     for _ in range(2):
         block.iterate()
-    batch = block.judge(block.agent.collect(16))
+    batch = block.estimate_advantages(block.agent.collect(16))
     transplant(block, alone, 1)
     before = alone.agent.parameters.clone()
-    block.improve(batch, 0.9)
-    alone.improve(batch.map(lambda tensor: tensor[1:2]), 0.9)
+    block.update(batch, 0.9)
+    alone.update(batch.map(lambda tensor: tensor[1:2]), 0.9)
     assert not torch.equal(alone.agent.parameters, before)
     torch.testing.assert_close(block.agent.parameters[1:2], alone.agent.parameters, rtol=1e-5, atol=1e-7)
 
@@ -43,8 +43,8 @@ def test_one_update_is_the_same_alone_and_beside_other_seeds(task, minibatches):
 @TASKS
 @pytest.mark.parametrize("target_kl", [None, 0.001])
 def test_a_seed_learns_the_same_in_any_company(task, target_kl):
-    config = {"normalise_observations": True, "normalise_rewards": True, "target_kl": target_kl, "learning_rate": 3e-3}
-    learners = [learner(task, seeds, epochs=4, **config) for seeds in [(3, 5, 8), (5,), (5, 3)]]
+    config = {"normalize_obs": True, "normalize_reward": True, "target_kl": target_kl, "learning_rate": 3e-3}
+    learners = [learner(task, seeds, num_epochs=4, **config) for seeds in [(3, 5, 8), (5,), (5, 3)]]
     for _ in range(5):
         for ppo in learners:
             ppo.iterate()
@@ -60,9 +60,15 @@ def test_a_seed_learns_the_same_in_any_company(task, target_kl):
 
 @TASKS
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
-@pytest.mark.parametrize("normalise", [False, True])
-def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, backend, normalise, tmp_path):
-    config = {"normalise_observations": normalise, "normalise_rewards": normalise, "anneal": "both", "target_kl": 0.05}
+@pytest.mark.parametrize("normalize", [False, True])
+def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, backend, normalize, tmp_path):
+    config = {
+        "normalize_obs": normalize,
+        "normalize_reward": normalize,
+        "lr_schedule": "linear",
+        "clip_range_schedule": "linear",
+        "target_kl": 0.05,
+    }
     whole, first, second = (learner(task, backend=backend, **config) for _ in range(3))
     for _ in range(3):
         whole.iterate()
@@ -83,25 +89,25 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, backend, normalise
     assert same(whole.state_dict(), second.state_dict())
 
 
-def test_the_statistics_of_the_normaliser_are_part_of_the_state():
-    first = learner("Pendulum-v1", normalise_observations=True, normalise_rewards=True)
+def test_the_statistics_of_the_normalizer_are_part_of_the_state():
+    first = learner("Pendulum-v1", normalize_obs=True, normalize_reward=True)
     first.iterate()
-    second = learner("Pendulum-v1", normalise_observations=True, normalise_rewards=True)
+    second = learner("Pendulum-v1", normalize_obs=True, normalize_reward=True)
     obs = torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(0))
-    assert not torch.equal(first.agent.normaliser.normalise(obs), second.agent.normaliser.normalise(obs))
+    assert not torch.equal(first.agent.normalizer.normalize(obs), second.agent.normalizer.normalize(obs))
     second.load_state_dict(first.state_dict())
-    assert torch.equal(first.agent.normaliser.normalise(obs), second.agent.normaliser.normalise(obs))
+    assert torch.equal(first.agent.normalizer.normalize(obs), second.agent.normalizer.normalize(obs))
 
 
 def test_a_state_of_another_configuration_is_refused():
     with pytest.raises(ValueError, match=r"'parameters' has shape .* saved by a different configuration"):
-        learner(hidden=(4,)).load_state_dict(learner().state_dict())
+        learner(hidden_sizes=(4,)).load_state_dict(learner().state_dict())
 
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
 @pytest.mark.parametrize("part", ["optimizer", "beta", "batch_streams", "consumed"])
 def test_a_refused_state_leaves_the_learner_as_it_was(backend, part):
-    ppo, twin, other = (learner(backend=backend, normalise_observations=True) for _ in range(3))
+    ppo, twin, other = (learner(backend=backend, normalize_obs=True) for _ in range(3))
     for _ in range(2):
         other.iterate()
     for each in (ppo, twin):
@@ -128,10 +134,10 @@ def test_a_refused_state_leaves_the_learner_as_it_was(backend, part):
 
 
 def test_target_kl_stops_single_seeds():
-    ppo = learner(normalise_advantages="none", target_kl=1e-3, learning_rate=1e-2, epochs=5)
-    batch = ppo.judge(ppo.agent.collect(16))
+    ppo = learner(normalize_advantage="none", target_kl=1e-3, learning_rate=1e-2, num_epochs=5)
+    batch = ppo.estimate_advantages(ppo.agent.collect(16))
     batch.advantages[0] = 0.0  # nothing to learn for the policy of this seed
-    ppo.improve(batch, 1.0)
+    ppo.update(batch, 1.0)
     assert ppo.optimizer.steps[0] == 5 * 4
     assert 0 < ppo.optimizer.steps[1] < 5 * 4
 
@@ -148,7 +154,7 @@ def poison(row, when):
 
 
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
-    config = {"normalise_advantages": "batch", "minibatches": 1}
+    config = {"normalize_advantage": "batch", "num_minibatches": 1}
     clean, hit = learner(**config), learner(wrap=poison(row=5, when=20), **config)
     skipped = []
     for iteration in range(4):
@@ -190,7 +196,7 @@ def test_invalid_transitions_take_no_part():
             vector = SyncVectorEnv([short] * 8, autoreset_mode=AutoresetMode.NEXT_STEP)
             return Changed(GymnasiumEnv(vector, row_seeds((3, 5), 4, "environment")), change)
 
-        ppo = learner(wrap=next_step, target_kl=0.1, entropy_coefficient=0.01)
+        ppo = learner(wrap=next_step, target_kl=0.1, ent_coef=0.01)
         return [ppo.iterate() for _ in range(4)], ppo
 
     expected, calm = run(0.0)

@@ -10,9 +10,9 @@ from operant.control.presets import ATARI, CATCH, PPO
 
 def test_presets_are_configurations():
     atari, catch = PPOConfig(**ATARI), PPOConfig(**CATCH)
-    assert atari.environments * atari.steps == 1024
-    assert atari.environments * atari.steps // atari.minibatches == 256
-    assert (atari.shared, catch.shared) == (True, True)
+    assert atari.num_envs * atari.num_steps == 1024
+    assert atari.num_envs * atari.num_steps // atari.num_minibatches == 256
+    assert (atari.share_features, catch.share_features) == (True, True)
 
 
 @pytest.mark.parametrize("task", PPO)
@@ -27,17 +27,17 @@ def test_ppo_takes_them_by_task():
 
 
 DEFINED = {
-    "double-dqn": {"double": True, "dueling": False, "priority": 0.0},
-    "dueling-dqn": {"double": False, "dueling": True, "priority": 0.0},
-    "prioritised-dqn": {"double": False, "dueling": False, "priority": 0.6},
-    "reinforce": {"psi": "total", "standardise": False, "discount_steps": False},
-    "reinforce-to-go": {"psi": "to-go", "standardise": False, "discount_steps": False},
-    "reinforce-baseline": {"psi": "baseline", "standardise": False, "discount_steps": False},
-    "vpg": {"psi": "gae", "critic_steps": 40, "standardise": False, "discount_steps": False},
-    "actor-critic": {"steps": 1, "estimator": "n-step", "target": "advantage", "normalise_advantages": False},
-    "ppo-penalty": {"objective": "penalty", "beta_target": 0.01, "target_kl": None, "value_clip": None},
+    "double-dqn": {"double": True, "dueling": False, "per_alpha": 0.0},
+    "dueling-dqn": {"double": False, "dueling": True, "per_alpha": 0.0},
+    "prioritized-dqn": {"double": False, "dueling": False, "per_alpha": 0.6},
+    "reinforce": {"advantage_kind": "total", "normalize_advantage": "none", "discount_steps": False},
+    "reinforce-to-go": {"advantage_kind": "to-go", "normalize_advantage": "none", "discount_steps": False},
+    "reinforce-baseline": {"advantage_kind": "baseline", "normalize_advantage": "none", "discount_steps": False},
+    "vpg": {"advantage_kind": "gae", "critic_steps": 40, "normalize_advantage": "none", "discount_steps": False},
+    "actor-critic": {"num_steps": 1, "estimator": "n-step", "target": "advantage", "normalize_advantage": "none"},
+    "ppo-penalty": {"objective": "penalty", "kl_coef_target": 0.01, "target_kl": None, "clip_range_vf": None},
     "npg": {"line_search": False, "sampling": "single-path"},
-    "ddpg": {"critics": 1, "delay": 1, "smoothing": 0.0},
+    "ddpg": {"n_critics": 1, "policy_delay": 1, "target_policy_noise": 0.0},
 }
 """What makes a variant what its paper says, whatever the task."""
 

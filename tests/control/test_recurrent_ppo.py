@@ -23,12 +23,12 @@ from operant.runtime.evaluation import evaluate_policy
 from operant.streams import row_seeds
 
 SMALL = {
-    "environments": 4,
-    "steps": 8,
-    "epochs": 2,
-    "minibatches": 2,
-    "hidden": (8,),
-    "memory": 6,
+    "num_envs": 4,
+    "num_steps": 8,
+    "num_epochs": 2,
+    "num_minibatches": 2,
+    "hidden_sizes": (8,),
+    "rnn_hidden_size": 6,
     "learning_rate": 1e-3,
 }
 
@@ -88,9 +88,9 @@ class Masked(Probe):
 
 
 def train(probe, iterations, **config):
-    settings = {"environments": 8, "epochs": 4, "learning_rate": 1e-2, "anneal": "learning_rate", "hidden": (16,)}
-    steps = config.get("steps", SMALL["steps"])
-    ppo = learner(probe, budget=iterations * 8 * steps, max_grad_norm=None, log_std=-1.0, **{**settings, **config})
+    settings = {"num_envs": 8, "num_epochs": 4, "learning_rate": 1e-2, "lr_schedule": "linear", "hidden_sizes": (16,)}
+    steps = config.get("steps", SMALL["num_steps"])
+    ppo = learner(probe, budget=iterations * 8 * steps, max_grad_norm=None, log_std_init=-1.0, **{**settings, **config})
     for _ in range(iterations):
         ppo.iterate()
     return ppo
@@ -102,7 +102,7 @@ def train(probe, iterations, **config):
 def test_probes_are_solved(probe):
     gamma = 0.5
     ppo = train(probe, 80 if probe is Aimed else 50, gamma=gamma)
-    rollout = ppo.agent.collect(ppo.config.steps)
+    rollout = ppo.agent.collect(ppo.config.num_steps)
     seen = rollout.obs[..., :1]
     values, _ = rollout.successor_values(ppo.agent.networks.value)
     solution = probe.solution(gamma)
@@ -115,7 +115,7 @@ def test_probes_are_solved(probe):
 
 def test_what_was_seen_once_is_remembered():
     gamma = 0.9
-    ppo = train(Remembered, 60, gamma=gamma, steps=12, memory=16)
+    ppo = train(Remembered, 60, gamma=gamma, num_steps=12, rnn_hidden_size=16)
     score = evaluate_policy(ppo.agent, Remembered(row_seeds((3, 5), 10, "evaluation")), seeds=2, episodes=20)
     assert score.scores == (1.0, 1.0)
     rollout = ppo.agent.collect(12)
@@ -151,7 +151,7 @@ def follow(ppo, packed, memory):
 
 
 def test_a_rollout_is_what_a_walk_through_its_steps_gives():
-    ppo = learner(seeds=(3,), steps=40)
+    ppo = learner(seeds=(3,), num_steps=40)
     ppo.agent.parameters.mul_(3.0)
     for _ in range(2):
         memory = ppo.agent.memory.clone()
@@ -176,7 +176,7 @@ def test_a_truncated_episode_bootstraps_from_its_own_memory():
             ended[:] = True
         return step._replace(terminated=torch.zeros_like(ended), truncated=ended)
 
-    ppo = learner(wrap=lambda env: Changed(env, cut), steps=10)
+    ppo = learner(wrap=lambda env: Changed(env, cut), num_steps=10)
     ppo.agent.parameters.mul_(3.0)
     rollout = ppo.agent.collect(10)
     values, successors = rollout.successor_values(ppo.agent.networks.value)
@@ -208,7 +208,7 @@ def test_acting_hands_the_memory_on():
     assert torch.equal(forgetful[:, 0], expected[:, 0])
 
 
-# What it optimises
+# What it optimizes
 
 
 def slow_loss(ppo, parameters, part, sequences):
@@ -231,11 +231,11 @@ def slow_loss(ppo, parameters, part, sequences):
                 else:
                     policy = Categorical(logits=out[s, 0, :outputs])
                 ratio = (policy.log_prob(part.actions[s, i]) - part.old_log_probs[s, i]).exp()
-                clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_low)
+                clipped = ratio.clamp(1 - config.clip_range, 1 + config.clip_range)
                 objective = torch.min(ratio * part.advantages[s, i], clipped * part.advantages[s, i])
                 error = (out[s, 0, outputs] - part.targets[s, i]) ** 2
-                objective = objective - config.value_coefficient * error / 2
-                objective = objective + config.entropy_coefficient * policy.entropy()
+                objective = objective - config.vf_coef * error / 2
+                objective = objective + config.ent_coef * policy.entropy()
                 total = total - objective / part.targets.shape[1]
     return total
 
@@ -245,8 +245,8 @@ def test_loss_and_gradient_are_those_of_the_paper(task):
     def cut(step, time):
         return step._replace(truncated=torch.full_like(step.truncated, time % 5 == 4))
 
-    ppo = learner(task, wrap=lambda env: Changed(env, cut), entropy_coefficient=0.02)
-    batch = ppo.judge(ppo.agent.collect(8))
+    ppo = learner(task, wrap=lambda env: Changed(env, cut), ent_coef=0.02)
+    batch = ppo.estimate_advantages(ppo.agent.collect(8))
     ppo.agent.parameters += 0.3 * torch.randn(ppo.agent.parameters.shape, generator=torch.Generator().manual_seed(1))
     part = next(ppo.minibatches(batch))
     networks = Pass(ppo.agent.networks, part.obs)
@@ -259,9 +259,9 @@ def test_loss_and_gradient_are_those_of_the_paper(task):
 
 
 def test_before_the_first_update_every_part_has_ratio_one():
-    ppo = learner(steps=24, environments=6, minibatches=3)
+    ppo = learner(num_steps=24, num_envs=6, num_minibatches=3)
     ppo.iterate()
-    batch = ppo.judge(ppo.agent.collect(24))
+    batch = ppo.estimate_advantages(ppo.agent.collect(24))
     assert (batch.obs[..., 4] > 0).any(), "the case must have episodes that begin within a row"
     for part in ppo.minibatches(batch):
         networks = Pass(ppo.agent.networks, part.obs)
@@ -270,7 +270,7 @@ def test_before_the_first_update_every_part_has_ratio_one():
 
 
 def test_minibatches_are_made_of_whole_rows():
-    ppo = learner(environments=6, minibatches=3)
+    ppo = learner(num_envs=6, num_minibatches=3)
     order = ppo.agent.order(48, 3, torch.Generator().manual_seed(0))
     assert torch.equal(order.sort().values, torch.arange(48))
     for part in order.view(3, 8, 2):
@@ -287,20 +287,20 @@ def test_one_update_is_the_same_alone_and_beside_other_seeds(task):
     block, alone = learner(task, (3, 5, 8)), learner(task, (5,))
     for _ in range(2):
         block.iterate()
-    batch = block.judge(block.agent.collect(8))
+    batch = block.estimate_advantages(block.agent.collect(8))
     for name in ("first", "second", "steps", "skipped"):
         getattr(alone.optimizer, name).copy_(getattr(block.optimizer, name)[1:2])
     alone.agent.parameters.copy_(block.agent.parameters[1:2])
     alone.batch_streams[0].set_state(block.batch_streams[1].get_state())
     before = alone.agent.parameters.clone()
-    block.improve(batch, 0.9)
-    alone.improve(batch.map(lambda tensor: tensor[1:2]), 0.9)
+    block.update(batch, 0.9)
+    alone.update(batch.map(lambda tensor: tensor[1:2]), 0.9)
     assert not torch.equal(alone.agent.parameters, before)
     torch.testing.assert_close(block.agent.parameters[1:2], alone.agent.parameters, rtol=1e-5, atol=1e-7)
 
 
 def test_a_seed_learns_the_same_in_any_company():
-    block, alone = (learner("Pendulum-v1", seeds, normalise_rewards=True) for seeds in [(3, 5, 8), (5,)])
+    block, alone = (learner("Pendulum-v1", seeds, normalize_reward=True) for seeds in [(3, 5, 8), (5,)])
     for _ in range(3):
         block.iterate()
         alone.iterate()
@@ -309,7 +309,7 @@ def test_a_seed_learns_the_same_in_any_company():
 
 def test_a_seed_that_is_stopped_reports_the_same_in_any_company():
     seeds = (3, 5, 8, 13)
-    config = {"target_kl": 0.003, "epochs": 6, "steps": 32, "learning_rate": 3e-3}
+    config = {"target_kl": 0.003, "num_epochs": 6, "num_steps": 32, "learning_rate": 3e-3}
     block = learner(seeds=seeds, **config)
     alone = [learner(seeds=(seed,), **config) for seed in seeds]
     for _ in range(3):
@@ -321,11 +321,16 @@ def test_a_seed_that_is_stopped_reports_the_same_in_any_company():
 
 @pytest.mark.parametrize("task", ["CartPole-v1", "operant/HiddenCartPole-v0"])
 def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, tmp_path):
-    assert_resumes_exactly(lambda: learner(task, normalise_rewards=True, anneal="both", target_kl=0.05), tmp_path)
+    assert_resumes_exactly(
+        lambda: learner(
+            task, normalize_reward=True, lr_schedule="linear", clip_range_schedule="linear", target_kl=0.05
+        ),
+        tmp_path,
+    )
 
 
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
-    config = {"normalise_advantages": "batch", "minibatches": 1}
+    config = {"normalize_advantage": "batch", "num_minibatches": 1}
     clean, hit = learner(**config), learner(wrap=poison(row=5, when=10), **config)
     skipped = []
     for iteration in range(4):
@@ -340,7 +345,7 @@ def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_upda
 
 def test_invalid_transitions_take_no_part():
     def run(junk):
-        ppo = learner(wrap=next_step(junk), steps=24, entropy_coefficient=0.01)
+        ppo = learner(wrap=next_step(junk), num_steps=24, ent_coef=0.01)
         return [ppo.iterate() for _ in range(3)], ppo
 
     (_, calm), (metrics, wild) = run(0.0), run(1e6)
@@ -352,16 +357,16 @@ def test_invalid_transitions_take_no_part():
 
 
 def test_separate_networks_are_refused():
-    with pytest.raises(ValueError, match="shared must be true: policy and value have one memory"):
-        RecurrentPPOConfig(shared=False)
+    with pytest.raises(ValueError, match="share_features must be true: policy and value have one memory"):
+        RecurrentPPOConfig(share_features=False)
 
 
 def test_minibatches_must_divide_the_environments():
-    with pytest.raises(ValueError, match=r"minibatches \(3\) must divide the 4 environments"):
-        RecurrentPPOConfig(environments=4, steps=9, minibatches=3)
+    with pytest.raises(ValueError, match=r"num_minibatches \(3\) must divide the 4 environments"):
+        RecurrentPPOConfig(num_envs=4, num_steps=9, num_minibatches=3)
 
 
-@pytest.mark.parametrize(("name", "value"), [("memory", 0), ("gamma", 1.5), ("clip_low", 0.0)])
+@pytest.mark.parametrize(("name", "value"), [("rnn_hidden_size", 0), ("gamma", 1.5), ("clip_range", 0.0)])
 def test_values_that_cannot_work_are_refused_by_name(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value!r}$"):
         RecurrentPPOConfig(**{name: value})

@@ -21,10 +21,10 @@ from control.probes import Aimed, Chosen, Delayed, Endless, Lasting, Matched, Pe
 from operant import catalog, ops
 from operant.control.reinforce import PRESETS, PSI, Evidence, Reinforce, ReinforceConfig
 from operant.runtime.checkpoints import NonFiniteError
-from operant.runtime.experiments import configuration
+from operant.runtime.configuration import configuration
 from operant.runtime.training import train
 
-SMALL = {"environments": 4, "hidden": (8, 8), "learning_rate": 3e-3}
+SMALL = {"num_envs": 4, "hidden_sizes": (8, 8), "learning_rate": 3e-3}
 EVERY_PSI = pytest.mark.parametrize("psi", PSI)
 WITH_CRITIC = [psi for psi in PSI if PSI[psi].critic != "none"]
 
@@ -88,7 +88,7 @@ def moments(model, psi):
 
 
 def judged(model, psi):
-    return PSI[psi].judge(model.evidence) * (1.0 if psi == "total" else model.weights)
+    return PSI[psi].estimate(model.evidence) * (1.0 if psi == "total" else model.weights)
 
 
 def test_the_model_is_one(model):
@@ -105,7 +105,7 @@ def test_every_psi_has_the_policy_gradient_as_its_mean(model, psi):
 
 @pytest.mark.parametrize("psi", [psi for psi in PSI if psi != "total"])
 def test_without_the_factor_of_the_discount_the_mean_is_another(model, psi):
-    mean, _ = moments(model, PSI[psi].judge(model.evidence))
+    mean, _ = moments(model, PSI[psi].estimate(model.evidence))
     assert not torch.allclose(mean, model.exact, rtol=1e-3)
 
 
@@ -146,11 +146,11 @@ def slow_psi(psi, values, chosen, gamma, lam):
 
 @EVERY_PSI
 def test_psi_and_targets_are_made_of_whole_episodes(psi):
-    it = learner(psi=psi, gamma=0.9, lam=0.8, critic_learning_rate=0.1, critic_steps=3)
+    it = learner(advantage_kind=psi, gamma=0.9, gae_lambda=0.8, critic_learning_rate=0.1, critic_steps=3)
     for _ in range(2):
         it.iterate()
     rollout = it.collect(torch.ones(2, dtype=torch.bool))
-    batch, bound = it.judge(rollout), it.agent.networks
+    batch, bound = it.estimate_advantages(rollout), it.agent.networks
     obs = rollout.obs.movedim(1, 0).reshape(2, -1, 4)
     critics = bound.shape.mlp(bound.critic, obs).view(2, -1, 4, 2)
     policy = bound.policy(obs).view(2, -1, 4, 2).softmax(-1)
@@ -170,9 +170,9 @@ def test_psi_and_targets_are_made_of_whole_episodes(psi):
 
 @pytest.mark.parametrize("target", ["monte-carlo", "bootstrap"])
 def test_an_episode_that_is_cut_goes_on_with_the_value_of_its_final_observation(target):
-    it = learner(Pendular, psi="baseline", gamma=0.5, target=target)
+    it = learner(Pendular, advantage_kind="baseline", gamma=0.5, target=target)
     rollout = it.collect(torch.ones(2, dtype=torch.bool))
-    batch, value = it.judge(rollout), it.agent.networks.value
+    batch, value = it.estimate_advantages(rollout), it.agent.networks.value
     for s, row in itertools.product(range(2), range(4)):
         (length,) = rollout.truncated[:, s, row].nonzero().flatten() + 1
         for t in range(length):
@@ -183,17 +183,25 @@ def test_an_episode_that_is_cut_goes_on_with_the_value_of_its_final_observation(
 
 
 def test_the_discount_of_steps_is_put_in_if_told_and_never_twice():
-    plain, discounted = learner(psi="to-go", gamma=0.9), learner(psi="to-go", gamma=0.9, discount_steps=True)
+    plain, discounted = (
+        learner(advantage_kind="to-go", gamma=0.9),
+        learner(advantage_kind="to-go", gamma=0.9, discount_steps=True),
+    )
     rollout = plain.collect(torch.ones(2, dtype=torch.bool))
     steps = torch.arange(len(rollout.rewards)).repeat_interleave(4)
-    torch.testing.assert_close(discounted.judge(rollout).psi, plain.judge(rollout).psi * 0.9**steps)
-    plain, discounted = learner(psi="total", gamma=0.9), learner(psi="total", gamma=0.9, discount_steps=True)
-    assert torch.equal(discounted.judge(rollout).psi, plain.judge(rollout).psi)
+    torch.testing.assert_close(
+        discounted.estimate_advantages(rollout).psi, plain.estimate_advantages(rollout).psi * 0.9**steps
+    )
+    plain, discounted = (
+        learner(advantage_kind="total", gamma=0.9),
+        learner(advantage_kind="total", gamma=0.9, discount_steps=True),
+    )
+    assert torch.equal(discounted.estimate_advantages(rollout).psi, plain.estimate_advantages(rollout).psi)
 
 
 def test_whitening_is_over_the_batch_and_never_within_an_episode():
-    it = learner(standardise=True)
-    batch = it.judge(it.collect(torch.ones(2, dtype=torch.bool)))
+    it = learner(normalize_advantage="batch")
+    batch = it.estimate_advantages(it.collect(torch.ones(2, dtype=torch.bool)))
     for s in range(2):
         live = batch.psi[s][batch.weights[s] == 1]
         torch.testing.assert_close(live.mean(), torch.tensor(0.0), atol=1e-4, rtol=0)
@@ -201,18 +209,18 @@ def test_whitening_is_over_the_batch_and_never_within_an_episode():
     assert it.policy_gradient(batch)[0].norm() > 1e-3, "of equal numbers within an episode nothing may be taken away"
 
 
-# What it optimises
+# What it optimizes
 
 
 @TASKS
 @pytest.mark.parametrize("psi", ["to-go", "baseline"])
 def test_the_gradient_sums_over_steps_and_averages_over_episodes(task, psi):
     if task == "Pendulum-v1":
-        task, config = Aimed, {"entropy_coefficient": 0.02}
+        task, config = Aimed, {"ent_coef": 0.02}
     else:
-        config = {"entropy_coefficient": 0.02}
-    it = learner(task, psi=psi, **config)
-    batch = it.judge(it.collect(torch.ones(2, dtype=torch.bool)))
+        config = {"ent_coef": 0.02}
+    it = learner(task, advantage_kind=psi, **config)
+    batch = it.estimate_advantages(it.collect(torch.ones(2, dtype=torch.bool)))
     gradient, loss, _ = it.policy_gradient(batch)
     leaf = it.agent.parameters.clone().requires_grad_()
     bound = it.agent.networks.shape.bind(leaf)
@@ -232,8 +240,8 @@ def test_the_gradient_sums_over_steps_and_averages_over_episodes(task, psi):
 
 @pytest.mark.parametrize("psi", ["baseline", "q"])
 def test_the_critic_descends_half_the_mean_squared_error(psi):
-    it = learner(psi=psi)
-    batch = it.judge(it.collect(torch.ones(2, dtype=torch.bool)))
+    it = learner(advantage_kind=psi)
+    batch = it.estimate_advantages(it.collect(torch.ones(2, dtype=torch.bool)))
     gradient, error = it.critic_gradient(batch)
     leaf = it.agent.parameters.clone().requires_grad_()
     bound = it.agent.networks.shape.bind(leaf)
@@ -250,7 +258,7 @@ def test_the_critic_descends_half_the_mean_squared_error(psi):
 
 
 def test_the_baseline_judges_before_it_learns(monkeypatch):
-    it, order = learner(psi="baseline", critic_steps=3), []
+    it, order = learner(advantage_kind="baseline", critic_steps=3), []
     for name in ("policy_gradient", "critic_gradient"):
         program = getattr(it, name)
         original = program.function
@@ -263,7 +271,7 @@ def test_the_baseline_judges_before_it_learns(monkeypatch):
 
 def test_there_is_one_policy_gradient(monkeypatch):
     monkeypatch.setattr(ops, "policy_gradient", lambda log_probs, psi: 0.0 * log_probs)
-    it = learner(psi="baseline")
+    it = learner(advantage_kind="baseline")
     actor, critic = (p.clone() for p in it.agent.parameters.view(2, 2, -1).unbind(1))
     it.iterate()
     after = it.agent.parameters.view(2, 2, -1)
@@ -276,7 +284,7 @@ def test_there_is_one_policy_gradient(monkeypatch):
 
 def solve(probe, iterations=150, **config):
     gamma = 0.5
-    settings = {"environments": 32, "hidden": (16,), "gamma": gamma, "learning_rate": 2e-2, "log_std": -1.0}
+    settings = {"num_envs": 32, "hidden_sizes": (16,), "gamma": gamma, "learning_rate": 2e-2, "log_std_init": -1.0}
     settings |= {"critic_learning_rate": 2e-2, "critic_steps": 4}
     it = build(Reinforce, ReinforceConfig(**{**settings, **config}), probe, budget=1_000_000)
     for _ in range(iterations):
@@ -287,25 +295,25 @@ def solve(probe, iterations=150, **config):
 
 @EVERY_PSI
 def test_actions_are_learned_with_every_psi(psi):
-    solve(Matched, psi=psi)
+    solve(Matched, advantage_kind=psi)
 
 
 def test_actions_are_learned_where_nothing_is_seen():
-    solve(Chosen, psi="total")
+    solve(Chosen, advantage_kind="total")
 
 
 def test_continuous_actions_are_learned():
-    solve(Aimed, 300, psi="baseline")
+    solve(Aimed, 300, advantage_kind="baseline")
 
 
 def test_several_choices_at_once_are_learned():
-    solve(Several, 300, psi="baseline")
+    solve(Several, 300, advantage_kind="baseline")
 
 
 @pytest.mark.parametrize("target", ["monte-carlo", "bootstrap"])
 @pytest.mark.parametrize("probe", [Delayed, Lasting, Endless, Pendular], ids=lambda probe: probe.__name__)
 def test_values_are_learned(probe, target):
-    solve(probe, psi="gae", target=target)
+    solve(probe, advantage_kind="gae", target=target)
 
 
 # What a seed owns
@@ -313,25 +321,25 @@ def test_values_are_learned(probe, target):
 
 @pytest.mark.parametrize("psi", ["total", "baseline", "q"])
 def test_one_update_is_the_same_alone_and_beside_other_seeds(psi):
-    block, alone = learner(seeds=(3, 5, 8), psi=psi), learner(seeds=(5,), psi=psi)
+    block, alone = learner(seeds=(3, 5, 8), advantage_kind=psi), learner(seeds=(5,), advantage_kind=psi)
     for _ in range(2):
         block.iterate()
     everyone = torch.ones(3, dtype=torch.bool)
-    batch = block.judge(block.collect(everyone))
+    batch = block.estimate_advantages(block.collect(everyone))
     for name in ("optimizer", "critic_optimizer"):
         for key, tensor in getattr(alone, name).state_dict().items():
             tensor.copy_(getattr(block, name).state_dict()[key][1:2])
     alone.agent.parameters.copy_(block.agent.parameters[1:2])
     before = alone.agent.parameters.clone()
-    block.improve(batch, everyone)
-    alone.improve(type(batch)(*(tensor[1:2] for tensor in vars(batch).values())), everyone[:1])
+    block.update(batch, everyone)
+    alone.update(type(batch)(*(tensor[1:2] for tensor in vars(batch).values())), everyone[:1])
     assert not torch.equal(alone.agent.parameters, before)
     torch.testing.assert_close(block.agent.parameters[1:2], alone.agent.parameters, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
 def test_a_seed_learns_the_same_in_any_company_though_it_waits(backend):
-    config = {"psi": "baseline", "budget": 1000, "backend": backend}
+    config = {"advantage_kind": "baseline", "budget": 1000, "backend": backend}
     block, alone = learner(seeds=(3, 5, 8), **config), learner(seeds=(5,), **config)
     for _ in range(8):
         block.iterate()
@@ -367,21 +375,21 @@ def test_no_seed_runs_ahead_and_none_goes_on_when_it_has_used_its_budget():
     ("task", "backend"), [("CartPole-v1", "tensor"), ("CartPole-v1", "gymnasium"), (Aimed, "auto")]
 )
 def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, backend, tmp_path):
-    assert_resumes_exactly(lambda: learner(task, psi="baseline", backend=backend, budget=2000), tmp_path)
+    assert_resumes_exactly(lambda: learner(task, advantage_kind="baseline", backend=backend, budget=2000), tmp_path)
 
 
 def test_a_refused_state_leaves_the_learner_as_it_was():
-    assert_a_refused_state_changes_nothing(lambda: learner(psi="baseline"))
+    assert_a_refused_state_changes_nothing(lambda: learner(advantage_kind="baseline"))
 
 
 def test_a_state_of_another_configuration_is_refused():
     with pytest.raises(ValueError, match=r"'parameters' has shape .* saved by a different configuration"):
-        learner(hidden=(4,)).load_state_dict(learner().state_dict())
+        learner(hidden_sizes=(4,)).load_state_dict(learner().state_dict())
 
 
 @pytest.mark.parametrize("psi", ["to-go", "baseline"])
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update(psi):
-    clean, hit = learner(psi=psi), learner(psi=psi, wrap=poison(row=5, when=3))
+    clean, hit = learner(advantage_kind=psi), learner(advantage_kind=psi, wrap=poison(row=5, when=3))
     skipped = []
     for iteration in range(3):
         before = hit.agent.parameters[1].clone()
@@ -413,7 +421,7 @@ def test_one_bad_reward_does_not_end_a_training_though_its_seed_waits():
 
 def test_invalid_transitions_take_no_part():
     def run(junk):
-        it = learner(wrap=next_step(junk), psi="baseline")
+        it = learner(wrap=next_step(junk), advantage_kind="baseline")
         return [it.iterate() for _ in range(4)], it
 
     (expected, calm), (got, wild) = run(0.0), run(1e6)
@@ -438,7 +446,7 @@ def test_action_spaces_without_a_head_are_refused():
 @pytest.mark.parametrize("psi", ["q", "advantage"])
 def test_a_value_for_each_action_needs_finitely_many(psi):
     with pytest.raises(ValueError, match=f"psi='{psi}' needs a value for each action of a Discrete.*'baseline'"):
-        learner(Aimed, psi=psi)
+        learner(Aimed, advantage_kind=psi)
 
 
 def test_a_budget_of_nothing_is_refused():
@@ -449,11 +457,14 @@ def test_a_budget_of_nothing_is_refused():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[(name, 0) for name in ("environments", "learning_rate", "critic_learning_rate", "critic_steps", "max_steps")],
-        *[(name, float("nan")) for name in ("learning_rate", "gamma", "lam")],
-        *[(name, -0.1) for name in ("gamma", "lam", "entropy_coefficient", "max_grad_norm")],
-        *[(name, 1.1) for name in ("gamma", "lam")],
-        *[(name, "sometimes") for name in ("psi", "target")],
+        *[
+            (name, 0)
+            for name in ("num_envs", "learning_rate", "critic_learning_rate", "critic_steps", "max_episode_steps")
+        ],
+        *[(name, float("nan")) for name in ("learning_rate", "gamma", "gae_lambda")],
+        *[(name, -0.1) for name in ("gamma", "gae_lambda", "ent_coef", "max_grad_norm")],
+        *[(name, 1.1) for name in ("gamma", "gae_lambda")],
+        *[(name, "sometimes") for name in ("advantage_kind", "target")],
     ],
 )
 def test_values_that_cannot_work_are_refused_by_name(name, value):
@@ -467,6 +478,6 @@ def test_values_that_cannot_work_are_refused_by_name(name, value):
 )
 def test_the_entries_of_the_catalog_are_choices_of_psi(name, psi):
     config = configuration(catalog.find(name), "CartPole-v1")
-    assert config.psi == psi
+    assert config.advantage_kind == psi
     chosen = dict(catalog.find(name).values)
     assert all(getattr(config, key) == value for key, value in PRESETS["CartPole-v1"].items() if key not in chosen)

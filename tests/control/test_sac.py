@@ -23,7 +23,7 @@ from control.probes import Aimed, Endless, Probe
 from operant import catalog
 from operant.control.sac import LOG_STD, PRESETS, SAC, SACConfig
 from operant.envs import make
-from operant.runtime.experiments import configuration
+from operant.runtime.configuration import configuration
 
 
 def learner(task="Pendulum-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None, **config):
@@ -43,14 +43,14 @@ def values(sac):
 
 @pytest.mark.parametrize("probe", VALUE_PROBES, ids=lambda probe: probe.__name__)
 def test_values_of_probes_are_learned(probe):
-    sac = learner(probe, alpha=0.0, gamma=0.5, learning_rate=1e-2, environments=8)
+    sac = learner(probe, ent_coef=0.0, gamma=0.5, learning_rate=1e-2, num_envs=8)
     for _ in range(60):
         sac.iterate()
     assert_solved(sac, values(sac), probe.solution(0.5))
 
 
 def test_an_action_that_depends_on_what_is_seen_is_learned():
-    sac = learner(Aimed, alpha=0.005, gamma=0.5, learning_rate=5e-3)
+    sac = learner(Aimed, ent_coef=0.005, gamma=0.5, learning_rate=5e-3)
     for _ in range(120):
         sac.iterate()
     assert_solved(sac, values(sac), Aimed.solution(0.5), atol=0.2)
@@ -59,7 +59,7 @@ def test_an_action_that_depends_on_what_is_seen_is_learned():
 def test_entropy_is_worth_the_temperature():
     gamma, alpha = 0.5, 0.4
     probe = type("One", (Endless,), {"action_space": gymnasium.spaces.Box(np.float32(-1), np.float32(1), (1,))})
-    sac = learner(probe, alpha=alpha, gamma=gamma, learning_rate=5e-3)
+    sac = learner(probe, ent_coef=alpha, gamma=gamma, learning_rate=5e-3)
     for _ in range(120):
         metrics = sac.iterate()
     entropy = metrics["policy/entropy"]
@@ -93,7 +93,7 @@ def test_the_default_target_is_minus_the_number_of_action_dimensions():
     assert learner(VALUE_PROBES[0]).target_entropy == -2.0
 
 
-# What it optimises
+# What it optimizes
 
 
 def squashed(mean, log_std):
@@ -107,7 +107,7 @@ def head(outputs):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_targets_and_gradients_are_those_of_the_paper(weighted):
-    sac = learner("Pendulum-v1", gamma=0.9, hidden=(8, 8))
+    sac = learner("Pendulum-v1", gamma=0.9, hidden_sizes=(8, 8))
     sac.iterate()
     batch = a_batch(sac, 12)
     generator = torch.Generator().manual_seed(1)
@@ -117,7 +117,7 @@ def test_targets_and_gradients_are_those_of_the_paper(weighted):
     ended = torch.arange(12).expand(2, 12) % 5 == 0
     batch = type(batch)(**{**vars(batch), "weights": weights if weighted else None, "terminated": ended})
     noise, next_noise = torch.randn(2, 2, 12, 1, generator=generator)
-    targets = sac.judge(batch, next_noise)
+    targets = sac.compute_targets(batch, next_noise)
     gradients = {**sac.critic_gradient(batch, targets)[0], **sac.actor_gradient(batch, noise)[0]}
 
     leaves = {name: sac.parameters[name].clone().requires_grad_() for name in ("actor", "critics", "log_alpha")}
@@ -155,13 +155,13 @@ def test_targets_follow_the_critics_by_tau():
     sac = learner(tau=0.25)
     sac.iterate()
     before = sac.parameters["targets"].clone()
-    sac.improve(a_batch(sac))
+    sac.update(a_batch(sac))
     expected = 0.75 * before + 0.25 * sac.parameters["critics"]
     torch.testing.assert_close(sac.parameters["targets"], expected)
 
 
 def test_a_fixed_temperature_stays():
-    sac = learner(alpha=0.3)
+    sac = learner(ent_coef=0.3)
     assert torch.stack([sac.iterate()["policy/alpha"] for _ in range(3)]).sub(0.3).abs().max() < 1e-6
 
 
@@ -169,7 +169,7 @@ def test_a_fixed_temperature_stays():
 
 
 def test_it_begins_with_random_actions_and_counts_steps():
-    sac = learner(warmup=63, environments=4, rounds=5, steps=2, updates=3)
+    sac = learner(learning_starts=63, num_envs=4, rounds_per_iteration=5, train_freq=2, gradient_steps=3)
     sac.iterate()
     assert sac.consumed == 64 + 5 * 2 * 4 == sac.experience.replay.size
     assert sac.optimizers["critics"].steps.tolist() == [15, 15]
@@ -209,16 +209,16 @@ def test_a_seed_learns_the_same_in_any_company():
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
 def test_training_goes_on_bit_for_bit_from_a_checkpoint(backend, tmp_path):
-    assert_resumes_exactly(lambda: learner(backend=backend, capacity=90), tmp_path)
+    assert_resumes_exactly(lambda: learner(backend=backend, buffer_size=90), tmp_path)
 
 
 def test_no_temperature_is_trained_and_resumed_too(tmp_path):
-    assert_resumes_exactly(lambda: learner(alpha=0.0), tmp_path, iterations=1)
+    assert_resumes_exactly(lambda: learner(ent_coef=0.0), tmp_path, iterations=1)
 
 
 def test_a_state_of_another_configuration_is_refused():
     with pytest.raises(ValueError, match=r"'parameters.actor' has shape .* saved by a different configuration"):
-        learner(hidden=(4,)).load_state_dict(learner().state_dict())
+        learner(hidden_sizes=(4,)).load_state_dict(learner().state_dict())
 
 
 def test_bad_targets_stop_their_own_seed_alone():
@@ -266,7 +266,7 @@ def test_other_rows_and_no_budget_are_refused():
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(budget=0)
     with pytest.raises(
-        ValueError, match=r"warmup must be less than the budget of 64 environment steps, got 64: .*raise"
+        ValueError, match=r"learning_starts must be less than the budget of 64 environment steps, got 64: .*raise"
     ):
         learner(budget=64)
 
@@ -274,9 +274,20 @@ def test_other_rows_and_no_budget_are_refused():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[(name, 0) for name in ("environments", "steps", "updates", "rounds", "batch", "capacity", "learning_rate")],
+        *[
+            (name, 0)
+            for name in (
+                "num_envs",
+                "train_freq",
+                "gradient_steps",
+                "rounds_per_iteration",
+                "batch_size",
+                "buffer_size",
+                "learning_rate",
+            )
+        ],
         *[(name, 1.1) for name in ("gamma", "tau")],
-        *[(name, -0.1) for name in ("gamma", "tau", "alpha", "warmup")],
+        *[(name, -0.1) for name in ("gamma", "tau", "ent_coef", "learning_starts")],
         *[(name, float("nan")) for name in ("learning_rate", "gamma", "tau", "target_entropy")],
         ("max_grad_norm", 0.0),
     ],
@@ -287,8 +298,8 @@ def test_values_that_cannot_work_are_refused_by_name(name, value):
 
 
 def test_a_memory_smaller_than_a_step_is_refused():
-    with pytest.raises(ValueError, match="capacity must hold one step of all 8 environments of a seed, got 7"):
-        SACConfig(environments=8, capacity=7)
+    with pytest.raises(ValueError, match="buffer_size must hold one step of all 8 environments of a seed, got 7"):
+        SACConfig(num_envs=8, buffer_size=7)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -20,7 +20,7 @@ from control.probes import DISCRETE_PROBES, Endless, Probe
 from operant import catalog
 from operant.control.sac_discrete import PRESETS, DiscreteSAC, DiscreteSACConfig
 from operant.envs import make
-from operant.runtime.experiments import configuration
+from operant.runtime.configuration import configuration
 
 
 def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None, **config):
@@ -35,7 +35,7 @@ def learner(task="CartPole-v1", seeds=(3, 5), *, budget=10_000, backend="auto", 
 def test_probes_are_solved(probe):
     # Where all that is seen is 0, only the last bias learns, by no more than the learning rate a step.
     learning_rate = 3e-2 if probe is Endless else 1e-2
-    sac = learner(probe, alpha=0.0, gamma=0.5, learning_rate=learning_rate, environments=8)
+    sac = learner(probe, ent_coef=0.0, gamma=0.5, learning_rate=learning_rate, num_envs=8)
     for _ in range(60):
         sac.iterate()
     assert_solved(sac, lambda obs: sac.critics(obs).mean(0).amax(-1), probe.solution(0.5))
@@ -43,7 +43,7 @@ def test_probes_are_solved(probe):
 
 def test_entropy_is_worth_the_temperature():
     gamma, alpha = 0.5, 0.4
-    sac = learner(Endless, alpha=alpha, gamma=gamma, learning_rate=2e-2)
+    sac = learner(Endless, ent_coef=alpha, gamma=gamma, learning_rate=2e-2)
     for _ in range(80):
         metrics = sac.iterate()
     torch.testing.assert_close(metrics["policy/entropy"], torch.full((2,), log(2)), atol=0.01, rtol=0)
@@ -53,17 +53,17 @@ def test_entropy_is_worth_the_temperature():
 
 def test_the_temperature_makes_the_entropy_meet_its_target():
     probe = next(probe for probe in DISCRETE_PROBES if probe.__name__ == "Chosen")
-    sac = learner(probe, target_entropy=0.5, gamma=0.0, learning_rate=1e-2)
+    sac = learner(probe, target_entropy_scale=0.5, gamma=0.0, learning_rate=1e-2)
     entropies = [sac.iterate()["policy/entropy"] for _ in range(150)]
     torch.testing.assert_close(torch.stack(entropies[-40:]).mean(0), torch.full((2,), 0.5 * log(2)), atol=0.1, rtol=0)
 
 
-# What it optimises
+# What it optimizes
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_targets_and_gradients_are_those_of_the_paper(weighted):
-    sac = learner(gamma=0.9, hidden=(8, 8))
+    sac = learner(gamma=0.9, hidden_sizes=(8, 8))
     sac.iterate()
     batch = a_batch(sac, 12)
     generator = torch.Generator().manual_seed(1)
@@ -72,7 +72,7 @@ def test_targets_and_gradients_are_those_of_the_paper(weighted):
     weights = torch.randint(0, 2, (2, 12), generator=generator).float() if weighted else torch.ones(2, 12)
     ended = torch.arange(12).expand(2, 12) % 5 == 0
     batch = type(batch)(**{**vars(batch), "weights": weights if weighted else None, "terminated": ended})
-    targets = sac.judge(batch)
+    targets = sac.compute_targets(batch)
     gradients = {**sac.critic_gradient(batch, targets)[0], **sac.actor_gradient(batch)[0]}
 
     leaves = {name: sac.parameters[name].clone().requires_grad_() for name in ("actor", "critics", "log_alpha")}
@@ -105,19 +105,19 @@ def test_targets_follow_the_critics_by_tau():
     sac = learner(tau=0.25)
     sac.iterate()
     before = sac.parameters["targets"].clone()
-    sac.improve(a_batch(sac))
+    sac.update(a_batch(sac))
     torch.testing.assert_close(sac.parameters["targets"], 0.75 * before + 0.25 * sac.parameters["critics"])
 
 
 def test_the_target_is_a_share_of_the_entropy_of_uniform_actions():
-    assert learner("Acrobot-v1", target_entropy=0.5).target_entropy == pytest.approx(0.5 * log(3))
+    assert learner("Acrobot-v1", target_entropy_scale=0.5).target_entropy == pytest.approx(0.5 * log(3))
 
 
 # How it collects and acts
 
 
 def test_it_begins_with_random_actions_and_counts_steps():
-    sac = learner(warmup=63, environments=4, rounds=5, steps=2, updates=3)
+    sac = learner(learning_starts=63, num_envs=4, rounds_per_iteration=5, train_freq=2, gradient_steps=3)
     sac.iterate()
     assert sac.consumed == 64 + 5 * 2 * 4 == sac.experience.replay.size
     assert sac.optimizers["critics"].steps.tolist() == [15, 15]
@@ -156,11 +156,11 @@ def test_a_seed_learns_the_same_in_any_company():
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
 def test_training_goes_on_bit_for_bit_from_a_checkpoint(backend, tmp_path):
-    assert_resumes_exactly(lambda: learner(backend=backend, capacity=90), tmp_path)
+    assert_resumes_exactly(lambda: learner(backend=backend, buffer_size=90), tmp_path)
 
 
 def test_no_temperature_is_trained_and_resumed_too(tmp_path):
-    assert_resumes_exactly(lambda: learner(alpha=0.0), tmp_path, iterations=1)
+    assert_resumes_exactly(lambda: learner(ent_coef=0.0), tmp_path, iterations=1)
 
 
 def test_bad_targets_stop_their_own_seed_alone():
@@ -208,7 +208,7 @@ def test_other_rows_and_no_budget_are_refused():
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(budget=0)
     with pytest.raises(
-        ValueError, match=r"warmup must be less than the budget of 64 environment steps, got 64: .*raise"
+        ValueError, match=r"learning_starts must be less than the budget of 64 environment steps, got 64: .*raise"
     ):
         learner(budget=64)
 
@@ -216,10 +216,21 @@ def test_other_rows_and_no_budget_are_refused():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[(name, 0) for name in ("environments", "steps", "updates", "rounds", "batch", "capacity", "learning_rate")],
-        *[(name, 1.1) for name in ("gamma", "tau", "target_entropy")],
-        *[(name, -0.1) for name in ("gamma", "tau", "alpha", "warmup", "target_entropy")],
-        *[(name, float("nan")) for name in ("learning_rate", "gamma", "tau", "target_entropy")],
+        *[
+            (name, 0)
+            for name in (
+                "num_envs",
+                "train_freq",
+                "gradient_steps",
+                "rounds_per_iteration",
+                "batch_size",
+                "buffer_size",
+                "learning_rate",
+            )
+        ],
+        *[(name, 1.1) for name in ("gamma", "tau", "target_entropy_scale")],
+        *[(name, -0.1) for name in ("gamma", "tau", "ent_coef", "learning_starts", "target_entropy_scale")],
+        *[(name, float("nan")) for name in ("learning_rate", "gamma", "tau", "target_entropy_scale")],
     ],
 )
 def test_values_that_cannot_work_are_refused_by_name(name, value):
@@ -228,8 +239,8 @@ def test_values_that_cannot_work_are_refused_by_name(name, value):
 
 
 def test_a_memory_smaller_than_a_step_is_refused():
-    with pytest.raises(ValueError, match="capacity must hold one step of all 8 environments of a seed, got 7"):
-        DiscreteSACConfig(environments=8, capacity=7)
+    with pytest.raises(ValueError, match="buffer_size must hold one step of all 8 environments of a seed, got 7"):
+        DiscreteSACConfig(num_envs=8, buffer_size=7)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -19,7 +19,7 @@ from control.probes import Aimed, Probe
 from operant import catalog
 from operant.control.td3 import PRESETS, TD3, TD3Config
 from operant.envs import make
-from operant.runtime.experiments import configuration
+from operant.runtime.configuration import configuration
 
 
 def learner(task="Pendulum-v1", seeds=(3, 5), *, budget=10_000, backend="auto", wrap=None, **config):
@@ -36,26 +36,26 @@ def values(td3):
 
 @pytest.mark.parametrize("probe", VALUE_PROBES, ids=lambda probe: probe.__name__)
 def test_values_of_probes_are_learned(probe):
-    td3 = learner(probe, smoothing=0.0, gamma=0.5, learning_rate=1e-2, environments=8)
+    td3 = learner(probe, target_policy_noise=0.0, gamma=0.5, learning_rate=1e-2, num_envs=8)
     for _ in range(60):
         td3.iterate()
     assert_solved(td3, values(td3), probe.solution(0.5))
 
 
 def test_an_action_that_depends_on_what_is_seen_is_learned():
-    td3 = learner(Aimed, exploration=0.5, smoothing=0.05, gamma=0.5, learning_rate=5e-3)
+    td3 = learner(Aimed, exploration_noise=0.5, target_policy_noise=0.05, gamma=0.5, learning_rate=5e-3)
     for _ in range(120):
         td3.iterate()
     assert_solved(td3, values(td3), Aimed.solution(0.5), atol=0.2)
 
 
-# What it optimises
+# What it optimizes
 
 
 @pytest.mark.parametrize("critics", [1, 2, 3])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_targets_and_gradients_are_those_of_the_paper(critics, weighted, monkeypatch):
-    td3 = learner(gamma=0.9, hidden=(8, 8), critics=critics, smoothing=0.4, smoothing_clip=0.3)
+    td3 = learner(gamma=0.9, hidden_sizes=(8, 8), n_critics=critics, target_policy_noise=0.4, target_noise_clip=0.3)
     td3.iterate()
     batch = a_batch(td3, 12)
     generator = torch.Generator().manual_seed(1)
@@ -65,7 +65,7 @@ def test_targets_and_gradients_are_those_of_the_paper(critics, weighted, monkeyp
     ended = torch.arange(12).expand(2, 12) % 5 == 0
     batch = type(batch)(**{**vars(batch), "weights": weights if weighted else None, "terminated": ended})
     noise = torch.randn(2, 12, 1, generator=generator)
-    targets = td3.judge(batch, noise)
+    targets = td3.compute_targets(batch, noise)
     gradients = {**td3.critic_gradient(batch, targets)[0], **td3.actor_gradient(batch)[0]}
 
     leaves = {name: td3.parameters[name].clone().requires_grad_() for name in ("actor", "critics")}
@@ -91,12 +91,12 @@ def test_targets_and_gradients_are_those_of_the_paper(critics, weighted, monkeyp
 
 
 def test_the_policy_and_the_targets_move_at_every_third_update_with_a_delay_of_three():
-    td3 = learner(delay=3)
+    td3 = learner(policy_delay=3)
     td3.iterate()  # four updates
     moved = []
     for _ in range(6):
         before = {name: parameters.clone() for name, parameters in td3.parameters.items()}
-        td3.improve(a_batch(td3))
+        td3.update(a_batch(td3))
         moved.append({name for name, old in before.items() if not torch.equal(old, td3.parameters[name])})
     everything = {"actor", "critics", "target_actor", "target_critics"}
     assert moved == [{"critics"}, everything, {"critics"}, {"critics"}, everything, {"critics"}]
@@ -104,23 +104,31 @@ def test_the_policy_and_the_targets_move_at_every_third_update_with_a_delay_of_t
 
 def test_ddpg_is_one_critic_without_delay_and_without_blur():
     config = configuration(catalog.find("ddpg"), "no such task")
-    assert (config.critics, config.delay, config.smoothing) == (1, 1, 0.0)
-    assert configuration(catalog.find("ddpg"), "Pendulum-v1").critics == 1
-    assert configuration(catalog.find("td3"), "Pendulum-v1").critics == 2
+    assert (config.n_critics, config.policy_delay, config.target_policy_noise) == (1, 1, 0.0)
+    assert configuration(catalog.find("ddpg"), "Pendulum-v1").n_critics == 1
+    assert configuration(catalog.find("td3"), "Pendulum-v1").n_critics == 2
 
 
 def test_ddpg_solves_the_probe_of_actions():
-    ddpg = learner(Aimed, critics=1, delay=1, smoothing=0.0, exploration=0.5, gamma=0.5, learning_rate=5e-3)
+    ddpg = learner(
+        Aimed,
+        n_critics=1,
+        policy_delay=1,
+        target_policy_noise=0.0,
+        exploration_noise=0.5,
+        gamma=0.5,
+        learning_rate=5e-3,
+    )
     for _ in range(100):
         ddpg.iterate()
     assert_solved(ddpg, values(ddpg), Aimed.solution(0.5), atol=0.2)
 
 
 def test_targets_follow_by_tau():
-    td3 = learner(tau=0.25, delay=1)
+    td3 = learner(tau=0.25, policy_delay=1)
     td3.iterate()
     before = {name: td3.parameters[f"target_{name}"].clone() for name in ("actor", "critics")}
-    td3.improve(a_batch(td3))
+    td3.update(a_batch(td3))
     for name, old in before.items():
         expected = 0.75 * old + 0.25 * td3.parameters[name]
         torch.testing.assert_close(td3.parameters[f"target_{name}"], expected)
@@ -130,7 +138,7 @@ def test_targets_follow_by_tau():
 
 
 def test_it_begins_with_random_actions_and_counts_steps():
-    td3 = learner(warmup=63, environments=4, rounds=5, steps=2, updates=3)
+    td3 = learner(learning_starts=63, num_envs=4, rounds_per_iteration=5, train_freq=2, gradient_steps=3)
     td3.iterate()
     assert td3.consumed == 64 + 5 * 2 * 4 == td3.experience.replay.size
     assert td3.optimizers["critics"].steps.tolist() == [15, 15]
@@ -169,12 +177,12 @@ def test_a_seed_learns_the_same_in_any_company():
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
 def test_training_goes_on_bit_for_bit_from_a_checkpoint(backend, tmp_path):
-    assert_resumes_exactly(lambda: learner(backend=backend, capacity=90, delay=3), tmp_path)
+    assert_resumes_exactly(lambda: learner(backend=backend, buffer_size=90, policy_delay=3), tmp_path)
 
 
 def test_a_state_of_another_configuration_is_refused():
     with pytest.raises(ValueError, match=r"'parameters.actor' has shape .* saved by a different configuration"):
-        learner(hidden=(4,)).load_state_dict(learner().state_dict())
+        learner(hidden_sizes=(4,)).load_state_dict(learner().state_dict())
 
 
 def test_bad_targets_stop_their_own_seed_alone():
@@ -222,7 +230,7 @@ def test_other_rows_and_no_budget_are_refused():
     with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
         learner(budget=0)
     with pytest.raises(
-        ValueError, match=r"warmup must be less than the budget of 64 environment steps, got 64: .*raise"
+        ValueError, match=r"learning_starts must be less than the budget of 64 environment steps, got 64: .*raise"
     ):
         learner(budget=64)
 
@@ -232,11 +240,30 @@ def test_other_rows_and_no_budget_are_refused():
     [
         *[
             (name, 0)
-            for name in ("environments", "steps", "updates", "rounds", "batch", "capacity", "critics", "delay")
+            for name in (
+                "num_envs",
+                "train_freq",
+                "gradient_steps",
+                "rounds_per_iteration",
+                "batch_size",
+                "buffer_size",
+                "n_critics",
+                "policy_delay",
+            )
         ],
         *[(name, 1.1) for name in ("gamma", "tau")],
-        *[(name, -0.1) for name in ("gamma", "tau", "exploration", "smoothing", "smoothing_clip", "warmup")],
-        *[(name, float("nan")) for name in ("learning_rate", "gamma", "tau", "smoothing")],
+        *[
+            (name, -0.1)
+            for name in (
+                "gamma",
+                "tau",
+                "exploration_noise",
+                "target_policy_noise",
+                "target_noise_clip",
+                "learning_starts",
+            )
+        ],
+        *[(name, float("nan")) for name in ("learning_rate", "gamma", "tau", "target_policy_noise")],
         ("max_grad_norm", 0.0),
     ],
 )
@@ -246,8 +273,8 @@ def test_values_that_cannot_work_are_refused_by_name(name, value):
 
 
 def test_a_memory_smaller_than_a_step_is_refused():
-    with pytest.raises(ValueError, match="capacity must hold one step of all 8 environments of a seed, got 7"):
-        TD3Config(environments=8, capacity=7)
+    with pytest.raises(ValueError, match="buffer_size must hold one step of all 8 environments of a seed, got 7"):
+        TD3Config(num_envs=8, buffer_size=7)
 
 
 @pytest.mark.parametrize("name", PRESETS)

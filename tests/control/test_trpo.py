@@ -21,12 +21,12 @@ from operant.control.trpo import PRESETS, TRPO, TRPOConfig
 from operant.runtime.training import train
 
 SMALL = {
-    "environments": 4,
-    "steps": 16,
-    "hidden": (8, 8),
-    "value_epochs": 2,
-    "value_minibatches": 4,
-    "fisher_every": 1,
+    "num_envs": 4,
+    "num_steps": 16,
+    "hidden_sizes": (8, 8),
+    "critic_epochs": 2,
+    "critic_minibatches": 4,
+    "sub_sampling_factor": 1,
     "vine_points": 2,
     "vine_steps": 5,
 }
@@ -43,7 +43,7 @@ def some(task, **config):
     trpo = learner(task, **config)
     trpo.agent.parameters += 0.3 * torch.randn(trpo.agent.parameters.shape, generator=torch.Generator().manual_seed(1))
     batch, _ = trpo.sample()
-    return trpo, batch.standardised()
+    return trpo, batch.standardized()
 
 
 def bound(trpo, actor):
@@ -78,21 +78,21 @@ def test_probes_are_solved(probe, variant):
     gamma = 0.5
     trpo = learner(
         probe,
-        environments=8,
-        steps=10,
+        num_envs=8,
+        num_steps=10,
         gamma=gamma,
-        hidden=(16,),
-        delta=0.05,
-        damping=1e-3,
-        log_std=-1.0,
-        value_epochs=4,
-        value_minibatches=2,
-        value_learning_rate=1e-2,
+        hidden_sizes=(16,),
+        target_kl=0.05,
+        cg_damping=1e-3,
+        log_std_init=-1.0,
+        critic_epochs=4,
+        critic_minibatches=2,
+        critic_learning_rate=1e-2,
         vine_steps=3,
         **variant,
     )
     for value_learning_rate, delta, iterations in ((1e-2, 0.05, 50), (2e-3, 1e-2, 30), (5e-4, 1e-3, 10)):
-        trpo.config = replace(trpo.config, value_learning_rate=value_learning_rate, delta=delta)
+        trpo.config = replace(trpo.config, critic_learning_rate=value_learning_rate, target_kl=delta)
         for _ in range(iterations):
             trpo.iterate()
     assert_solved(trpo, trpo.agent.networks.value, probe.solution(gamma))
@@ -101,11 +101,11 @@ def test_probes_are_solved(probe, variant):
 # How it judges
 
 
-def test_advantages_are_generalised_and_targets_are_returns():
+def test_advantages_are_generalized_and_targets_are_returns():
     gamma, lam = 0.9, 0.8
-    trpo = learner(Pendular, gamma=gamma, lam=lam)
+    trpo = learner(Pendular, gamma=gamma, gae_lambda=lam)
     rollout = trpo.agent.collect(16)
-    batch = trpo.judge(rollout)
+    batch = trpo.estimate_advantages(rollout)
     assert rollout.truncated.any()
     assert not rollout.truncated.all()
     advantage = 0.0
@@ -119,15 +119,15 @@ def test_advantages_are_generalised_and_targets_are_returns():
 
 
 def test_only_the_mean_of_the_advantages_matters_to_the_policy():
-    scaled, raw = learner(), learner(normalise_advantages=False)
-    batch = scaled.judge(scaled.agent.collect(16))
-    centred = replace(batch, advantages=batch.advantages - batch.advantages.mean(1, keepdim=True))
-    scaled.improve(batch.standardised())
-    raw.improve(centred)
+    scaled, raw = learner(), learner(normalize_advantage="none")
+    batch = scaled.estimate_advantages(scaled.agent.collect(16))
+    centered = replace(batch, advantages=batch.advantages - batch.advantages.mean(1, keepdim=True))
+    scaled.update(batch.standardized())
+    raw.update(centered)
     torch.testing.assert_close(scaled.actor, raw.actor, rtol=1e-4, atol=1e-6)
 
 
-# What it optimises
+# What it optimizes
 
 
 @TASKS
@@ -186,21 +186,21 @@ def test_the_analytic_fisher_is_the_expectation_of_the_empirical_one():
 
 
 def test_the_fisher_matrix_can_be_that_of_some_of_the_samples():
-    trpo, batch = some("CartPole-v1", fisher_every=4)
+    trpo, batch = some("CartPole-v1", sub_sampling_factor=4)
     few = batch.map(lambda tensor: tensor[:, ::4])
     vector = torch.randn(trpo.actor.shape, generator=torch.Generator().manual_seed(2))
     found = trpo.fisher(batch)(vector)
-    trpo.config = replace(trpo.config, fisher_every=1)
+    trpo.config = replace(trpo.config, sub_sampling_factor=1)
     torch.testing.assert_close(found, trpo.fisher(few)(vector))
 
 
 def test_a_vines_fisher_matrix_weighs_its_states_alike_whichever_samples_are_chosen():
     """In each of them the policy is the same for all samples of a state, of which every second is its action 0."""
-    trpo, batch = some("CartPole-v1", environments=1, value_minibatches=1, sampling="vine", fisher_every=2)
+    trpo, batch = some("CartPole-v1", num_envs=1, critic_minibatches=1, sampling="vine", sub_sampling_factor=2)
     assert batch.weights.std() > 0.1, "the case must have actions of unequal probabilities"
     vector = torch.randn(trpo.actor.shape, generator=torch.Generator().manual_seed(2))
     found = trpo.fisher(batch)(vector)
-    trpo.config = replace(trpo.config, fisher_every=1)
+    trpo.config = replace(trpo.config, sub_sampling_factor=1)
     torch.testing.assert_close(found, trpo.fisher(batch)(vector))
     torch.testing.assert_close(found, trpo.fisher(replace(batch, weights=None))(vector))
 
@@ -211,12 +211,12 @@ def test_a_vines_fisher_matrix_weighs_its_states_alike_whichever_samples_are_cho
 @TASKS
 @SAMPLING
 def test_an_update_improves_the_surrogate_within_the_trust_region(task, sampling):
-    trpo, batch = some(task, delta=0.02, damping=1e-3, sampling=sampling)
+    trpo, batch = some(task, target_kl=0.02, cg_damping=1e-3, sampling=sampling)
     before = trpo.measure(batch, trpo.actor)
     entropy = trpo.agent.head.entropy(batch.outputs, trpo.agent.networks.free)
     torch.testing.assert_close(before[1], torch.zeros(2), atol=1e-6, rtol=0)
     actor, critic = trpo.actor.clone(), trpo.critic.clone()
-    metrics = trpo.improve(batch)
+    metrics = trpo.update(batch)
     new = trpo.actor.clone()
     trpo.actor.copy_(actor)
     loss, kl = trpo.measure(batch, new)
@@ -231,27 +231,27 @@ def test_an_update_improves_the_surrogate_within_the_trust_region(task, sampling
 
 @TASKS
 def test_a_small_natural_step_spends_the_whole_radius(task):
-    trpo, batch = some(task, delta=1e-6, damping=0.0, line_search=False)
-    metrics = trpo.improve(batch)
+    trpo, batch = some(task, target_kl=1e-6, cg_damping=0.0, line_search=False)
+    metrics = trpo.update(batch)
     torch.testing.assert_close(metrics["losses/kl"], torch.full((2,), 1e-6), rtol=0.05, atol=0)
 
 
 @TASKS
 def test_the_natural_policy_gradient_takes_the_whole_step(task):
-    trpo, batch = some(task, line_search=False, delta=0.5)
+    trpo, batch = some(task, line_search=False, target_kl=0.5)
     gradient, _ = trpo.policy_gradient(batch)
     step = ops.natural_step(trpo.fisher(batch), gradient, delta=0.5, damping=0.1)
     before = trpo.actor.clone()
-    metrics = trpo.improve(batch)
+    metrics = trpo.update(batch)
     torch.testing.assert_close(trpo.actor, before + step)
     assert metrics["losses/step_scale"].tolist() == [1.0, 1.0]
 
 
 def test_the_line_search_shrinks_the_steps_of_single_seeds():
-    trpo, batch = some("CartPole-v1", delta=0.05, damping=0.0, seeds=(3, 5, 8, 9))
+    trpo, batch = some("CartPole-v1", target_kl=0.05, cg_damping=0.0, seeds=(3, 5, 8, 9))
     batch.advantages[0] = 0.0  # nothing to gain
     before = trpo.actor.clone()
-    metrics = trpo.improve(batch)
+    metrics = trpo.update(batch)
     moved = (trpo.actor != before).any(1)
     assert moved.tolist() == [False, True, True, True]
     scale = metrics["losses/step_scale"]
@@ -265,9 +265,11 @@ def test_the_line_search_shrinks_the_steps_of_single_seeds():
 def test_a_step_that_cannot_be_made_small_enough_is_given_up():
     scales = []
     for max_backtracks in (10, 0):
-        trpo, batch = some("CartPole-v1", delta=0.05, damping=0.0, seeds=(3, 5, 8, 9), max_backtracks=max_backtracks)
+        trpo, batch = some(
+            "CartPole-v1", target_kl=0.05, cg_damping=0.0, seeds=(3, 5, 8, 9), line_search_max_iter=max_backtracks
+        )
         before = trpo.actor.clone()
-        scales.append(trpo.improve(batch)["losses/step_scale"])
+        scales.append(trpo.update(batch)["losses/step_scale"])
     shrunk = scales[0] < 1
     assert shrunk.any()
     assert torch.equal(scales[1], (~shrunk).float())
@@ -276,7 +278,7 @@ def test_a_step_that_cannot_be_made_small_enough_is_given_up():
 
 
 def test_the_critic_descends_its_loss_and_leaves_the_policy_alone():
-    trpo, batch = some("Pendulum-v1", value_minibatches=1, value_epochs=1)
+    trpo, batch = some("Pendulum-v1", critic_minibatches=1, critic_epochs=1)
     actor, critic = trpo.actor.clone(), trpo.critic.clone().requires_grad_()
     networks = trpo.agent.networks.shape.bind(torch.stack((actor, critic), dim=1).flatten(1))
     loss = 0.5 * (networks.value(batch.obs) - batch.targets).square().mean(1)
@@ -318,11 +320,11 @@ def test_one_update_is_the_same_alone_and_beside_other_seeds(task, sampling):
     block, alone = learner(task, (3, 5, 8), sampling=sampling), learner(task, (5,), sampling=sampling)
     for _ in range(2):
         block.iterate()
-    batch = block.sample()[0].standardised()
+    batch = block.sample()[0].standardized()
     transplant(block, alone, 1)
     before = alone.agent.parameters.clone()
     for trpo, part in ((block, batch), (alone, batch.map(lambda tensor: tensor[1:2]))):
-        trpo.improve(part)
+        trpo.update(part)
         trpo.fit_critic(part)
     assert not (alone.agent.parameters == before).all()
     torch.testing.assert_close(block.agent.parameters[1:2], alone.agent.parameters, rtol=1e-5, atol=1e-6)
@@ -331,7 +333,7 @@ def test_one_update_is_the_same_alone_and_beside_other_seeds(task, sampling):
 @TASKS
 @SAMPLING
 def test_a_seed_learns_the_same_in_any_company(task, sampling):
-    config = {"normalise_observations": True, "normalise_rewards": True, "sampling": sampling}
+    config = {"normalize_obs": True, "normalize_reward": True, "sampling": sampling}
     block, alone = (learner(task, seeds, **config) for seeds in [(3, 5, 8), (5,)])
     for _ in range(3):
         block.iterate()
@@ -346,20 +348,20 @@ def test_a_seed_learns_the_same_in_any_company(task, sampling):
 @pytest.mark.parametrize(
     "config", [{"backend": "tensor"}, {"backend": "gymnasium"}, {"backend": "tensor", "sampling": "vine"}], ids=str
 )
-@pytest.mark.parametrize("normalise", [False, True])
-def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, config, normalise, tmp_path):
+@pytest.mark.parametrize("normalize", [False, True])
+def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, config, normalize, tmp_path):
     def fresh():
-        return learner(task, normalise_observations=normalise, normalise_rewards=normalise, **config)
+        return learner(task, normalize_obs=normalize, normalize_reward=normalize, **config)
 
     assert_resumes_exactly(fresh, tmp_path)
 
 
 def test_a_refused_state_leaves_the_learner_as_it_was():
-    assert_a_refused_state_changes_nothing(lambda: learner(normalise_rewards=True))
+    assert_a_refused_state_changes_nothing(lambda: learner(normalize_reward=True))
 
 
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
-    config = {"value_minibatches": 1, "value_epochs": 2}
+    config = {"critic_minibatches": 1, "critic_epochs": 2}
     clean, hit = learner(**config), learner(wrap=poison(row=5, when=20), **config)
     skipped = []
     for iteration in range(4):
@@ -418,7 +420,7 @@ def test_actions_that_a_mask_forbids_are_never_taken():
         def unsqueeze(self, _):
             return self
 
-    trpo = learner(Masked, delta=0.05)
+    trpo = learner(Masked, target_kl=0.05)
     for _ in range(20):
         metrics = trpo.iterate()
     assert trpo.agent.parameters.isfinite().all()
@@ -458,14 +460,23 @@ def test_a_budget_of_nothing_is_refused():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[(name, 0) for name in ("environments", "steps", "delta", "cg_iterations", "fisher_every", "vine_points")],
         *[
             (name, 0)
-            for name in ("value_epochs", "value_minibatches", "value_learning_rate", "vine_steps", "backtrack")
+            for name in ("num_envs", "num_steps", "target_kl", "cg_max_steps", "sub_sampling_factor", "vine_points")
         ],
-        *[(name, float("nan")) for name in ("delta", "damping", "gamma", "lam", "value_learning_rate")],
-        *[(name, -0.1) for name in ("delta", "damping", "gamma", "lam", "max_backtracks")],
-        *[(name, 1.1) for name in ("gamma", "lam", "backtrack")],
+        *[
+            (name, 0)
+            for name in (
+                "critic_epochs",
+                "critic_minibatches",
+                "critic_learning_rate",
+                "vine_steps",
+                "line_search_shrinking_factor",
+            )
+        ],
+        *[(name, float("nan")) for name in ("target_kl", "cg_damping", "gamma", "gae_lambda", "critic_learning_rate")],
+        *[(name, -0.1) for name in ("target_kl", "cg_damping", "gamma", "gae_lambda", "line_search_max_iter")],
+        *[(name, 1.1) for name in ("gamma", "gae_lambda", "line_search_shrinking_factor")],
         ("vine_actions", 1),
         ("sampling", "tree"),
     ],
@@ -476,14 +487,16 @@ def test_values_that_cannot_work_are_refused_by_name(name, value):
 
 
 def test_what_does_not_divide_is_refused():
-    with pytest.raises(ValueError, match=r"value_minibatches \(5\) must divide the rollout: 4 environments x 16 .* 64"):
-        TRPOConfig(**SMALL | {"value_minibatches": 5})
+    with pytest.raises(
+        ValueError, match=r"critic_minibatches \(5\) must divide the rollout: 4 environments x 16 .* 64"
+    ):
+        TRPOConfig(**SMALL | {"critic_minibatches": 5})
     with pytest.raises(ValueError, match=r"vine_points \(3\) must divide steps \(16\)"):
         TRPOConfig(**SMALL | {"vine_points": 3, "sampling": "vine"})
     with pytest.raises(
-        ValueError, match=r"value_minibatches \(3\) must divide the 16 samples of a vine: 4 .* 2 actions"
+        ValueError, match=r"critic_minibatches \(3\) must divide the 16 samples of a vine: 4 .* 2 actions"
     ):
-        learner(sampling="vine", value_minibatches=3)
+        learner(sampling="vine", critic_minibatches=3)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -493,7 +506,7 @@ def test_every_preset_is_a_configuration(name):
 
 
 def test_a_policy_whose_every_step_is_refused_is_warned_of(caplog):
-    trpo = learner(damping=0.0, cg_iterations=50, steps=64)
+    trpo = learner(cg_damping=0.0, cg_max_steps=50, num_steps=64)
     train(trpo, budget=12 * trpo.rollout_steps, progress="silent")
     texts = [record.getMessage() for record in caplog.records]
     assert sum("given up, so that its policy stays as it is (health/refused_steps)" in text for text in texts) == 2

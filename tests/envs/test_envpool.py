@@ -8,7 +8,7 @@ import operant
 from operant import configure
 from operant.catalog import find
 from operant.control import assemble
-from operant.envs import EnvPool, Normalise, begins_anew, make
+from operant.envs import EnvPool, Normalize, begins_anew, make
 from operant.envs.envpool import _unbounded
 from operant.runtime.checkpoints import Checkpoints, load
 from operant.runtime.rollouts import Collector
@@ -142,11 +142,11 @@ def test_a_state_leads_to_new_episodes_which_are_the_same_for_all_who_load_it():
         pool(rows=9, seeds=[1]).load_state_dict(state)
 
 
-@pytest.mark.parametrize("normalised", [False, True])
-def test_returns_of_unfinished_episodes_are_forgotten_with_them(normalised):
+@pytest.mark.parametrize("normalized", [False, True])
+def test_returns_of_unfinished_episodes_are_forgotten_with_them(normalized):
     def fresh():
         env = pool()
-        return Collector(Normalise(env, seeds=2, gamma=0.9) if normalised else env, seeds=2)
+        return Collector(Normalize(env, seeds=2, gamma=0.9) if normalized else env, seeds=2)
 
     def act(obs, _):
         return (), torch.zeros(obs.shape[:2], dtype=torch.int64)
@@ -157,7 +157,7 @@ def test_returns_of_unfinished_episodes_are_forgotten_with_them(normalised):
     second.load_state_dict(state)
     metrics = second.collect(20, act).metrics
     assert (metrics["rollout/episode_length"] <= 11).all(), "of no step before"
-    if normalised:
+    if normalized:
         assert state["env"]["returns"].all()
         again = fresh()
         again.load_state_dict(state)
@@ -165,10 +165,17 @@ def test_returns_of_unfinished_episodes_are_forgotten_with_them(normalised):
 
 
 SMALL = {
-    "ppo": {"environments": 4, "steps": 16, "minibatches": 4, "hidden": (8,)},
-    "recurrent-ppo": {"environments": 4, "steps": 16, "minibatches": 4, "hidden": (8,), "memory": 6},
-    "dqn": {"environments": 4, "train_every": 16, "updates": 2, "warmup": 32, "hidden": (8,), "n": 3},
-    "a3c": {"environments": 2, "workers": 2, "steps": 8, "slice_steps": 128, "hidden": (8,)},
+    "ppo": {"num_envs": 4, "num_steps": 16, "num_minibatches": 4, "hidden_sizes": (8,)},
+    "recurrent-ppo": {"num_envs": 4, "num_steps": 16, "num_minibatches": 4, "hidden_sizes": (8,), "rnn_hidden_size": 6},
+    "dqn": {
+        "num_envs": 4,
+        "train_freq": 16,
+        "gradient_steps": 2,
+        "learning_starts": 32,
+        "hidden_sizes": (8,),
+        "n_step": 3,
+    },
+    "a3c": {"num_envs": 2, "workers": 2, "num_steps": 8, "steps_per_iteration": 128, "hidden_sizes": (8,)},
 }
 
 

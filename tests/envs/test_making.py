@@ -113,7 +113,7 @@ def test_what_a_module_fails_to_import_is_named_instead_of_it(tmp_path, monkeypa
 
 
 class Peculiar(gymnasium.Env):
-    """Tells things that no vector environment could merge, and takes offence at options that nobody gave."""
+    """Tells things that no vector environment could merge, and takes offense at options that nobody gave."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
     action_space = gymnasium.spaces.Discrete(2)

@@ -157,7 +157,7 @@ def test_weights_of_another_process_are_found_out(make_engine, address, tmp_path
 
 
 def test_an_adapter_is_sent_with_the_weights(make_engine):
-    model = tiny(1, lora_rank=4)
+    model = tiny(1, lora_r=4)
     assert gap(model, ask(make_engine(model))) < 1e-4
 
 
@@ -180,7 +180,7 @@ def test_a_server_that_takes_no_weights(monkeypatch):
 
 
 def test_training_goes_through_the_server(address, tmp_path):
-    api.train("sft", "arithmetic", budget=8000, train_rows=800, run=tmp_path / "sft", progress="silent")
+    api.train("sft", "arithmetic", budget=8000, train_examples=800, run=tmp_path / "sft", progress="silent")
     trained = api.train(
         "grpo",
         "arithmetic",

@@ -20,8 +20,8 @@ from operant.runtime.metrics import read_records
 from operant.runtime.run import Run
 
 COMMON = [
-    *("preference", "--model", "tiny", "--train-rows", "32", "--held-out", "2", "--max-completion", "10"),
-    *("--prompts", "4", "--budget", "24", "--evaluate-every", "24", "--checkpoint-seconds", "0"),
+    *("preference", "--model", "tiny", "--train-examples", "32", "--held-out", "2", "--max-completion-length", "10"),
+    *("--prompts-per-batch", "4", "--budget", "24", "--evaluate-every", "24", "--checkpoint-seconds", "0"),
     *("--progress", "silent"),
 ]
 KILLS = 4

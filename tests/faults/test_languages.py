@@ -1,10 +1,21 @@
 import pytest
 
 RUNS = {
-    "grpo": ["--preset", "grpo", "--group", "4", "--threads", "1"],
-    "dapo": ["--preset", "dapo", "--group", "4", "--minibatches", "2", "--threads", "2"],
-    "prorl": ["--preset", "prorl", "--group", "4", "--minibatches", "2", "--reset-every", "2", "--threads", "1"],
-    "rlhf": ["--minibatches", "2", "--epochs", "2", "--kl-target", "3", "--threads", "2"],
+    "grpo": ["--preset", "grpo", "--num-generations", "4", "--threads", "1"],
+    "dapo": ["--preset", "dapo", "--num-generations", "4", "--num-minibatches", "2", "--threads", "2"],
+    "prorl": [
+        "--preset",
+        "prorl",
+        "--num-generations",
+        "4",
+        "--num-minibatches",
+        "2",
+        "--ref-reset-interval",
+        "2",
+        "--threads",
+        "1",
+    ],
+    "rlhf": ["--num-minibatches", "2", "--num-iterations", "2", "--beta-target", "3", "--threads", "2"],
 }
 
 

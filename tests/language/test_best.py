@@ -5,12 +5,12 @@ import torch
 
 import operant
 from operant.language.best import Weights, best_state
+from operant.language.chat import find_chat_model, trained_model
 from operant.language.configs import ModelOptions
 from operant.language.runs import load_trained, trained_state
-from operant.language.speaking import find_speaker, trained_model
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.learned import Best
 from operant.runtime.run import RunError
+from operant.runtime.weights import Best
 
 SMALL = {"train_rows": 24, "held_out": 4, "batch": 8, "budget": 32, "evaluate_every": 8, "progress": "silent"}
 SCORES = {0: (0.1, 0.9), 8: (0.5, 0.2), 16: (0.8, 0.3), 24: (0.8, 0.9), 32: (0.4, 0.1)}
@@ -27,7 +27,7 @@ def course(monkeypatch):
         seen[consumed] = [values(member.learner) for member in experiment.members]
         return Evaluation.of([[score] for score in SCORES[consumed]])
 
-    monkeypatch.setattr("operant.language.assembly.Experiment.evaluate", evaluate)
+    monkeypatch.setattr("operant.language.factory.Experiment.evaluate", evaluate)
     return seen
 
 
@@ -45,7 +45,7 @@ def speak(folder, algorithm="sft", task="arithmetic", seeds=2, **options):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"lora_rank": 2}, {"dtype": "bfloat16"}, {"algorithm": "reward-model", "task": "preference"}],
+    [{}, {"lora_r": 2}, {"dtype": "bfloat16"}, {"algorithm": "reward-model", "task": "preference"}],
     ids=["whole", "adapter", "16 bits", "reward model"],
 )
 def test_each_seed_keeps_its_best_and_every_door_leads_to_it(course, tmp_path, options):
@@ -56,7 +56,7 @@ def test_each_seed_keeps_its_best_and_every_door_leads_to_it(course, tmp_path, o
     assert same(found[0], course[16][0])
     assert same(found[1], course[0][1])
     assert not same(found[0], values(trained.experiment.members[0].learner))
-    if options.get("lora_rank"):
+    if options.get("lora_r"):
         assert all("lora" in name for name in best_state(trained.run, 0)["model"])
     begun = load_trained(ModelOptions(init=f"{tmp_path}/run/best", dtype=options.get("dtype", "float32")), seed=0)
     own = {name: value[0] for name, value in course[16][0].items() if name.startswith("model.")}
@@ -67,7 +67,7 @@ def test_each_seed_keeps_its_best_and_every_door_leads_to_it(course, tmp_path, o
         return
     for model in (
         trained_model(trained.run, 0, best=True),
-        find_speaker(f"{tmp_path}/run", best=True).model,
+        find_chat_model(f"{tmp_path}/run", best=True).model,
     ):
         assert same({f"model.{name}": value.detach() for name, value in model.trained().items()}, own)
 
@@ -103,4 +103,4 @@ def test_where_none_was_kept(course, tmp_path):
     with pytest.raises(RunError, match="has kept no best policies"):
         trained_state(f"{run.path}/best", "model", seed=0)
     with pytest.raises(ValueError, match="--best is for runs, and tiny is none"):
-        find_speaker("tiny", best=True)
+        find_chat_model("tiny", best=True)

@@ -4,9 +4,9 @@ import pytest
 
 from operant import api
 from operant.language.context import check_context
+from operant.language.examples import Pair, Prompt, Ranking, Stepwise
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample
-from operant.language.tokenised import Pair, Prompt, Ranking, Stepwise
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_run_that_cannot_fit_fails_before_it_starts(algorithm, make_network, c
             run=tmp_path / "run",
             progress="silent",
             model=str(tmp_path / "short"),
-            train_rows=20,
+            train_examples=20,
             held_out=4,
         )
 
@@ -62,7 +62,9 @@ def test_a_reward_model_with_a_shorter_context_than_the_policy(make_network, mod
     characters.save_pretrained(tmp_path / "short")
     common = {"budget": 8, "progress": "silent", "train_rows": 20, "held_out": 4}
     reward = tmp_path / "reward"
-    api.train("reward-model", "preference", run=reward, model=str(tmp_path / "short"), max_completion=20, **common)
+    api.train(
+        "reward-model", "preference", run=reward, model=str(tmp_path / "short"), max_completion_length=20, **common
+    )
     with pytest.raises(ValueError, match=r"but the reward model has positions for 40"):
         api.train(
             "rlhf",
@@ -70,6 +72,6 @@ def test_a_reward_model_with_a_shorter_context_than_the_policy(make_network, mod
             run=tmp_path / "run",
             model=model_folder,
             reward_model=str(reward),
-            max_completion=30,
+            max_completion_length=30,
             **common,
         )

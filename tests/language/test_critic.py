@@ -64,7 +64,7 @@ def test_a_shared_critic_sends_its_gradient_into_the_policy(make_model):
 
 
 def test_a_copy_of_an_adapted_model_trains_its_adapter_alone(make_network, characters):
-    model = models.finish(make_network(), characters, ModelOptions(lora_rank=2), seed=0)
+    model = models.finish(make_network(), characters, ModelOptions(lora_r=2), seed=0)
     critic = Critic.copy_of(model)
     assert len(critic.trained()) == len(model.trained()) + 2
     assert all("lora_" in name or name.startswith("head.") for name in critic.trained())
@@ -85,7 +85,7 @@ def test_a_state_is_taken_back_whole_and_by_its_own_kind(make_model):
 @pytest.fixture(scope="module")
 def reward_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "rm"
-    sizes = {"train_rows": 32, "held_out": 4, "batch": 8, "budget": 32}
+    sizes = {"train_examples": 32, "held_out": 4, "batch_size": 8, "budget": 32}
     api.train("reward-model", "preference:noise=0", run=folder, progress="silent", **sizes)
     return str(folder)
 
@@ -126,8 +126,8 @@ def test_the_configuration_says_what_it_begins_as(reward_run, make_model):
     [
         ({"critic": "none"}, "critic must be auto, copy, reward-model or shared, got 'none'"),
         ({"critic": "reward-model"}, "needs a reward model"),
-        ({"lam": 1.5}, r"lam must be in \[0, 1\], got 1.5"),
-        ({"value_clip": 0.0}, r"value_clip must be in \(0, inf\) or None, got 0.0"),
+        ({"gae_lambda": 1.5}, r"gae_lambda must be in \[0, 1\], got 1.5"),
+        ({"clip_range_vf": 0.0}, r"clip_range_vf must be in \(0, inf\) or None, got 0.0"),
     ],
 )
 def test_values_that_cannot_work_are_refused(values, message):

@@ -18,7 +18,7 @@ ROWS = {
     "ranking": {"prompt": "p", "completions": ["a", "b", "c"]},
     "unpaired": {"prompt": "p", "completion": "c", "label": True},
     "prompt-completion": {"prompt": "p", "completion": "c"},
-    "language-modelling": {"text": "t"},
+    "language-modeling": {"text": "t"},
     "prompt-only": {"prompt": "p"},
 }
 
@@ -45,7 +45,7 @@ def test_kinds_are_told_by_their_columns(name):
         ({"chosen": [USER, GOOD], "rejected": [USER, BAD]}, "preference"),
         ({"prompt": "hi", "chosen": [USER, GOOD], "rejected": [USER, BAD], "messages": [USER, GOOD]}, "preference"),
         ({"prompt": [USER], "completion": [GOOD]}, "prompt-completion"),
-        ({"messages": [USER, GOOD]}, "language-modelling"),
+        ({"messages": [USER, GOOD]}, "language-modeling"),
         ({"prompt": [USER]}, "prompt-only"),
         ({"prompt": [USER], "completions": [[GOOD], [BAD]], "ranks": [1, 2]}, "ranking"),
         ({"prompt": "p", "completions": ["a"], "labels": [0.5]}, "stepwise"),
@@ -63,7 +63,7 @@ def test_unknown_columns_are_named_with_what_is_expected():
     message = str(error.value)
     assert "['answer', 'question']" in message
     assert "prompt-completion has `prompt` + `completion`" in message
-    assert "language-modelling has `messages` or `text`" in message
+    assert "language-modeling has `messages` or `text`" in message
     assert "dpo takes preference, ranking" in message
 
 
@@ -73,7 +73,7 @@ def test_a_kind_that_an_algorithm_does_not_take_is_refused():
     ) as error:
         kind([ROWS["prompt-completion"]], accept=("preference",))
     assert "Expected: preference has `chosen` + `rejected`." in str(error.value)
-    assert "sft takes language-modelling, prompt-completion" in str(error.value)
+    assert "sft takes language-modeling, prompt-completion" in str(error.value)
     assert kind([ROWS["preference"]], accept=("ranking", "preference")) == "preference"
 
 
@@ -102,8 +102,8 @@ def test_no_rows_are_refused(tmp_path):
         ("preference", {"prompt": 1}, "column 'prompt': found 1"),
         ("preference", {"margin": "much"}, "column 'margin': found 'much', expected a finite number"),
         ("preference", {"margin": float("nan")}, "column 'margin': found nan"),
-        ("language-modelling", {"text": [USER]}, "column 'text': found a list, expected a string"),
-        ("language-modelling", {"messages": "hi"}, "column 'messages': found a str, expected a list of messages"),
+        ("language-modeling", {"text": [USER]}, "column 'text': found a list, expected a string"),
+        ("language-modeling", {"messages": "hi"}, "column 'messages': found a str, expected a list of messages"),
         ("unpaired", {"label": "good"}, "column 'label': found 'good', expected true or false"),
         ("stepwise", {"labels": [True]}, r"column 'labels': found \[True\], expected a list of 2 numbers"),
         ("stepwise", {"labels": [True, "no"]}, r"column 'labels': found \[True, 'no'\]"),

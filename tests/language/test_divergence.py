@@ -42,7 +42,7 @@ def test_the_kl_of_a_batch_is_that_of_some_answers(make_model, tokens):
 
 @pytest.mark.parametrize("rank", [0, 2], ids=["copy", "adapter"])
 def test_the_kl_to_the_start_is_that_of_the_distributions(rank):
-    model = load(ModelOptions(lora_rank=rank), seed=0)
+    model = load(ModelOptions(lora_r=rank), seed=0)
     start, before = Start(model), load(ModelOptions(), seed=0)
     prompt = [1, 20, 30]
     assert start.kl(model, [Sample(prompt, [5])], tokens=100) == {"objective/kl_start": 0.0, "kl_start": 0.0}
@@ -73,5 +73,5 @@ def test_of_a_large_model_no_copy_is_kept(make_model, monkeypatch, caplog):
         start = Start(make_model())
     assert "is not measured" in caplog.text
     assert start.kl(make_model(), SAMPLES, tokens=100) == {}
-    adapted = load(ModelOptions(lora_rank=2), seed=0)
+    adapted = load(ModelOptions(lora_r=2), seed=0)
     assert Start(adapted).kl(adapted, SAMPLES, tokens=1000) != {}

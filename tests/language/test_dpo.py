@@ -12,6 +12,7 @@ from torch.nn.functional import logsigmoid
 from operant import api, ops
 from operant.language.configs import ModelOptions
 from operant.language.dpo import DPO, DPOConfig
+from operant.language.examples import Pair, demonstrations, pairs
 from operant.language.models import Reference, load
 from operant.language.packing import Sample, pack
 from operant.language.preferences.annotator import SimulatedAnnotator
@@ -20,7 +21,6 @@ from operant.language.preferences.items import Completion, Item
 from operant.language.preferences.store import PreferenceStore
 from operant.language.sft import SFT, SFTConfig
 from operant.language.tasks.writing import hidden, write
-from operant.language.tokenised import Pair, demonstrations, pairs
 from operant.state import clone
 
 EOS = 2
@@ -38,7 +38,7 @@ def model_of(seed=0, **options):
 
 
 def learner(rows=PAIRS, held_out=(), *, budget=100, model=None, seed=0, **values):
-    config = DPOConfig(**({"learning_rate": 1e-3, "batch": len(rows)} | values))
+    config = DPOConfig(**({"learning_rate": 1e-3, "batch_size": len(rows)} | values))
     return DPO(config, model_of() if model is None else model, rows, held_out, seed=seed, budget=budget)
 
 
@@ -68,7 +68,7 @@ def recorded(learner_, batch):
 
     learner_.stepper.step = step
     learner_.stepper.steps = 1  # the check of the first loss is another test
-    return learner_.improve(batch), found
+    return learner_.update(batch), found
 
 
 # --- the derivation, on a finite set of answers
@@ -83,7 +83,7 @@ def objective(policy):
     return (policy * REWARD).sum() - BETA * (policy * (policy / REF).log()).sum()
 
 
-def test_the_gibbs_policy_maximises_the_regularised_objective():
+def test_the_gibbs_policy_maximizes_the_regularized_objective():
     z = (REF * (REWARD / BETA).exp()).sum()
     best = REF * (REWARD / BETA).exp() / z
     assert objective(best) == pytest.approx(float(BETA * z.log()))
@@ -122,7 +122,7 @@ def test_the_first_loss_is_log_2():
 )
 @pytest.mark.parametrize("precompute", [True, False])
 def test_the_first_loss_of_each_kind(loss_type, beta, expected, precompute):
-    metrics = learner(loss_type=loss_type, beta=beta, precompute=precompute).iterate()
+    metrics = learner(loss_type=loss_type, beta=beta, precompute_ref_log_probs=precompute).iterate()
     assert float(metrics["losses/dpo"]) == pytest.approx(expected, rel=1e-5)
 
 
@@ -214,7 +214,7 @@ def test_tokens_of_the_prompt_do_not_count():
 
 
 def test_a_live_reference_is_the_same_as_a_precomputed_one():
-    once, live = (learner(precompute=how) for how in (True, False))
+    once, live = (learner(precompute_ref_log_probs=how) for how in (True, False))
     for _ in range(3):
         first, second = once.iterate(), live.iterate()
     assert float(first["losses/dpo"]) == pytest.approx(float(second["losses/dpo"]), abs=1e-5)
@@ -224,7 +224,7 @@ def test_a_live_reference_is_the_same_as_a_precomputed_one():
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft asks transformers for it
 def test_the_reference_of_a_new_adapter_is_the_model_without_it():
-    own = learner(model=model_of(lora_rank=4), precompute=False)
+    own = learner(model=model_of(lora_r=4), precompute_ref_log_probs=False)
     assert own.iterate()["losses/dpo"] == pytest.approx(math.log(2), abs=1e-5)
     assert own.state_dict()["reference"] == {"parameters": None}
     packed = own._packed(range(len(PAIRS)))
@@ -254,7 +254,7 @@ def test_on_full_support_data_it_approaches_the_gibbs_policy():
         return log_probs.log_softmax(0)
 
     ref = among()
-    own = learner(rows, model=model, beta=beta, learning_rate=2e-3, budget=120 * len(rows), schedule="cosine")
+    own = learner(rows, model=model, beta=beta, learning_rate=2e-3, budget=120 * len(rows), lr_schedule="cosine")
     while own.consumed < own.budget:
         own.iterate()
     target, found = (ref + reward / beta).log_softmax(0), among()
@@ -268,7 +268,7 @@ def test_on_full_support_data_it_approaches_the_gibbs_policy():
 
 @pytest.mark.parametrize("precompute", [True, False])
 def test_resume_is_exact(precompute):
-    values = {"batch": 2, "precompute": precompute, "schedule": "linear", "budget": 20}
+    values = {"batch_size": 2, "precompute_ref_log_probs": precompute, "lr_schedule": "linear", "budget": 20}
     whole = learner(held_out=PAIRS[:2], **values)
     for _ in range(3):
         whole.iterate()
@@ -318,7 +318,7 @@ def test_pairs_of_a_cut_prompt_and_nothing_else_are_left_out(characters):
         ({"label_smoothing": 0.5}, "label_smoothing must be in"),
         ({"loss_type": "ipo", "label_smoothing": 0.1}, r"label_smoothing must be in \[0, 0\]"),
         ({"loss_type": "kto"}, "loss_type must be sigmoid, ipo or hinge"),
-        ({"batch": 0}, "batch must be in"),
+        ({"batch_size": 0}, "batch_size must be in"),
     ],
 )
 def test_bad_values_are_refused(values, message):
@@ -334,7 +334,7 @@ def test_a_task_without_preferences_is_refused(tmp_path):
 # --- whole runs
 
 
-def labelled(path: Path, count: int) -> Path:
+def labeled(path: Path, count: int) -> Path:
     """Preferences of a simulated annotator, by way of the store, as a file in TRL's format."""
     letters = "bcdfgh"
     with PreferenceStore(path / "store.sqlite") as store:
@@ -351,10 +351,10 @@ def labelled(path: Path, count: int) -> Path:
 
 
 def test_labels_of_the_store_train_a_policy(tmp_path):
-    file = labelled(tmp_path, 60)
+    file = labeled(tmp_path, 60)
     assert {"prompt", "chosen", "rejected"} <= json.loads(file.read_text().splitlines()[0]).keys()
     result = api.train(
-        "dpo", str(file), budget=192, run=tmp_path / "run", progress="silent", learning_rate=3e-4, batch=16
+        "dpo", str(file), budget=192, run=tmp_path / "run", progress="silent", learning_rate=3e-4, batch_size=16
     )
     assert result.outcome.evaluation.mean > 0.9
     assert result.outcome.evaluation.episodes == 12

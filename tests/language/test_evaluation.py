@@ -6,10 +6,10 @@ import torch
 from operant.language import evaluation
 from operant.language.engines import NativeEngine, Sampling
 from operant.language.evaluation import greedy, sampled
+from operant.language.examples import Prompt
 from operant.language.rewards import combine
 from operant.language.rollouts import ask
-from operant.language.tokenised import Prompt
-from operant.language.tokens import encode_prompt
+from operant.language.tokenizer import encode_prompt
 
 
 def even(completions, completion_ids, **columns):

@@ -9,14 +9,14 @@ import torch
 from operant import ops, streams
 from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Completion
-from operant.language.groups import plan
+from operant.language.examples import Prompt
 from operant.language.grpo import GRPO, PRESETS, GRPOConfig
+from operant.language.grpo_batch import plan
 from operant.language.packing import Sample, pack
-from operant.language.process import step_judge
+from operant.language.process_rewards import step_judge
 from operant.language.rewards import combine
 from operant.language.rollouts import Answers, Rollout, judge
 from operant.language.tasks import find
-from operant.language.tokenised import Prompt
 from operant.state import clone
 
 EOS = 2
@@ -44,7 +44,7 @@ def same_networks():
 @pytest.fixture
 def make_learner(make_model):
     def make(*, reward=varied, max_tokens=6, model=None, engine=None, rows=PROMPTS, seed=0, steps=None, **values):
-        values = {"learning_rate": 1e-2, "prompts": 4, "group": 4, "max_grad_norm": 1e9} | values
+        values = {"learning_rate": 1e-2, "prompts_per_batch": 4, "num_generations": 4, "max_grad_norm": 1e9} | values
         model = model or make_model(vocab_size=8)
         return GRPO(
             GRPOConfig(**values),
@@ -96,7 +96,7 @@ def gradient(learner, batch):
     """The gradient of the only step of a batch, flat."""
     notes = record(learner, move=False)
     learner.stepper.steps = 1  # without the check of a run's first step
-    learner.improve(batch, began=0)
+    learner.update(batch, began=0)
 
     ((found, _, _),) = notes
     return torch.cat([g.flatten() for g in found.values()])
@@ -138,7 +138,9 @@ def expected_gradient(learner, answers, group):
         log_probs = torch.stack([dense(learner.model, prompt.prompt, a).sum() for a in answers])
     chance = log_probs[sets].sum(1).exp()
     assert float(chance.sum()) == pytest.approx(1, abs=1e-4)
-    batch = learner.judge(rollout_of(learner, [(prompt, [answers[i] for i in row]) for row in sets.tolist()]))
+    batch = learner.estimate_advantages(
+        rollout_of(learner, [(prompt, [answers[i] for i in row]) for row in sets.tolist()])
+    )
     scale = (chance * len(sets)).repeat_interleave(group)  # the mean over groups becomes the expectation
     return gradient(learner, batch._replace(advantages=[a * s for a, s in zip(batch.advantages, scale, strict=True)]))
 
@@ -155,7 +157,7 @@ TWO = [[EOS]] + [[a, b] for a in (0, 1, 3) for b in range(4)]
 
 @pytest.mark.parametrize(("preset", "share"), [("rloo", 1.0), ("dr-grpo", 2 / 3)])
 def test_the_expected_gradient_is_the_policy_gradient(make_learner, preset, share):
-    learner = make_learner(max_tokens=1, **PRESETS[preset] | {"group": 3, "prompts": 512})
+    learner = make_learner(max_tokens=1, **PRESETS[preset] | {"num_generations": 3, "prompts_per_batch": 512})
     close(expected_gradient(learner, ONE, 3), -share * flat_grad(learner.model, expected_reward(learner, ONE)))
 
 
@@ -164,16 +166,18 @@ def test_it_is_also_with_answers_of_different_lengths(make_learner, make_model, 
     def threes(completion_ids, **_):
         return [sum((i + 1.0) * (token == 3) for i, token in enumerate(ids)) for ids in completion_ids]
 
-    values = PRESETS[preset] | {"group": 2, "prompts": 169}
+    values = PRESETS[preset] | {"num_generations": 2, "prompts_per_batch": 169}
     learner = make_learner(model=make_model(vocab_size=4), reward=threes, max_tokens=2, **values)
     expected = flat_grad(learner.model, expected_reward(learner, TWO, threes))
     close(expected_gradient(learner, TWO, 2), -share / 2 * expected)  # the constant is 2 tokens
 
 
-def test_standardised_groups_climb_a_function_of_the_pass_rate(make_learner):
+def test_standardized_groups_climb_a_function_of_the_pass_rate(make_learner):
     """With right and wrong answers GRPO follows F'(p)∇p, where F' is large for prompts that are hard or easy."""
     group = 3
-    learner = make_learner(reward=first, max_tokens=1, **PRESETS["grpo"] | {"group": group, "prompts": 512})
+    learner = make_learner(
+        reward=first, max_tokens=1, **PRESETS["grpo"] | {"num_generations": group, "prompts_per_batch": 512}
+    )
     p = expected_reward(learner, ONE, first)
     rate, slope = float(p.detach()), 0.0
     for k in range(1, group):
@@ -185,12 +189,16 @@ def test_standardised_groups_climb_a_function_of_the_pass_rate(make_learner):
 def test_dr_grpo_is_leave_one_out_times_g_minus_1_over_g(make_learner):
     one, other = (make_learner(**PRESETS[name]) for name in ("dr-grpo", "rloo"))
     rollout, _ = one.collect()
-    close(gradient(one, one.judge(rollout)), 3 / 4 * gradient(other, other.judge(rollout)), 1e-5)
+    close(
+        gradient(one, one.estimate_advantages(rollout)),
+        3 / 4 * gradient(other, other.estimate_advantages(rollout)),
+        1e-5,
+    )
 
 
 @pytest.mark.parametrize("weights", ["token_mean", "sequence_mean", "constant"])
 def test_the_bandit_view_is_the_token_view_at_equal_lengths(make_learner, weights):
-    learner = make_learner(weights=weights, max_tokens=3)
+    learner = make_learner(loss_aggregation=weights, max_tokens=3)
     groups = [(p, [[3, 5, 6], [5, 5, 7], [4, 6, EOS], [6, 6, 6]]) for p in PROMPTS[:4]]
     rollout = rollout_of(learner, groups)
     advantages = ops.group_advantages(rollout.rewards())
@@ -199,7 +207,7 @@ def test_the_bandit_view_is_the_token_view_at_equal_lengths(make_learner, weight
         for (p, completions), row in zip(groups, advantages, strict=True)
         for c, a in zip(completions, row, strict=True)
     )
-    close(gradient(learner, learner.judge(rollout)), -flat_grad(learner.model, bandit / 16))
+    close(gradient(learner, learner.estimate_advantages(rollout)), -flat_grad(learner.model, bandit / 16))
 
 
 # --- the divergence
@@ -209,7 +217,7 @@ def test_the_bandit_view_is_the_token_view_at_equal_lengths(make_learner, weight
 def divergence(make_learner, make_model):
     def make(estimator, weighted, *, old=None):
         """The expected gradients of an estimate on all one-token answers, and of KL(policy‖ref) and KL(ref‖policy)."""
-        learner = make_learner(kl_coefficient=1.0, kl_estimator=estimator, kl_weighted=weighted)
+        learner = make_learner(beta=1.0, kl_estimator=estimator, kl_weighted=weighted)
         other = make_model(vocab_size=8, seed=1)
         learner.model.load_state_dict({n: p.detach().clone() for n, p in other.trained().items()})
         packed = pack([Sample(PROMPTS[1].prompt, c) for c in ONE])
@@ -283,19 +291,19 @@ def twin_loss(config, max_tokens, *, new, old, ref, advantages, mask):
     a = advantages[:, None]
     match config.objective:
         case "cispo":
-            losses = -gap.exp().clamp(max=1 + config.clip_high).detach() * a * new
+            losses = -gap.exp().clamp(max=1 + config.epsilon_high).detach() * a * new
         case "sequence":
             rho = (gap.sum(1) / lengths).exp()[:, None].expand_as(new)
-            losses = -torch.minimum(rho * a, rho.clamp(1 - config.clip_low, 1 + config.clip_high) * a)
+            losses = -torch.minimum(rho * a, rho.clamp(1 - config.epsilon, 1 + config.epsilon_high) * a)
         case "clip":
             rho = gap.exp()
-            losses = -torch.minimum(rho * a, rho.clamp(1 - config.clip_low, 1 + config.clip_high) * a)
-    if config.kl_coefficient:
+            losses = -torch.minimum(rho * a, rho.clamp(1 - config.epsilon, 1 + config.epsilon_high) * a)
+    if config.beta:
         d = torch.where(mask, new - ref, 0.0)
         kl = {"k2": d**2 / 2, "k3": (-d).exp() - 1 + d}[config.kl_estimator]
-        losses = losses + config.kl_coefficient * kl * (gap.exp() if config.kl_weighted else 1.0)
+        losses = losses + config.beta * kl * (gap.exp() if config.kl_weighted else 1.0)
     losses = torch.where(mask, losses, 0.0)
-    match config.weights:
+    match config.loss_aggregation:
         case "token_mean":
             return losses.sum() / live.sum()
         case "sequence_mean":
@@ -317,25 +325,30 @@ def padded(model, batch, step, width, temperature):
 @pytest.mark.parametrize("preset", [*PRESETS, None])
 def test_every_preset_against_a_dense_twin(make_learner, make_model, preset):
     """Two epochs of two steps: only the very first is on-policy, and large steps make the clips bite."""
-    values = dict(PRESETS.get(preset, {})) | {"group": 4, "minibatches": 2, "epochs": 2, "micro_batch_tokens": 24}
+    values = dict(PRESETS.get(preset, {})) | {
+        "num_generations": 4,
+        "num_minibatches": 2,
+        "num_iterations": 2,
+        "micro_batch_tokens": 24,
+    }
     if preset in ("grpo", "prorl"):
-        values["kl_coefficient"] = 0.3
+        values["beta"] = 0.3
     if preset == "cispo":
-        values["clip_high"] = 0.5  # weights of 5 are rare
+        values["epsilon_high"] = 0.5  # weights of 5 are rare
     if preset == "gspo":
-        values |= {"clip_low": 0.05, "clip_high": 0.1, "learning_rate": 1e-3}  # or every sequence would be clipped
-    learner = make_learner(correction="none", **values)
+        values |= {"epsilon": 0.05, "epsilon_high": 0.1, "learning_rate": 1e-3}  # or every sequence would be clipped
+    learner = make_learner(importance_sampling_correction="none", **values)
     config, width = learner.config, learner.max_tokens
     before, twin = make_model(vocab_size=8), make_model(vocab_size=8)
     ref = make_model(vocab_size=8)
     rollout, _ = learner.collect()
     assert len(rollout) == 4
-    batch = learner.judge(rollout)
+    batch = learner.estimate_advantages(rollout)
     generator = streams.torch_generator(0, "minibatches", 0)
     steps = plan(batch, group=4, steps=2, tokens=24, generator=generator) * 2
     assert max(len(step.parts) for step in steps) > 1  # several micro-batches
     notes = record(learner)
-    metrics = learner.improve(batch, began=0)
+    metrics = learner.update(batch, began=0)
     lengths = torch.tensor([len(c.ids) for c in rollout.answers.completions]).view(4, 4)
     advantages = twin_advantages(rollout.rewards().tolist(), config, lengths.tolist(), width)
     losses = []
@@ -361,9 +374,11 @@ def test_every_preset_against_a_dense_twin(make_learner, make_model, preset):
 
 
 def test_the_square_root_of_g_scales_the_policy_term_alone(make_learner):
-    plain, root = (make_learner(scale=scale) for scale in ("1/G", "1/sqrt(G)"))
+    plain, root = (make_learner(group_loss_scale=scale) for scale in ("1/G", "1/sqrt(G)"))
     rollout, _ = plain.collect()
-    close(gradient(root, root.judge(rollout)), 2 * gradient(plain, plain.judge(rollout)), 1e-5)
+    close(
+        gradient(root, root.estimate_advantages(rollout)), 2 * gradient(plain, plain.estimate_advantages(rollout)), 1e-5
+    )
 
 
 # --- what counts, and what does not
@@ -379,12 +394,14 @@ def test_process_advantages_of_real_answers(make_model, characters):
     ]
     completions = [Completion(row, [0.0] * len(row), c) for row, c in zip(ids, cut, strict=True)]
     model = make_model()
-    config = GRPOConfig(supervision="process", group=3, statistics=1, prompts=1)
+    config = GRPOConfig(supervision="process", num_generations=3, statistics=1, prompts_per_batch=1)
     judged = combine([varied])
     options = {"max_tokens": 30, "seed": 0, "budget": 1, "steps": step_judge(find("steps"), characters)}
     learner = GRPO(config, model, NativeEngine(model), [prompt], judged, **options)
     answers = Answers([prompt] * 4, completions, texts)
-    batch = learner.judge(Rollout(answers, judge(judged, answers), 4, options["steps"]([prompt] * 4, completions)))
+    batch = learner.estimate_advantages(
+        Rollout(answers, judge(judged, answers), 4, options["steps"]([prompt] * 4, completions))
+    )
     spread = math.sqrt(15 / 56) + 1e-4
     right, wrong = 3 / 8 / spread, -5 / 8 / spread
     lines = [[3 * right] * 8 + [2 * right] * 8 + [right] * 3, [right + 2 * wrong] * 8 + [2 * wrong] * 8 + [wrong] * 3]
@@ -408,7 +425,7 @@ def test_process_supervision_keeps_groups_whose_steps_differ(make_model, charact
         rewards = torch.arange(len(completions)).view(-1, 1) % 2.0
         return rewards, torch.zeros(len(completions), 1, dtype=torch.int64), torch.ones_like(rewards, dtype=torch.bool)
 
-    config = GRPOConfig(supervision="process", filter="refill", prompts=2, group=2)
+    config = GRPOConfig(supervision="process", filter="refill", prompts_per_batch=2, num_generations=2)
     options = {"max_tokens": 4, "seed": 0, "budget": 9, "steps": halves}
     learner = GRPO(config, model, NativeEngine(model), [prompt], combine([nothing]), **options)
     metrics = learner.iterate()
@@ -421,14 +438,14 @@ def test_process_supervision_keeps_groups_whose_steps_differ(make_model, charact
 def test_extra_answers_sharpen_the_statistics_and_are_not_learned_from(make_learner):
     learner = make_learner(statistics=2)
     rollout, _ = learner.collect()
-    batch = learner.judge(rollout)
+    batch = learner.estimate_advantages(rollout)
     assert rollout.rewards().shape == (4, 6)
     assert len(batch.samples) == 16
     expected = ops.group_advantages(rollout.rewards())[:, :4].flatten()
     torch.testing.assert_close(torch.stack([a[0] for a in batch.advantages]), expected)
     kept = [c for i, c in enumerate(rollout.answers.completions) if i % 6 < 4]
     assert [s.completion for s in batch.samples] == [c.ids for c in kept]
-    torch.testing.assert_close(torch.cat(batch.behaviour), torch.tensor([x for c in kept for x in c.log_probs]))
+    torch.testing.assert_close(torch.cat(batch.behavior), torch.tensor([x for c in kept for x in c.log_probs]))
 
 
 CUT = [
@@ -447,9 +464,9 @@ MASKED_LOSSES = {
 
 @pytest.mark.parametrize("weights", list(MASKED_LOSSES))
 def test_masking_has_the_gradient_of_a_padded_twin(make_learner, weights):
-    learner = make_learner(overlong_filter=True, weights=weights, max_tokens=4)
+    learner = make_learner(mask_truncated_completions=True, loss_aggregation=weights, max_tokens=4)
     rollout = rollout_of(learner, CUT)
-    batch = learner.judge(rollout)
+    batch = learner.estimate_advantages(rollout)
     new, mask = padded(learner.model, batch, range(8), 4, 1.0)
     advantages = ops.group_advantages(rollout.rewards()).flatten()
     losses = -(new - new.detach()).exp() * advantages[:, None]
@@ -459,9 +476,9 @@ def test_masking_has_the_gradient_of_a_padded_twin(make_learner, weights):
 
 @pytest.mark.parametrize("weights", list(MASKED_LOSSES))
 def test_filtered_answers_leave_the_denominator_of_tokens_and_stay_in_the_statistics(make_learner, weights):
-    learner = make_learner(overlong_filter=True, weights=weights, max_tokens=4)
+    learner = make_learner(mask_truncated_completions=True, loss_aggregation=weights, max_tokens=4)
     rollout = rollout_of(learner, CUT)
-    batch = learner.judge(rollout)
+    batch = learner.estimate_advantages(rollout)
     assert batch.counts.tolist() == [True, False, True, False] + [True] * 4
     advantages = ops.group_advantages(rollout.rewards()).flatten()
     assert [float(a[0]) for a in batch.advantages] == pytest.approx(advantages.tolist())
@@ -476,12 +493,12 @@ def test_filtered_answers_leave_the_denominator_of_tokens_and_stay_in_the_statis
 
 
 def test_tokens_that_the_correction_drops_stay_in_the_denominator(make_learner):
-    learner = make_learner(correction="mask", max_tokens=4)
-    batch = learner.judge(rollout_of(learner, CUT))
+    learner = make_learner(importance_sampling_correction="mask", max_tokens=4)
+    batch = learner.estimate_advantages(rollout_of(learner, CUT))
     whole = gradient(learner, batch)
-    behaviour = [row.clone() for row in batch.behaviour]
-    behaviour[1][2] -= 5.0  # the engine thought this token far less likely
-    rest = gradient(learner, batch._replace(behaviour=behaviour))
+    behavior = [row.clone() for row in batch.behavior]
+    behavior[1][2] -= 5.0  # the engine thought this token far less likely
+    rest = gradient(learner, batch._replace(behavior=behavior))
     token = batch.advantages[1][2] * dense(learner.model, *batch.samples[1][:2])[2]
     tokens = sum(len(s.completion) for s in batch.samples)
     close(rest, whole + flat_grad(learner.model, token / tokens))
@@ -491,15 +508,15 @@ def test_the_correction_weighs_the_policy_loss_and_not_the_divergence(make_learn
     def alike(completion_ids, **_):
         return [1.0] * len(completion_ids)
 
-    learner = make_learner(reward=alike, kl_coefficient=0.3, correction="mask", max_tokens=4)
+    learner = make_learner(reward=alike, beta=0.3, importance_sampling_correction="mask", max_tokens=4)
     noise = torch.Generator().manual_seed(0)
     for value in learner.model.trained().values():  # away from the reference
         value.data += 0.1 * torch.randn(value.shape, generator=noise)
-    batch = learner.judge(rollout_of(learner, CUT))
+    batch = learner.estimate_advantages(rollout_of(learner, CUT))
     whole = gradient(learner, batch)
-    shifted = [row + 0.4 if index % 2 else row - 5.0 for index, row in enumerate(batch.behaviour)]
+    shifted = [row + 0.4 if index % 2 else row - 5.0 for index, row in enumerate(batch.behavior)]
     assert whole.norm() > 0.01
-    assert torch.equal(gradient(learner, batch._replace(behaviour=shifted)), whole)
+    assert torch.equal(gradient(learner, batch._replace(behavior=shifted)), whole)
 
 
 def test_answers_that_nothing_rewards_have_no_advantage(make_learner):
@@ -509,7 +526,7 @@ def test_answers_that_nothing_rewards_have_no_advantage(make_learner):
     learner = make_learner(reward=some, max_tokens=1)
     groups = [(PROMPTS[0], [[5], [3], [4], [7]]), (PROMPTS[1], [[5], [5], [5], [3]])]
     with pytest.warns(RuntimeWarning, match="no reward function applies"):
-        batch = learner.judge(rollout_of(learner, groups))
+        batch = learner.estimate_advantages(rollout_of(learner, groups))
     found = torch.stack([a[0] for a in batch.advantages]).view(2, 4)
     spread = math.sqrt(13 / 3) + 1e-4
     torch.testing.assert_close(found, torch.tensor([[0, -5 / 3, -2 / 3, 7 / 3], [0] * 4]) / spread)
@@ -521,7 +538,9 @@ def test_punishing_lengths_moves_rewards_and_hides_from_the_filter(make_learner,
         return [1.0] * len(completion_ids)
 
     learner = make_learner(reward=alike, overlong_buffer=0.5, filter="refill", max_rounds=2)
-    batch = learner.judge(rollout_of(learner, [(PROMPTS[0], [[3, EOS], [3] * 3, [3] * 4 + [EOS], [3] * 6])]))
+    batch = learner.estimate_advantages(
+        rollout_of(learner, [(PROMPTS[0], [[3, EOS], [3] * 3, [3] * 4 + [EOS], [3] * 6])])
+    )
     shaped = torch.tensor([[1.0, 1.0, 1 / 3, 0.0]])
     torch.testing.assert_close(torch.stack([a[0] for a in batch.advantages]), ops.group_advantages(shaped)[0])
     before = clone(learner.model.state_dict())
@@ -549,7 +568,7 @@ def test_a_right_answer_at_the_limit_beats_a_short_wrong_one(make_learner, good,
 
     learner = make_learner(reward=right, overlong_buffer=0.5, overlong_penalty=penalty)
     answers = [[5] * 6, [3, EOS], [3] * 6, [5, EOS]]  # long and right, short and wrong, long and wrong, short and right
-    batch = learner.judge(rollout_of(learner, [(PROMPTS[0], answers)]))
+    batch = learner.estimate_advantages(rollout_of(learner, [(PROMPTS[0], answers)]))
     long_right, short_wrong, long_wrong, short_right = (float(a[0]) for a in batch.advantages)
     assert long_wrong < short_wrong < long_right < short_right
 
@@ -558,7 +577,7 @@ def test_a_right_answer_at_the_limit_beats_a_short_wrong_one(make_learner, good,
 def test_epsilon_is_added_to_the_deviation(make_learner, advantage):
     learner = make_learner(advantage=advantage, advantage_eps=0.5, reward=first)
     rollout = rollout_of(learner, [(PROMPTS[0], [[5, EOS], [3, EOS], [3, EOS], [3, EOS]])])
-    batch = learner.judge(rollout)
+    batch = learner.estimate_advantages(rollout)
     expected = torch.tensor([0.75, -0.25, -0.25, -0.25]) / (0.5 + 0.5)  # the unbiased deviation of (1, 0, 0, 0) is 0.5
     torch.testing.assert_close(torch.stack([a[0] for a in batch.advantages]), expected)
 
@@ -586,11 +605,15 @@ def test_refilled_batches_are_full_of_signal(make_learner):
 def test_dropping_groups_is_upweighting_the_others(make_learner, weights):
     groups = [(p, [[5, 3, EOS], [4, EOS], [5, EOS], [3, EOS]]) for p in PROMPTS[:3]]
     groups.append((PROMPTS[3], [[3, EOS], [4, EOS], [7, EOS], [3, 4, EOS]]))  # all are worth 0
-    learner = make_learner(weights=weights, filter="drop")
+    learner = make_learner(loss_aggregation=weights, filter="drop")
     rollout = rollout_of(learner, groups)
     assert learner.signal(rollout).tolist() == [True, True, True, False]
     kept = rollout.take([0, 1, 2])
-    close(gradient(learner, learner.judge(kept)), 4 / 3 * gradient(learner, learner.judge(rollout)), 1e-5)
+    close(
+        gradient(learner, learner.estimate_advantages(kept)),
+        4 / 3 * gradient(learner, learner.estimate_advantages(rollout)),
+        1e-5,
+    )
 
 
 # --- invariances and checks of the first step
@@ -598,19 +621,21 @@ def test_dropping_groups_is_upweighting_the_others(make_learner, weights):
 
 @pytest.mark.parametrize("preset", ["grpo", "dapo", "gspo"])
 def test_micro_batches_and_the_order_of_groups_change_nothing(make_learner, preset):
-    values = dict(PRESETS[preset]) | {"group": 4, "minibatches": 1, "filter": "none"}
+    values = dict(PRESETS[preset]) | {"num_generations": 4, "num_minibatches": 1, "filter": "none"}
     learner = make_learner(**values)
     rollout, _ = learner.collect()
-    whole = gradient(learner, learner.judge(rollout))
-    close(gradient(learner, learner.judge(rollout.take([2, 0, 3, 1]))), whole, 1e-4)
+    whole = gradient(learner, learner.estimate_advantages(rollout))
+    close(gradient(learner, learner.estimate_advantages(rollout.take([2, 0, 3, 1]))), whole, 1e-4)
     for tokens in (1, 17, 40):
         parts = make_learner(micro_batch_tokens=tokens, **values)
-        close(gradient(parts, parts.judge(rollout)), whole, 1e-4)
+        close(gradient(parts, parts.estimate_advantages(rollout)), whole, 1e-4)
 
 
-@pytest.mark.parametrize("values", [{}, {"minibatches": 4}, {"minibatches": 2, "epochs": 2, "micro_batch_tokens": 20}])
+@pytest.mark.parametrize(
+    "values", [{}, {"num_minibatches": 4}, {"num_minibatches": 2, "num_iterations": 2, "micro_batch_tokens": 20}]
+)
 def test_the_first_ratios_are_exactly_1(make_learner, values):
-    learner = make_learner(kl_coefficient=0.1, **values)
+    learner = make_learner(beta=0.1, **values)
     rollout, _ = learner.collect()
     ratios = []
     inner = learner._step
@@ -621,7 +646,7 @@ def test_the_first_ratios_are_exactly_1(make_learner, values):
         return report, seen
 
     learner._step = step
-    metrics = learner.improve(learner.judge(rollout), began=0)
+    metrics = learner.update(learner.estimate_advantages(rollout), began=0)
     assert (ratios[0] == 0).all()
     assert all((later != 0).any() for later in ratios[1:])
     assert float(metrics["sampling/sampling_logp_difference/max"]) < 1e-4
@@ -643,7 +668,7 @@ def test_a_model_that_is_not_deterministic_is_noticed(make_learner, make_model):
 
 
 def test_a_temperature_is_that_of_sampler_trainer_and_reference(make_learner):
-    learner = make_learner(temperature=1.7, kl_coefficient=0.1)
+    learner = make_learner(temperature=1.7, beta=0.1)
     metrics = learner.iterate()
     assert float(metrics["sampling/sampling_logp_difference/max"]) < 1e-4
     assert float(metrics["kl"]) == pytest.approx(0, abs=1e-6)
@@ -651,7 +676,7 @@ def test_a_temperature_is_that_of_sampler_trainer_and_reference(make_learner):
 
 def test_bfloat16(make_learner, make_model):
     model = make_model(vocab_size=8, dtype=torch.bfloat16)
-    learner = make_learner(model=model, kl_coefficient=0.1, minibatches=2)
+    learner = make_learner(model=model, beta=0.1, num_minibatches=2)
     for _ in range(3):
         metrics = learner.iterate()
         assert math.isfinite(float(metrics["losses/gradient_norm"]))
@@ -659,7 +684,7 @@ def test_bfloat16(make_learner, make_model):
 
 
 def test_the_schedule_follows_the_prompts_within_a_batch(make_learner):
-    learner = make_learner(minibatches=2)
+    learner = make_learner(num_minibatches=2)
     notes = record(learner)
     learner.iterate()
     learner.iterate()
@@ -667,7 +692,7 @@ def test_the_schedule_follows_the_prompts_within_a_batch(make_learner):
 
 
 def test_metrics_have_the_usual_names(make_learner):
-    plain, held = make_learner().iterate(), make_learner(kl_coefficient=0.1).iterate()
+    plain, held = make_learner().iterate(), make_learner(beta=0.1).iterate()
     assert {"reward", "reward_std", "rewards/varied/mean", "completions/clipped_ratio", "entropy"} <= plain.keys()
     assert {"frac_reward_zero_std", "num_tokens", "clip_ratio/low_mean", "losses/policy"} <= plain.keys()
     assert held.keys() - plain.keys() == {"kl", "losses/kl"}
@@ -677,13 +702,13 @@ def test_metrics_have_the_usual_names(make_learner):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"group": 1}, "group"),
-        ({"minibatches": 5, "prompts": 4}, "minibatches"),
+        ({"num_generations": 1}, "num_generations"),
+        ({"num_minibatches": 5, "prompts_per_batch": 4}, "num_minibatches"),
         ({"supervision": "process", "advantage": "mean"}, "needs advantage=group"),
         ({"supervision": "process", "overlong_buffer": 0.2}, "overlong_buffer=0"),
         ({"overlong_penalty": 0.0}, "overlong_penalty"),
         ({"advantage_eps": -1e-4}, "advantage_eps"),
-        ({"kl_coefficient": 0.1, "kl_estimator": "k1", "kl_weighted": False}, "expected gradient of 0"),
+        ({"beta": 0.1, "kl_estimator": "k1", "kl_weighted": False}, "expected gradient of 0"),
         ({"dual_clip": 0.5}, "dual_clip"),
         ({"filter": "maybe"}, "filter"),
     ],
@@ -702,7 +727,7 @@ def test_process_supervision_needs_rewards_of_steps(make_learner):
 
 
 def test_a_reset_renews_the_reference_and_forgets_the_moments(make_learner):
-    learner = make_learner(kl_coefficient=0.1, reset_every=2)
+    learner = make_learner(beta=0.1, ref_reset_interval=2)
     learner.iterate()
     learner.iterate()
     state = learner.state_dict()
@@ -711,7 +736,7 @@ def test_a_reset_renews_the_reference_and_forgets_the_moments(make_learner):
     assert state["optimizer"]["moments"] == {}
     notes = record(learner)
     rollout, _ = learner.collect()
-    assert float(learner.improve(learner.judge(rollout), began=0)["kl"]) == pytest.approx(0, abs=1e-6)
+    assert float(learner.update(learner.estimate_advantages(rollout), began=0)["kl"]) == pytest.approx(0, abs=1e-6)
     ((_, before, _),) = notes
     moved = max(float((p.detach() - before[n]).abs().max()) for n, p in learner.model.trained().items())
     assert moved == pytest.approx(0.01, rel=0.01)  # the first step of Adam has the length of the step size
@@ -719,9 +744,9 @@ def test_a_reset_renews_the_reference_and_forgets_the_moments(make_learner):
 
 RUNS = {
     "grpo": PRESETS["grpo"],
-    "dapo": PRESETS["dapo"] | {"group": 4, "minibatches": 4},
-    "prorl": PRESETS["prorl"] | {"group": 4, "reset_every": 2},
-    "epochs": {"epochs": 2, "minibatches": 2, "statistics": 1},
+    "dapo": PRESETS["dapo"] | {"num_generations": 4, "num_minibatches": 4},
+    "prorl": PRESETS["prorl"] | {"num_generations": 4, "ref_reset_interval": 2},
+    "epochs": {"num_iterations": 2, "num_minibatches": 2, "statistics": 1},
 }
 
 
@@ -755,11 +780,11 @@ def test_every_preset_learns(make_learner, preset):
         return [ids.count(5) / 6 for ids in completion_ids]
 
     values = dict(PRESETS[preset]) | {
-        "minibatches": 2,
-        "group": 8,
-        "prompts": 6,
+        "num_minibatches": 2,
+        "num_generations": 8,
+        "prompts_per_batch": 6,
         "learning_rate": 2e-2,
-        "reset_every": 0,
+        "ref_reset_interval": 0,
     }
     learner = make_learner(reward=fives, **values | {"overlong_buffer": 0.0, "max_grad_norm": 1.0})
     rewards = [float(learner.iterate()["reward"]) for _ in range(16)]
@@ -767,7 +792,7 @@ def test_every_preset_learns(make_learner, preset):
     assert max(rewards[-5:]) > 0.8, rewards
 
 
-@pytest.mark.parametrize("values", [{}, {"epochs": 2, "minibatches": 2}, {"micro_batch_tokens": 1}])
+@pytest.mark.parametrize("values", [{}, {"num_iterations": 2, "num_minibatches": 2}, {"micro_batch_tokens": 1}])
 def test_the_kl_of_a_batch_is_measured_after_its_updates_even_with_one_step(make_learner, values):
     small = float(make_learner(learning_rate=1e-4, **values).iterate()["policy/kl_old"])
     large = float(make_learner(learning_rate=3e-2, **values).iterate()["policy/kl_old"])

@@ -5,13 +5,13 @@ import torch
 
 from operant import api
 from operant.language.engines.native import NativeEngine
+from operant.language.examples import Pair, Prompt
 from operant.language.iterative import Companions, IterativeGRPO, IterativeGRPOConfig, companions, reward_run
 from operant.language.models import LanguageModel
 from operant.language.preferences.annotator import SimulatedAnnotator
 from operant.language.reward_model import RewardModel, RewardModelConfig
 from operant.language.rewards import combine
 from operant.language.scoring import RewardModelFunction
-from operant.language.tokenised import Pair, Prompt
 from operant.state import clone
 
 PROMPTS = [Prompt([1, 40 + i], {"prompt": chr(61 + i), "extra": i}) for i in range(6)]
@@ -39,7 +39,14 @@ def make_learner(make_model):
         others = Companions(reward, SimulatedAnnotator(early, temperature=temperature), list(history))
         scorer = RewardModelFunction(reward.scorer, process=False, separator="\n")
         config = IterativeGRPOConfig(
-            **{"learning_rate": 1e-3, "prompts": 4, "group": 4, "reset_every": 2, "reward_batch": 4} | values
+            **{
+                "learning_rate": 1e-3,
+                "prompts_per_batch": 4,
+                "num_generations": 4,
+                "ref_reset_interval": 2,
+                "reward_batch_size": 4,
+            }
+            | values
         )
         options = {"max_tokens": 6, "seed": 0, "budget": 400, "others": others}
         return IterativeGRPO(config, model, NativeEngine(model), PROMPTS, combine([scorer]), **options)
@@ -58,7 +65,7 @@ def test_an_iteration_renews_the_reference_and_trains_the_reward_model(make_lear
     assert metrics["reward_model/replayed"] == 2  # 2 of 10 are old
     assert metrics["reward_model/accuracy_before"] == 0.5  # it said 0 to everything
     assert metrics["reward_model/accuracy"] > 0.5
-    assert (len(learner.newest), len(learner.labelled)) == (0, 8)
+    assert (len(learner.newest), len(learner.labeled)) == (0, 8)
     assert not torch.equal(learner.reward.state_dict()["head"]["weight"], start["head"]["weight"])
     state = learner.grpo.state_dict()
     assert all(torch.equal(v, state["model"][n]) for n, v in state["reference"]["parameters"].items())
@@ -72,14 +79,14 @@ def test_the_share_of_older_comparisons(make_learner, replay, count):
     assert learner.retrain()["reward_model/replayed"] == count  # there are 8 older ones at most
 
 
-def test_what_is_replayed_grows_by_what_was_labelled(make_learner):
+def test_what_is_replayed_grows_by_what_was_labeled(make_learner):
     learner = make_learner(replay=0.5, history=[])
     found = [learner.iterate() for _ in range(6)]
     assert not any("reward_model/replayed" in metrics for metrics in found[::2])
     new = [metrics["reward_model/comparisons"] for metrics in found[1::2]]
     assert [metrics["reward_model/replayed"] for metrics in found[1::2]] == [0, min(new[0], new[1]), new[2]]
     assert min(new) > 4
-    assert len(learner.labelled) == sum(new)
+    assert len(learner.labeled) == sum(new)
 
 
 def test_comparisons_are_the_annotators_and_of_the_answers_themselves(make_learner):
@@ -135,7 +142,7 @@ def test_resume_is_exact(make_learner, after):
 
 
 def test_it_learns_what_the_annotator_likes_from_a_reward_model_that_knows_nothing(make_learner):
-    learner = make_learner(prompts=6, group=6, learning_rate=1e-2, kl_coefficient=0.0, filter="none")
+    learner = make_learner(prompts_per_batch=6, num_generations=6, learning_rate=1e-2, beta=0.0, filter="none")
     liked = []
     inner = learner.grpo.sampler.judge
 
@@ -153,7 +160,7 @@ def test_it_learns_what_the_annotator_likes_from_a_reward_model_that_knows_nothi
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"reset_every": 0}, "reset_every"),
+        ({"ref_reset_interval": 0}, "ref_reset_interval"),
         ({"replay": 1.0}, "replay"),
         ({"supervision": "process"}, "supervision=outcome"),
     ],
@@ -174,13 +181,19 @@ def test_another_vocabulary_is_refused(make_learner, make_model, words):
 
 def test_a_run_from_a_reward_model_of_a_run(tmp_path):
     common = {"train_rows": 16, "held_out": 2, "progress": "silent", "max_completion": 12}
-    api.train("reward-model", "preference", budget=32, run=tmp_path / "rm", batch=8, **common)
+    api.train("reward-model", "preference", budget=32, run=tmp_path / "rm", batch_size=8, **common)
     with pytest.raises(ValueError, match="--reward-model RUN"):
         api.train("iterative-grpo", "preference", budget=8, run=tmp_path / "none", **common)
-    values = {"prompts": 4, "group": 3, "reset_every": 2, "reward_model": str(tmp_path / "rm"), "replay": 0.5}
+    values = {
+        "prompts_per_batch": 4,
+        "num_generations": 3,
+        "ref_reset_interval": 2,
+        "reward_model": str(tmp_path / "rm"),
+        "replay": 0.5,
+    }
     trained = api.train("iterative-grpo", "preference", budget=16, run=tmp_path / "run", **values, **common)
     (learner,) = trained.experiment.learner.learners
-    assert len(learner.labelled) == 16
+    assert len(learner.labeled) == 16
     assert max(len(side) for pair in learner.history for side in (pair.chosen, pair.rejected)) == 12
     assert len(trained.evaluate(2).scores) == 1
     with pytest.raises(ValueError, match="is a run of iterative-grpo"):

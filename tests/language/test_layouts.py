@@ -4,9 +4,9 @@ import logging
 import pytest
 
 from operant.language.data import ACCEPTS, compare, kind, read_rows
+from operant.language.examples import pairs, rankings
 from operant.language.layouts import standard
 from operant.language.preferences import PreferenceStore, import_file
-from operant.language.tokenised import pairs, rankings
 
 ENDS = {2}
 

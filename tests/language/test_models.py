@@ -43,7 +43,7 @@ def folder(make_network, characters, tmp_path):
 
 
 def adapted(folder, *, seed=0, **options):
-    return load(ModelOptions(model=str(folder), lora_rank=2, **options), seed=seed)
+    return load(ModelOptions(model=str(folder), lora_r=2, **options), seed=seed)
 
 
 # What is built here
@@ -211,8 +211,8 @@ def test_a_model_that_is_not_there(name, monkeypatch):
 
 
 def test_an_adapter_on_the_last_layer_is_refused():
-    with pytest.raises(ValueError, match="lora_targets must not hold lm_head"):
-        load(ModelOptions(lora_rank=2, lora_targets=("lm_head",)), seed=0)
+    with pytest.raises(ValueError, match="lora_target_modules must not hold lm_head"):
+        load(ModelOptions(lora_r=2, lora_target_modules=("lm_head",)), seed=0)
 
 
 # What it keeps
@@ -323,7 +323,7 @@ def test_an_adapter_is_saved_as_one(folder, tmp_path):
 
 
 def test_adapters_of_some_layers(folder):
-    model = adapted(folder, lora_targets=("q_proj", "v_proj"), lora_alpha=7)
+    model = adapted(folder, lora_target_modules=("q_proj", "v_proj"), lora_alpha=7)
     assert {name.split(".lora_")[0].split(".")[-1] for name in model.trained()} == {"q_proj", "v_proj"}
 
 

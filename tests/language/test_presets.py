@@ -21,10 +21,10 @@ def test_the_paper_is_the_defaults_alone():
 
 
 def test_a_preset_wins_over_what_small_models_want_and_single_values_over_all():
-    found = configuration(GRPO, "arithmetic", "dapo", group=4, minibatches=2)
+    found = configuration(GRPO, "arithmetic", "dapo", num_generations=4, num_minibatches=2)
     assert found.filter == "refill"
-    assert found.clip_high == 0.28
-    assert (found.group, found.minibatches) == (4, 2)
+    assert found.epsilon_high == 0.28
+    assert (found.num_generations, found.num_minibatches) == (4, 2)
     assert found.learning_rate == SMALL["grpo"]["learning_rate"]
     assert configuration(GRPO, "arithmetic", "dapo", learning_rate=0.5).learning_rate == 0.5
 
@@ -45,7 +45,7 @@ def test_values_may_be_taken_away():
     [
         ("dappo", {}, r"grpo has no preset 'dappo'; there are: paper, grpo, dr-grpo, dapo"),
         (None, {"groups": 3}, "groups"),
-        (None, {"group": 1}, "group"),
+        (None, {"num_generations": 1}, "num_generations"),
     ],
 )
 def test_what_there_is_not_is_refused(preset, values, message):

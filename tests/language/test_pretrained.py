@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import operant
+from operant.language.chat import find_chat_model, trained_model, write_model
 from operant.language.configs import ModelOptions
 from operant.language.models import Reference, load
 from operant.language.packing import Sample, pack
 from operant.language.pretrained import fingerprint, is_adapter, provenance
-from operant.language.speaking import find_speaker, trained_model, write_model
 
 BATCH = pack([Sample([1, 40, 41], [50, 51, 2]), Sample([1], [70, 71, 72, 2])])
 TINY = {"train_rows": 20, "held_out": 5, "batch": 8, "budget": 16, "progress": "silent", "learning_rate": 0.1}
@@ -31,7 +31,7 @@ def changed(path, **values):
 @pytest.fixture
 def adapter(model_folder, tmp_path):
     """The folder of a trained adapter, as peft saves it, and what it says."""
-    model = load(ModelOptions(model=model_folder, lora_rank=2), seed=0)
+    model = load(ModelOptions(model=model_folder, lora_r=2), seed=0)
     generator = torch.Generator().manual_seed(1)
     for value in model.trained().values():
         value.data += 0.3 * torch.randn(value.shape, generator=generator)
@@ -55,7 +55,7 @@ def test_an_adapter_is_loaded_onto_its_base_and_trained_further(adapter, model_f
 
 def test_a_new_adapter_stands_on_the_merged_old_one(adapter):
     folder, expected = adapter
-    model = load(ModelOptions(model=str(folder), lora_rank=3), seed=0)
+    model = load(ModelOptions(model=str(folder), lora_r=3), seed=0)
     torch.testing.assert_close(log_probs(model), expected, atol=1e-5, rtol=0)
     assert {min(value.shape) for value in model.trained().values()} == {3}
     assert model.fresh_adapter
@@ -74,14 +74,14 @@ def test_a_run_from_an_adapter_is_exported_with_and_without_its_base(adapter, tm
     torch.testing.assert_close(log_probs(trained_model(trained.run, 0)), wanted, atol=1e-5, rtol=0)
     for name, merge in (("whole", True), ("part", False)):
         write_model(trained.run, tmp_path / name, seed=0, merge=merge)
-        torch.testing.assert_close(log_probs(find_speaker(str(tmp_path / name)).model), wanted, atol=1e-5, rtol=0)
+        torch.testing.assert_close(log_probs(find_chat_model(str(tmp_path / name)).model), wanted, atol=1e-5, rtol=0)
     assert (tmp_path / "whole" / "model.safetensors").exists()
     assert is_adapter(str(tmp_path / "part"))
     assert not is_adapter(str(tmp_path / "whole"))
 
 
 def test_an_adapter_on_an_adapter_is_written_merged(adapter, tmp_path):
-    run = operant.train("sft", "reverse", model=str(adapter[0]), lora_rank=2, run=tmp_path / "run", **TINY).run
+    run = operant.train("sft", "reverse", model=str(adapter[0]), lora_r=2, run=tmp_path / "run", **TINY).run
     with pytest.raises(ValueError, match="write the whole model with --merge"):
         write_model(run, tmp_path / "part", seed=0)
     write_model(run, tmp_path / "whole", seed=0, merge=True)
@@ -121,7 +121,7 @@ def test_an_adapter_of_another_base_is_refused(adapter, make_network, tmp_path, 
 
 
 def test_a_base_whose_weights_were_exchanged_is_refused(model_folder, make_network, tmp_path):
-    run = operant.train("sft", "reverse", model=model_folder, lora_rank=2, run=tmp_path / "run", **TINY).run
+    run = operant.train("sft", "reverse", model=model_folder, lora_r=2, run=tmp_path / "run", **TINY).run
     write_model(run, tmp_path / "part", seed=0)
     load(ModelOptions(model=str(tmp_path / "part"), dtype="bfloat16"), seed=0)
     assert len(provenance(tmp_path / "part")["base_fingerprint"]) == 64

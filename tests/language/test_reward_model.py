@@ -9,11 +9,11 @@ import torch
 from operant import api, ops
 from operant.language import tasks
 from operant.language.configs import ModelOptions
+from operant.language.examples import Pair, Ranking, Stepwise, stepwise
 from operant.language.models import ScalarHead, load
 from operant.language.packing import Sample
 from operant.language.reward_model import Example, RewardModel, RewardModelConfig, example, load_scorer, pairs_of
 from operant.language.rewards import name_of
-from operant.language.tokenised import Pair, Ranking, Stepwise, stepwise
 from operant.state import clone
 
 EOS = 2
@@ -36,7 +36,7 @@ STEPS = [
 
 
 def learner(rows=PAIRS, *, budget=100, model=None, head=None, **values):
-    config = RewardModelConfig(**({"learning_rate": 1e-3, "batch": len(rows)} | values))
+    config = RewardModelConfig(**({"learning_rate": 1e-3, "batch_size": len(rows)} | values))
     model = load(ModelOptions(), seed=0) if model is None else model
     return RewardModel(config, model, rows, seed=0, budget=budget, head=head)
 
@@ -59,7 +59,7 @@ def recorded(own, rows):
         return torch.zeros(()), 0.0
 
     own.stepper.step = step
-    return own.improve([example(row) for row in rows]), found
+    return own.update([example(row) for row in rows]), found
 
 
 def score(own, prompt, completion):
@@ -225,15 +225,15 @@ def test_it_recovers_known_differences_of_reward():
             rows += [Pair([1, 7], answers[i], answers[j])] * wins + [Pair([1, 7], answers[j], answers[i])] * (
                 copies - wins
             )
-    own = learner(rows, budget=50 * len(rows), schedule="cosine")
+    own = learner(rows, budget=50 * len(rows), lr_schedule="cosine")
     while own.consumed < own.budget:
         own.iterate()
     found = own.scorer.scores([Sample([1, 7], answer) for answer in answers])
     torch.testing.assert_close(found - found.mean(), reward - reward.mean(), atol=0.06, rtol=0)
 
 
-def test_scores_are_centred_at_the_end():
-    own = learner(budget=3 * len(PAIRS), centre=6)
+def test_scores_are_centerd_at_the_end():
+    own = learner(budget=3 * len(PAIRS), centering_examples=6)
     for _ in range(2):
         own.iterate()
     assert own.scorer.head.bias.item() == 0
@@ -250,7 +250,7 @@ def test_scores_are_centred_at_the_end():
 
 @pytest.mark.parametrize(("rows", "how"), [(PAIRS, "outcome"), (STEPS, "process")])
 def test_resume_is_exact(rows, how):
-    values = {"batch": 2, "supervision": how, "schedule": "linear", "budget": 12}
+    values = {"batch_size": 2, "supervision": how, "lr_schedule": "linear", "budget": 12}
     whole = learner(rows, **values)
     for _ in range(3):
         whole.iterate()
@@ -287,10 +287,10 @@ def test_rows_that_do_not_fit_are_refused(rows, values, message):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"batch": 0}, "batch must be in"),
+        ({"batch_size": 0}, "batch_size must be in"),
         ({"supervision": "both"}, "supervision must be outcome or process"),
         ({"ranking_loss": "mean"}, "ranking_loss must be pairs or plackett-luce"),
-        ({"centre": -1}, "centre must be in"),
+        ({"centering_examples": -1}, "centering_examples must be in"),
         ({"step_separator": ""}, "step_separator must be what stands between two steps"),
     ],
 )
@@ -323,7 +323,7 @@ def test_an_example_is_what_its_row_says():
 @pytest.mark.parametrize(("rows", "supervision"), [(PAIRS, "outcome"), (STEPS, "process")])
 def test_imitation_is_of_right_steps_and_of_the_better_answer(rows, supervision):
     """The second loss is the mean negative log-likelihood of the tokens of right steps, or of chosen answers."""
-    values = {"supervision": supervision, "batch": len(rows)}
+    values = {"supervision": supervision, "batch_size": len(rows)}
     own = learner(rows, lm_coef=2.0, head=opinionated(), **values)
     batch = [example(row) for row in rows]
     samples = [sample for e in batch for sample in e.samples]
@@ -342,7 +342,7 @@ def test_imitation_is_of_right_steps_and_of_the_better_answer(rows, supervision)
 
 
 def test_the_gradient_of_imitation_is_that_of_its_loss_added():
-    rows, values = STEPS, {"supervision": "process", "batch": len(STEPS)}
+    rows, values = STEPS, {"supervision": "process", "batch_size": len(STEPS)}
     (_, both), (_, double), (_, judged) = (
         recorded(learner(rows, lm_coef=coefficient, head=opinionated(), **values), rows)
         for coefficient in (1.0, 2.0, 1e-12)
@@ -360,10 +360,10 @@ def test_it_learns_what_is_preferred_and_rewards_with_it(tmp_path):
     values = {
         "budget": 640,
         "evaluate_every": 640,
-        "train_rows": 640,
+        "train_examples": 640,
         "held_out": 200,
         "learning_rate": 1e-3,
-        "batch": 16,
+        "batch_size": 16,
     }
     result = api.train("reward-model", "preference:noise=0", run=run, progress="silent", **values)
     assert result.outcome.evaluation.mean > 0.7  # 0.5 is chance, whose standard deviation is 0.035
@@ -398,11 +398,11 @@ def test_it_finds_planted_mistakes():
         train,
         model=model,
         supervision="process",
-        batch=32,
+        batch_size=32,
         budget=3200,
         learning_rate=2e-3,
-        warmup=0.05,
-        schedule="cosine",
+        warmup_ratio=0.05,
+        lr_schedule="cosine",
     )
     while own.consumed < own.budget:
         own.iterate()

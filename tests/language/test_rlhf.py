@@ -13,11 +13,11 @@ from operant.language.configs import ModelOptions
 from operant.language.critic import Critic
 from operant.language.engines.native import NativeEngine
 from operant.language.engines.protocol import Completion
+from operant.language.examples import Prompt
 from operant.language.packing import Sample, pack
 from operant.language.rewards import Rewards, combine
 from operant.language.rlhf import RLHF, RLHFConfig
 from operant.language.rollouts import Answers, Rollout
-from operant.language.tokenised import Prompt
 from operant.state import clone
 
 EOS = 2
@@ -31,7 +31,7 @@ def count_letter(prompts, completions, completion_ids, **_):
 
 
 def learner(model, *, own=None, rewards=count_letter, asked=PROMPTS, max_tokens=5, budget=60, seed=0, **values):
-    config = RLHFConfig(**({"learning_rate": 3e-3, "prompts": 6} | values))
+    config = RLHFConfig(**({"learning_rate": 3e-3, "prompts_per_batch": 6} | values))
     critic = own or (Critic.sharing(model) if config.critic == "shared" else Critic.copy_of(model))
     engine = NativeEngine(model)
     limits = {"max_tokens": max_tokens, "seed": seed, "budget": budget}
@@ -60,16 +60,16 @@ def gradients(stepper):
 def one_step(model, *, order=range(4), scores=SCORES, moved=True, **values):
     """One optimizer step on the four answers, from a policy that has left both reference and old policy."""
     critic = Critic.sharing(model) if values.get("critic") == "shared" else Critic.copy_of(model)
-    quiet = {"correction": "none", "epochs": 1, "max_grad_norm": 1e9, "critic_warmup": 0}
+    quiet = {"importance_sampling_correction": "none", "num_iterations": 1, "max_grad_norm": 1e9, "critic_warmup": 0}
     found = learner(model, own=critic, **(quiet | values))
     disturb(critic, 0.1, seed=1)
     disturb(model, 0.02, seed=2)  # now the reference is another policy
     found.iterations = 3
-    batch, judged = found.judge(rollout(order, scores))
+    batch, judged = found.estimate_advantages(rollout(order, scores))
     if moved:
         disturb(model, 0.02, seed=3)  # now the old policy is another one, too
         disturb(critic, 0.02, seed=4)
-    return SimpleNamespace(learner=found, batch=batch, judged=judged, metrics=found.improve(batch))
+    return SimpleNamespace(learner=found, batch=batch, judged=judged, metrics=found.update(batch))
 
 
 # --- a twin without packing, op by op from the papers
@@ -117,11 +117,11 @@ def twin(make_model, config, *, bootstrap):
         old = [dense(model, s)[0] for s in samples]
         ref = [dense(reference, s)[0] for s in samples]
         old_values, last = zip(*(values_of(critic, model, s) for s in samples), strict=True)
-    rewards = [-config.kl_coefficient * (a - b) for a, b in zip(old, ref, strict=True)]
+    rewards = [-config.beta * (a - b) for a, b in zip(old, ref, strict=True)]
     for row, score in zip(rewards, SCORES, strict=True):
         row[-1] += score
     last_values = [float(v) if cut and bootstrap else 0.0 for v, (_, cut) in zip(last, ANSWERS, strict=True)]
-    table = padded_gae(rewards, old_values, last_values, lengths, lam=config.lam)
+    table = padded_gae(rewards, old_values, last_values, lengths, lam=config.gae_lambda)
     mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
     targets = [table[b, :n] + old_values[b] for b, n in enumerate(lengths)]
     live = table[mask]
@@ -131,28 +131,30 @@ def twin(make_model, config, *, bootstrap):
     loss = torch.zeros(())
     for b, (sample, n) in enumerate(zip(samples, lengths, strict=True)):
         new, values = dense(model, sample)[0], values_of(critic, model, sample)[0]
-        weight = {"token_mean": 1 / sum(lengths), "sequence_mean": 1 / (4 * n), "constant": 1 / (4 * 5)}[config.weights]
+        weight = {"token_mean": 1 / sum(lengths), "sequence_mean": 1 / (4 * n), "constant": 1 / (4 * 5)}[
+            config.loss_aggregation
+        ]
         for t in range(n):
             rho, a = (new[t] - old[b][t]).exp(), advantages[b, t]
-            policy = -torch.minimum(rho * a, rho.clamp(1 - config.clip_low, 1 + config.clip_high) * a)
+            policy = -torch.minimum(rho * a, rho.clamp(1 - config.epsilon, 1 + config.epsilon_high) * a)
             if config.objective == "penalty":
                 policy = -rho * a
             if config.objective != "clip":
-                policy = policy + config.beta * (rho - 1 - rho.log())
+                policy = policy + config.kl_coef * (rho - 1 - rho.log())
             value, held = values[t], old_values[b][t]
-            near = held + (value - held).clamp(-config.value_clip, config.value_clip)
+            near = held + (value - held).clamp(-config.clip_range_vf, config.clip_range_vf)
             error = 0.5 * torch.maximum((value - targets[b][t]) ** 2, (near - targets[b][t]) ** 2)
-            loss = loss + weight * (policy + config.value_coefficient * error)
+            loss = loss + weight * (policy + config.vf_coef * error)
     loss.backward()
     return model, critic, table
 
 
 TWINS = [
     {},
-    {"objective": "penalty", "beta": 0.7, "weights": "sequence_mean"},
-    {"objective": "clip-and-penalty", "beta": 0.3, "weights": "constant", "lam": 0.5},
-    {"critic": "shared", "value_clip": 0.05, "clip_low": 0.01, "clip_high": 0.02, "kl_coefficient": 2.0},
-    {"bootstrap_truncated": True, "lam": 1.0},
+    {"objective": "penalty", "kl_coef": 0.7, "loss_aggregation": "sequence_mean"},
+    {"objective": "clip-and-penalty", "kl_coef": 0.3, "loss_aggregation": "constant", "gae_lambda": 0.5},
+    {"critic": "shared", "clip_range_vf": 0.05, "epsilon": 0.01, "epsilon_high": 0.02, "beta": 2.0},
+    {"bootstrap_truncated": True, "gae_lambda": 1.0},
 ]
 
 
@@ -168,7 +170,7 @@ def test_loss_and_gradient_are_those_of_a_dense_twin(make_model, values):
         torch.testing.assert_close(gradient, model.trained()[name].grad, rtol=1e-3, atol=2e-6)
     for name, gradient in gradients(found.learner.critic_stepper).items():
         torch.testing.assert_close(gradient, critic.trained()[name].grad, rtol=1e-3, atol=2e-6)
-    assert float(found.metrics["policy/clipfrac_avg"]) > 0 or config.clip_low == 0.2
+    assert float(found.metrics["policy/clipfrac_avg"]) > 0 or config.epsilon == 0.2
 
 
 def test_vpg_follows_the_policy_gradient_once(make_model):
@@ -184,7 +186,9 @@ def test_vpg_follows_the_policy_gradient_once(make_model):
     assert found.learner.stepper.steps == 1
 
 
-@pytest.mark.parametrize("values", [{}, {"critic": "shared"}, {"weights": "sequence_mean", "objective": "penalty"}])
+@pytest.mark.parametrize(
+    "values", [{}, {"critic": "shared"}, {"loss_aggregation": "sequence_mean", "objective": "penalty"}]
+)
 def test_micro_batches_and_the_order_of_answers_change_nothing(make_model, values):
     whole = one_step(make_model(), **values)
     split = one_step(make_model(), micro_batch_tokens=1, **values)
@@ -199,7 +203,7 @@ def test_micro_batches_and_the_order_of_answers_change_nothing(make_model, value
 
 
 def test_an_answer_that_nobody_rewards_is_left_out(make_model):
-    batch, judged = learner(make_model()).judge(rollout(scores=[1.0, math.nan, 0.25, 2.0]))
+    batch, judged = learner(make_model()).estimate_advantages(rollout(scores=[1.0, math.nan, 0.25, 2.0]))
     assert [s.completion for s in batch.samples] == [ANSWERS[i][0] for i in (0, 2, 3)]
     assert float(judged["objective/scores"]) == pytest.approx(3.25 / 3)
 
@@ -215,7 +219,7 @@ def test_a_batch_without_rewards_changes_nothing(make_model):
 
 
 def test_an_answer_without_an_end_gets_its_penalty(make_model):
-    _, judged = learner(make_model(), missing_eos=-3.0).judge(rollout())
+    _, judged = learner(make_model(), missing_eos=-3.0).estimate_advantages(rollout())
     assert float(judged["objective/scores"]) == pytest.approx((1.0 - 3.0 + 0.25 - 3.0) / 4)
     assert float(judged["val/num_eos_tokens"]) == 2
 
@@ -224,9 +228,9 @@ def test_the_value_after_the_end_is_never_used(make_model):
     """An answer's advantages do not change if the state after its end, and no other, is worth another number."""
     model = make_model()
     for bootstrap in (False, True):
-        found = learner(model, bootstrap_truncated=bootstrap, whiten_advantages=False, gamma=0.9)
+        found = learner(model, bootstrap_truncated=bootstrap, normalize_advantage="none", gamma=0.9)
         disturb(found.critic, 0.1)
-        first = found.judge(rollout())[0].advantages
+        first = found.estimate_advantages(rollout())[0].advantages
         after = found.critic
 
         class Shifted:
@@ -237,7 +241,7 @@ def test_the_value_after_the_end_is_never_used(make_model):
                 return values._replace(after=values.after + 7.0)
 
         found.critic = Shifted()
-        second = found.judge(rollout())[0].advantages
+        second = found.estimate_advantages(rollout())[0].advantages
         for (_, cut), a, b in zip(ANSWERS, first, second, strict=True):
             assert torch.equal(a, b) == (not (cut and bootstrap))
 
@@ -246,7 +250,7 @@ def test_the_value_after_the_end_is_never_used(make_model):
 
 
 def test_divergence_is_exactly_zero_at_first_and_costs_later(make_model):
-    found = learner(make_model(), kl_coefficient=0.3)
+    found = learner(make_model(), beta=0.3)
     first = found.iterate()
     assert float(first["objective/kl"]) == 0.0
     later = [found.iterate() for _ in range(3)][-1]
@@ -256,12 +260,12 @@ def test_divergence_is_exactly_zero_at_first_and_costs_later(make_model):
 
 def test_the_price_of_divergence_moves_towards_its_target(make_model):
     model = make_model()
-    found = learner(model, kl_coefficient=1.0, kl_target=1e-3, kl_horizon=60)
+    found = learner(model, beta=1.0, beta_target=1e-3, beta_horizon=60)
     found.iterate()
     assert found.kl_coefficient == pytest.approx(1 - 0.2 * 6 / 60)  # no divergence yet: 20 % too low at most
     disturb(model, 0.3)
     found.iterations = 1
-    batch, judged = found.judge(rollout())
+    batch, judged = found.estimate_advantages(rollout())
     kl = float(judged["objective/kl"])
     error = min(max(kl / 1e-3 - 1, -0.2), 0.2)
     assert found.kl_coefficient == pytest.approx((1 - 0.02) * (1 + error * len(batch.samples) / 60))
@@ -269,18 +273,18 @@ def test_the_price_of_divergence_moves_towards_its_target(make_model):
 
 def test_the_penalty_is_doubled_after_a_long_step_and_halved_after_a_short_one(make_model):
     for rate, expected in ((0.1, 2.0), (1e-9, 0.5)):
-        found = learner(make_model(), objective="penalty", learning_rate=rate, beta_target=1e-3)
+        found = learner(make_model(), objective="penalty", learning_rate=rate, kl_coef_target=1e-3)
         metrics = found.iterate()
         assert float(metrics["policy/beta"]) == 1.0
         assert found.beta == expected
-    found = learner(make_model(), objective="penalty", beta_target=None)
+    found = learner(make_model(), objective="penalty", kl_coef_target=None)
     found.iterate()
     assert found.beta == 1.0
 
 
 def test_only_the_critic_learns_while_it_warms_up(make_model):
     model = make_model()
-    found = learner(model, critic_warmup=2, kl_target=1.0, critic="shared")
+    found = learner(model, critic_warmup=2, beta_target=1.0, critic="shared")
     before = clone(model.state_dict())
     head = found.critic.head.weight.clone()
     for _ in range(2):
@@ -294,7 +298,7 @@ def test_only_the_critic_learns_while_it_warms_up(make_model):
 
 
 def test_values_are_regressed_on_the_score_while_the_critic_warms_up(make_model):
-    batch, _ = learner(make_model(), critic_warmup=1).judge(rollout())
+    batch, _ = learner(make_model(), critic_warmup=1).estimate_advantages(rollout())
     for targets, score in zip(batch.targets, SCORES, strict=True):
         torch.testing.assert_close(targets, torch.full_like(targets, score))
 
@@ -335,7 +339,13 @@ def test_it_approaches_the_reference_times_the_exponential_of_the_score(make_mod
         return float((policy().exp() * (policy() - optimum)).sum())
 
     start = distance()
-    values = {"prompts": 1, "group": 256, "learning_rate": 1e-2, "schedule": "linear", "kl_coefficient": beta}
+    values = {
+        "prompts_per_batch": 1,
+        "num_generations": 256,
+        "learning_rate": 1e-2,
+        "lr_schedule": "linear",
+        "beta": beta,
+    }
     values |= {"whiten_advantages": False, "lam": 1.0, "max_tokens": 2, "budget": 40}
     found = learner(model, rewards=rewarded, asked=[prompt], **values)
     while found.consumed < found.budget:
@@ -350,9 +360,9 @@ def test_it_approaches_the_reference_times_the_exponential_of_the_score(make_mod
 @pytest.mark.parametrize(
     "values",
     [
-        {"minibatches": 3, "epochs": 2, "kl_target": 0.1, "objective": "clip-and-penalty"},
-        {"critic": "shared", "group": 2, "whiten_rewards": True},
-        {"step": "trpo", "epochs": 1, "critic_warmup": 1},
+        {"num_minibatches": 3, "num_iterations": 2, "beta_target": 0.1, "objective": "clip-and-penalty"},
+        {"critic": "shared", "num_generations": 2, "whiten_rewards": True},
+        {"step": "trpo", "num_iterations": 1, "critic_warmup": 1},
     ],
     ids=["penalty", "shared", "trpo"],
 )
@@ -377,7 +387,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(make_model, values):
 
 def test_an_adapted_policy_has_itself_without_the_adapter_for_a_reference(make_network, characters):
     network = make_network()
-    model = models.finish(network, characters, ModelOptions(lora_rank=2), seed=0)
+    model = models.finish(network, characters, ModelOptions(lora_r=2), seed=0)
     found = learner(model, learning_rate=0.05)
     packed = pack([Sample(PROMPTS[0].prompt, [20, 21])])
     start = found.reference.log_probs(packed)
@@ -392,7 +402,7 @@ def test_an_adapted_policy_has_itself_without_the_adapter_for_a_reference(make_n
 @pytest.mark.parametrize("step", ["ppo", "vpg", "trpo"])
 def test_it_learns_to_write_what_is_rewarded(make_model, step):
     """40 of 99 tokens are rewarded: chance is 0.40 a token, 0.5 an answer of 5."""
-    values = {"prompts": 32, "kl_coefficient": 0.01, "delta": 0.02, "lam": 0.95}
+    values = {"prompts_per_batch": 32, "beta": 0.01, "target_kl": 0.02, "gae_lambda": 0.95}
     values |= {"learning_rate": 0.02 if step == "vpg" else 3e-3, "critic_learning_rate": 3e-3, "step": step}
     found = learner(make_model(), budget=32 * 12, asked=PROMPTS * 6, **values)
     rewards = []
@@ -404,9 +414,15 @@ def test_it_learns_to_write_what_is_rewarded(make_model, step):
 
 def test_a_whole_run_with_a_reward_model(tmp_path):
     sizes = {"train_rows": 32, "held_out": 4, "progress": "silent"}
-    api.train("reward-model", "preference:noise=0", run=tmp_path / "rm", budget=32, batch=8, **sizes)
+    api.train("reward-model", "preference:noise=0", run=tmp_path / "rm", budget=32, batch_size=8, **sizes)
     run = tmp_path / "rlhf"
-    values = {"reward_model": str(tmp_path / "rm"), "max_completion": 8, "prompts": 8, "critic_warmup": 1, **sizes}
+    values = {
+        "reward_model": str(tmp_path / "rm"),
+        "max_completion_length": 8,
+        "prompts_per_batch": 8,
+        "critic_warmup": 1,
+        **sizes,
+    }
     result = api.train("rlhf", "preference:noise=0", run=run, budget=16, **values)
     (member,) = result.experiment.members
     assert member.learner.critic.trunk.network is not member.learner.model.network
@@ -427,16 +443,16 @@ def test_a_task_needs_something_that_rewards(tmp_path):
     [
         ({"step": "sgd"}, "step must be ppo, vpg or trpo, got 'sgd'"),
         ({"objective": "vpg"}, "objective must be clip, penalty or clip-and-penalty, got 'vpg'"),
-        ({"kl_coefficient": -0.1}, r"kl_coefficient must be in \[0, inf\), got -0.1"),
-        ({"minibatches": 7}, r"minibatches must be in \[1, 6\], got 7"),
+        ({"beta": -0.1}, r"beta must be in \[0, inf\), got -0.1"),
+        ({"num_minibatches": 7}, r"num_minibatches must be in \[1, 6\], got 7"),
         ({"critic": "shared", "step": "vpg"}, "critic=shared needs step=ppo.*--critic copy"),
-        ({"kl_coefficient": 0.0, "kl_target": 6.0}, "kl_target cannot move a kl_coefficient of 0"),
-        ({"delta": 0.0}, r"delta must be in \(0, inf\), got 0.0"),
+        ({"beta": 0.0, "beta_target": 6.0}, "kl_coef_target cannot move a beta of 0"),
+        ({"target_kl": 0.0}, r"target_kl must be in \(0, inf\), got 0.0"),
     ],
 )
 def test_values_that_cannot_work_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
-        RLHFConfig(**({"prompts": 6} | values))
+        RLHFConfig(**({"prompts_per_batch": 6} | values))
 
 
 def test_the_kl_of_a_batch_is_measured_after_its_updates(make_model):

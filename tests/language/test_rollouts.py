@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from operant.language.engines import Completion, NativeEngine, Sampling
+from operant.language.examples import Prompt
 from operant.language.packing import Sample
 from operant.language.rewards import combine
 from operant.language.rollouts import (
@@ -16,8 +17,7 @@ from operant.language.rollouts import (
     reward_metrics,
     shuffled,
 )
-from operant.language.tokenised import Prompt
-from operant.language.tokens import encode_prompt
+from operant.language.tokenizer import encode_prompt
 
 
 def lengths_of(prompts, completions, **columns):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from operant import api
+from operant.language.chat import find_chat_model, write_model
 from operant.language.configs import ModelOptions
 from operant.language.models import Reference, load
 from operant.language.packing import Sample, pack
@@ -19,7 +20,6 @@ from operant.language.runs import (
 )
 from operant.language.scoring import load_scorer
 from operant.language.sft import SFTConfig
-from operant.language.speaking import find_speaker, write_model
 from operant.runtime.run import Run, RunError
 
 BATCH = pack([Sample([1, 40, 41], [50, 51, 2]), Sample([1], [70, 71, 72, 2])])
@@ -35,7 +35,13 @@ def train(model_folder, tmp_path):
     """Return what trains a small model for two steps."""
 
     def train(name, *, algorithm="sft", task="reverse", seeds=1, **values):
-        values = {"model": model_folder, "train_rows": 20, "held_out": 5, "batch": 8, "learning_rate": 0.01} | values
+        values = {
+            "model": model_folder,
+            "train_examples": 20,
+            "held_out": 5,
+            "batch_size": 8,
+            "learning_rate": 0.01,
+        } | values
         if "init" in values:
             del values["model"]
         trained = api.train(algorithm, task, seeds=seeds, budget=16, run=tmp_path / name, progress="silent", **values)
@@ -53,7 +59,7 @@ def test_a_trained_model_comes_back(train):
 
 
 def test_each_seed_has_its_own_and_a_stranger_the_first(train):
-    trained, folder = train("two", seeds=[3, 4], lora_rank=2, model="tiny")
+    trained, folder = train("two", seeds=[3, 4], lora_r=2, model="tiny")
     mine = [log_probs(member.learner.model) for member in trained.experiment.members]
     for seed, expected in ((3, mine[0]), (4, mine[1]), (9, mine[0])):
         torch.testing.assert_close(log_probs(load_trained(ModelOptions(init=folder), seed=seed)), expected)
@@ -71,14 +77,14 @@ def test_other_numbers(train):
 def test_a_new_adapter_on_what_was_trained(train):
     _, folder = train("one")
     plain = load_trained(ModelOptions(init=folder), seed=0)
-    model = load_trained(ModelOptions(init=folder, lora_rank=2), seed=0)
+    model = load_trained(ModelOptions(init=folder, lora_r=2), seed=0)
     assert model.fresh_adapter
     assert all("lora_" in name for name in model.trained())
     torch.testing.assert_close(log_probs(model), log_probs(plain), atol=1e-5, rtol=0)
 
 
 def test_an_adapter_is_trained_on_and_its_reference_is_a_copy(train):
-    trained, folder = train("adapter", lora_rank=2)
+    trained, folder = train("adapter", lora_r=2)
     model = load_trained(ModelOptions(init=folder), seed=0)
     expected = log_probs(trained.experiment.members[0].learner.model)
     assert all("lora_" in name for name in model.trained())
@@ -91,8 +97,8 @@ def test_an_adapter_is_trained_on_and_its_reference_is_a_copy(train):
 
 
 def test_a_new_adapter_makes_the_old_one_part_of_the_weights(train):
-    trained, folder = train("adapter", lora_rank=2)
-    model = load_trained(ModelOptions(init=folder, lora_rank=3), seed=0)
+    trained, folder = train("adapter", lora_r=2)
+    model = load_trained(ModelOptions(init=folder, lora_r=3), seed=0)
     expected = log_probs(trained.experiment.members[0].learner.model)
     torch.testing.assert_close(log_probs(model), expected, atol=1e-5, rtol=0)
     assert model.fresh_adapter
@@ -102,11 +108,11 @@ def test_a_new_adapter_makes_the_old_one_part_of_the_weights(train):
 
 
 def test_runs_that_went_on_from_each_other(train):
-    _, first = train("adapter", lora_rank=2)
+    _, first = train("adapter", lora_r=2)
     trained, second = train("second", init=first)
     now = log_probs(trained.experiment.members[0].learner.model)
     torch.testing.assert_close(log_probs(load_trained(ModelOptions(init=second), seed=0)), now, atol=1e-6, rtol=0)
-    third = load_trained(ModelOptions(init=second, lora_rank=3), seed=0)
+    third = load_trained(ModelOptions(init=second, lora_r=3), seed=0)
     torch.testing.assert_close(log_probs(third), now, atol=1e-5, rtol=0)
     assert {min(value.shape) for value in third.trained().values()} == {3}
 
@@ -173,7 +179,7 @@ def test_a_run_cannot_allow_code_to_whoever_opens_it(disguised, tmp_path):
         lambda **given: api.load(run, accept_changes=True, **given),
         lambda **given: api.resume(run, progress="silent", accept_changes=True, **given),
         lambda **given: load(ModelOptions(init=run, **given), seed=0),
-        lambda **given: find_speaker(run, **given),
+        lambda **given: find_chat_model(run, **given),
         lambda **given: write_model(Run.open(run), tmp_path / "written", seed=0, **given),
     ]
     for way in ways:
@@ -209,7 +215,9 @@ def test_a_reward_model_is_no_policy_to_start_from(reward_run):
         with pytest.raises(
             ValueError, match=r"a run of reward-model, .*but a policy is to be trained: .*--reward-model"
         ):
-            api.train(algorithm, "preference", init=reward_run, budget=8, progress="silent", train_rows=20, held_out=4)
+            api.train(
+                algorithm, "preference", init=reward_run, budget=8, progress="silent", train_examples=20, held_out=4
+            )
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from operant import api
 from operant.language import tasks
 from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Completion
+from operant.language.examples import Prompt
 from operant.language.models import ScalarHead, load
 from operant.language.packing import Sample, pack
 from operant.language.runs import load_trained
@@ -14,13 +15,12 @@ from operant.language.scoring import (
     RewardModelFunction,
     Scorer,
     load_scorer,
-    load_step_judge,
+    load_step_rewards,
     places,
     starting_head,
     step_ends,
 )
-from operant.language.tokenised import Prompt
-from operant.language.tokens import encode_pair, encode_prompt
+from operant.language.tokenizer import encode_pair, encode_prompt
 
 EOS = 2
 SMALL = {"budget": 8, "train_rows": 8, "held_out": 4, "batch": 4, "progress": "silent"}
@@ -120,7 +120,7 @@ def test_the_tokens_that_were_sampled_are_scored(scorer):
     assert texts_alone == pytest.approx(expected, abs=1e-5)
 
 
-def test_another_vocabulary_has_the_texts_tokenised_anew(scorer, words):
+def test_another_vocabulary_has_the_texts_tokenized_anew(scorer, words):
     own = scorer.model.tokenizer
     reward = RewardModelFunction(scorer, process=False, separator="\n", tokenizer=words)
     found = reward(["ab"], ["xyz"], [[300, 301, 302, 303]], prompt_ids=[[308, 309]])
@@ -148,7 +148,7 @@ def test_a_run_becomes_a_reward_function(runs):
 
 
 def test_a_process_run_judges_steps(runs):
-    judge = load_step_judge(str(runs / "process"))
+    judge = load_step_rewards(str(runs / "process"))
     tokenizer = load_scorer(str(runs / "process")).scorer.model.tokenizer
     prompts, completions = [], []
     for text in ("12+7=19\n19-5=14\n14", "12"):
@@ -175,14 +175,20 @@ def test_runs_that_do_not_suit_are_refused(runs, words):
     with pytest.raises(ValueError, match=r"is a run of sft, which trains no reward model"):
         load_scorer(str(runs / "sft"))
     with pytest.raises(ValueError, match=r"scores whole answers, but steps are to be rewarded"):
-        load_step_judge(str(runs / "outcome"))
+        load_step_rewards(str(runs / "outcome"))
     with pytest.raises(ValueError, match=r"another vocabulary than the policy"):
-        load_step_judge(str(runs / "process"), tokenizer=words)
+        load_step_rewards(str(runs / "process"), tokenizer=words)
 
 
 def test_grpo_is_rewarded_by_a_process_model(runs, tmp_path):
-    values = {"supervision": "process", "reward_model": str(runs / "process"), "prompts": 2, "group": 2, "budget": 2}
+    values = {
+        "supervision": "process",
+        "reward_model": str(runs / "process"),
+        "prompts_per_batch": 2,
+        "num_generations": 2,
+        "budget": 2,
+    }
     result = api.train(
-        "grpo", "steps", run=tmp_path / "run", held_out=2, max_completion=12, progress="silent", **values
+        "grpo", "steps", run=tmp_path / "run", held_out=2, max_completion_length=12, progress="silent", **values
     )
     assert result.outcome.consumed == 2

@@ -16,7 +16,7 @@ HELD_OUT = [Sample([1, 50], [51, 2]), Sample([1, 52], [53, 54, 2])]
 @pytest.fixture
 def make(make_model):
     def make(*, seed=0, budget=240, data=DATA, held_out=HELD_OUT, dtype=None, **values):
-        config = SFTConfig(**{"learning_rate": 1e-2, "batch": 4, "max_grad_norm": 10.0} | values)
+        config = SFTConfig(**{"learning_rate": 1e-2, "batch_size": 4, "max_grad_norm": 10.0} | values)
         return SFT(config, make_model(dtype=dtype), data, held_out, seed=seed, budget=budget)
 
     return make
@@ -38,17 +38,17 @@ def parameters(learner):
 
 @pytest.mark.parametrize("weights", ["token_mean", "sequence_mean"])
 def test_the_loss_is_that_of_the_twin(make, weights):
-    learner = make(weights=weights)
+    learner = make(loss_aggregation=weights)
     rows = [alone(learner.model, sample) for sample in DATA[:5]]
     expected = torch.cat(rows).mean() if weights == "token_mean" else torch.stack([r.mean() for r in rows]).mean()
-    metrics = learner.improve(DATA[:5])
+    metrics = learner.update(DATA[:5])
     assert float(metrics["losses/nll"]) == pytest.approx(expected.item(), rel=1e-5)
     assert metrics["num_tokens"] == sum(len(sample.completion) for sample in DATA[:5])
 
 
 def test_the_gradient_is_that_of_the_twin(make):
     learner, twin = make(), make()
-    norm = learner.improve(DATA[:5])["losses/gradient_norm"]
+    norm = learner.update(DATA[:5])["losses/gradient_norm"]
     torch.cat([alone(twin.model, sample) for sample in DATA[:5]]).mean().backward()
     grads = [value.grad for value in twin.model.trained().values()]
     assert float(norm) == pytest.approx(float(torch.nn.utils.get_total_norm(grads)), rel=1e-4)
@@ -57,7 +57,7 @@ def test_the_gradient_is_that_of_the_twin(make):
 @pytest.mark.parametrize("weights", ["token_mean", "sequence_mean"])
 @pytest.mark.parametrize("tokens", [1, 9, 16])
 def test_micro_batches_change_nothing(make, weights, tokens):
-    whole, divided = make(weights=weights), make(weights=weights, micro_batch_tokens=tokens)
+    whole, divided = make(loss_aggregation=weights), make(loss_aggregation=weights, micro_batch_tokens=tokens)
     for _ in range(2):
         one, other = whole.iterate(), divided.iterate()
     assert float(one["losses/nll"]) == pytest.approx(float(other["losses/nll"]), rel=1e-5)
@@ -77,7 +77,7 @@ def test_the_end_of_sequence_is_learned(make):
 def test_what_is_masked_is_not_learned(make):
     masked = [sample._replace(mask=[i == 0 for i in range(len(sample.completion))]) for sample in DATA]
     learner = make(data=masked)
-    metrics = learner.improve(masked)
+    metrics = learner.update(masked)
     expected = torch.stack([alone(make().model, sample)[0] for sample in DATA]).mean()
     assert float(metrics["losses/nll"]) == pytest.approx(expected.item(), rel=1e-5)
     assert metrics["num_tokens"] == len(DATA)
@@ -87,7 +87,7 @@ def test_what_is_masked_is_not_learned(make):
 
 
 def test_five_examples_are_learned_by_heart(make):
-    learner = make(data=DATA[:5], batch=5, budget=500, keep_best=False)
+    learner = make(data=DATA[:5], batch_size=5, budget=500, keep_best=False)
     while learner.consumed < 500:
         metrics = learner.iterate()
     assert float(metrics["losses/nll"]) < 0.02
@@ -102,8 +102,8 @@ def test_five_examples_are_learned_by_heart(make):
 
 
 def test_every_epoch_sees_each_demonstration_once(make, monkeypatch):
-    learner, seen = make(budget=24, batch=5), []
-    monkeypatch.setattr(learner, "improve", lambda batch: seen.extend(batch) or {})
+    learner, seen = make(budget=24, batch_size=5), []
+    monkeypatch.setattr(learner, "update", lambda batch: seen.extend(batch) or {})
     while learner.consumed < 24:
         learner.iterate()
     assert all(seen[:12].count(sample) == 1 and seen[12:24].count(sample) == 1 for sample in DATA)
@@ -111,7 +111,7 @@ def test_every_epoch_sees_each_demonstration_once(make, monkeypatch):
 
 
 def test_a_batch_is_no_larger_than_the_data(make):
-    learner = make(data=DATA[:3], batch=100, budget=3)
+    learner = make(data=DATA[:3], batch_size=100, budget=3)
     learner.iterate()
     assert learner.consumed == 3
 
@@ -167,7 +167,7 @@ def test_a_gradient_that_is_not_finite_is_skipped(make):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("steps", [0, 1, 7])
 def test_a_state_goes_on_bit_for_bit(make, steps, dtype):
-    one, two = make(dtype=dtype, schedule="cosine"), make(dtype=dtype, schedule="cosine")
+    one, two = make(dtype=dtype, lr_schedule="cosine"), make(dtype=dtype, lr_schedule="cosine")
     for _ in range(steps):
         one.iterate()
     two.load_state_dict(one.state_dict())
@@ -198,7 +198,11 @@ def test_the_seed_orders_the_demonstrations(make):
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({"batch": 0}, "batch"), ({"weights": "constant"}, "weights"), ({"validations": 0}, "validations")],
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"loss_aggregation": "constant"}, "loss_aggregation"),
+        ({"validations": 0}, "validations"),
+    ],
 )
 def test_what_cannot_work_is_refused(values, message):
     with pytest.raises(ValueError, match=message):

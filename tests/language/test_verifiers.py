@@ -161,11 +161,11 @@ def test_repetition():
 def test_soft_overlong():
     ids = [[0] * n for n in (79, 80, 90, 100, 120)]
     assert rate(find("soft-overlong", max_completion=100), [""] * 5, ids) == pytest.approx([0, 0, -0.5, -1, -1])
-    assert rate(find("soft-overlong:max_completion=50,buffer=10"), ["", ""], ids[:2]) == [-1, -1]
+    assert rate(find("soft-overlong:max_completion_length=50,buffer=10"), ["", ""], ids[:2]) == [-1, -1]
     assert rate(find("soft-overlong:buffer=40", max_completion=100), [""] * 2, ids[:2]) == pytest.approx(
         [-19 / 40, -0.5]
     )
-    with pytest.raises(ValueError, match="needs max_completion"):
+    with pytest.raises(ValueError, match="needs max_completion_length"):
         find("soft-overlong")
     with pytest.raises(ValueError, match="buffer must lie in"):
         find("soft-overlong:buffer=101", max_completion=100)

@@ -142,9 +142,9 @@ class TestChains:
             np.testing.assert_allclose(visits, expected, atol=1e-9)
             assert visits @ rewards == pytest.approx(expected_return(mdp, policy, gamma=gamma), abs=1e-9)
 
-    def test_normalised_occupancy_is_a_distribution(self):
+    def test_normalized_occupancy_is_a_distribution(self):
         for rng, mdp, gamma in random_problems(20, 4):
-            shares = occupancy(mdp, random_policy(rng, mdp), gamma=gamma, normalised=True)
+            shares = occupancy(mdp, random_policy(rng, mdp), gamma=gamma, normalized=True)
             assert shares.sum() == pytest.approx(1, abs=1e-12)
             assert (shares >= 0).all()
 
@@ -275,6 +275,6 @@ class TestGradient:
             policy = softmax_policy(mdp, logits)
             q = advantages(mdp, policy, gamma=gamma) + state_values(mdp, policy, gamma)[:, None]
             jacobian = np.einsum("sa,ab->sab", policy, np.eye(mdp.actions)) - np.einsum("sa,sb->sab", policy, policy)
-            shares = occupancy(mdp, policy, gamma=gamma, normalised=True)
+            shares = occupancy(mdp, policy, gamma=gamma, normalized=True)
             expected = np.einsum("s,sa,sab->sb", shares, q, jacobian) / (1 - gamma)
             np.testing.assert_allclose(policy_gradient(mdp, logits, gamma=gamma), expected, atol=1e-10)

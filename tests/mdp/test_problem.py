@@ -39,7 +39,7 @@ def test_one_backup_bounds_the_optimum_from_any_start():
 def test_action_values_equal_the_dense_ones():
     for mdp, gamma in random_models(10, seed=9):
         transitions, rewards = dense(mdp)
-        problem = Problem.of(mdp, gamma, centred=False)
+        problem = Problem.of(mdp, gamma, centered=False)
         values = np.where(mdp.terminal, 0.0, np.arange(mdp.states, dtype=float))
         expected = np.where(mdp.feasible, rewards + gamma * transitions @ values, -np.inf)
         np.testing.assert_allclose(problem.action_values(values), expected)
@@ -70,7 +70,7 @@ def test_bounds_hold_in_fractions_when_rounding_is_all_that_is_left():
 
 def test_rows_that_leak_are_bounded_by_how_much_they_go_on():
     rows = [[0, 0, 0, 0.25, 1.0, 0], [0, 0, 0, 0.75, 1.0, 1]]
-    problem = Problem.of(MDP.from_table(rows), 0.8, centred=False)
+    problem = Problem.of(MDP.from_table(rows), 0.8, centered=False)
     assert problem.most == pytest.approx(0.2)
     assert not problem.even or problem.least == pytest.approx(problem.most)
     down, up = problem.shifts((1.0, 1.0), 0.0)  # the first backup of 0
@@ -78,11 +78,11 @@ def test_rows_that_leak_are_bounded_by_how_much_they_go_on():
     assert problem.spread((-2.0, 1.0)) == pytest.approx(3.0)
 
 
-def test_centring_keeps_values_in_the_range_that_they_can_have():
+def test_centering_keeps_values_in_the_range_that_they_can_have():
     mdp = MDP.from_arrays(np.full((3, 1, 3), 1 / 3), np.array([[0.0], [1.0], [2.0]]))
     problem = Problem.of(mdp, 0.99)
     values = np.array([0.0, 1.0, 2.0])
-    problem.centre(values, (1e6, 1e6))
+    problem.center(values, (1e6, 1e6))
     assert values.max() <= problem.ceiling
 
 

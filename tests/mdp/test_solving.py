@@ -164,7 +164,7 @@ def check(solution, mdp, gamma, tolerance):
 def test_no_method_is_wrong_about_any_model_without_saying_so(table, gamma, tolerance, iterations, method):
     rows, states, actions = table
     mdp = MDP.from_table(np.array(rows, float), states=states, actions=actions)
-    limits = {"linear-programming": None, "prioritised-sweeping": "max_backups"}
+    limits = {"linear-programming": None, "prioritized-sweeping": "max_backups"}
     limit = limits.get(method, "max_iterations")
     try:
         solution = solve(mdp, gamma=gamma, method=method, tolerance=tolerance, **({limit: iterations} if limit else {}))

@@ -2,18 +2,18 @@ import pytest
 from exact import assert_solved, optimum, random_models
 
 from operant.mdp import MDP
-from operant.mdp.sweeping import prioritised_sweeping
+from operant.mdp.sweeping import prioritized_sweeping
 
 
 def test_it_finds_the_optimum_of_random_models():
     for mdp, gamma in random_models(40, seed=13):
-        assert_solved(prioritised_sweeping(mdp, gamma=gamma, tolerance=1e-5), optimum(mdp, gamma))
+        assert_solved(prioritized_sweeping(mdp, gamma=gamma, tolerance=1e-5), optimum(mdp, gamma))
 
 
 def test_the_frozen_lake():
-    solution = prioritised_sweeping(MDP.from_gymnasium("FrozenLake-v1"), gamma=0.99)
+    solution = prioritized_sweeping(MDP.from_gymnasium("FrozenLake-v1"), gamma=0.99)
     assert solution.values[0] == pytest.approx(0.542026, abs=2e-6)
 
 
 def test_too_few_backups_are_said_to_be_too_few():
-    assert not prioritised_sweeping(MDP.from_gymnasium("FrozenLake-v1"), gamma=0.99, max_backups=5).converged
+    assert not prioritized_sweeping(MDP.from_gymnasium("FrozenLake-v1"), gamma=0.99, max_backups=5).converged

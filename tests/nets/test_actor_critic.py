@@ -166,7 +166,7 @@ def test_the_initial_deviation_of_actions_is_the_configured_one():
 
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("shared", [False, True])
-def test_initial_parameters_of_a_seed_do_not_depend_on_its_neighbours(space, shared):
+def test_initial_parameters_of_a_seed_do_not_depend_on_its_neighbors(space, shared):
     shape = make(space, shared)
     together = shape.initial([rng(5), rng(6), rng(7)])
     assert torch.equal(together[1:2], shape.initial([rng(6)]))

@@ -62,7 +62,7 @@ def test_products_leave_what_they_are_given_alone():
     assert all(map(torch.equal, kept, (parameters, inputs, vector, cotangent)))
 
 
-def test_networks_that_are_rows_of_a_larger_matrix_are_linearised_alike():
+def test_networks_that_are_rows_of_a_larger_matrix_are_linearized_alike():
     mlp = StackedMLP((3, 5, 2), activation="tanh")
     rows, inputs = normal(2, 2 * mlp.size + 1), normal(2, 7, 3, seed=1)
     parameters = rows[:, 1 : 1 + mlp.size]

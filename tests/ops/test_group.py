@@ -205,8 +205,8 @@ def test_leave_one_out_against_a_loop(rewards: np.ndarray) -> None:
     others = [[np.delete(row, i).mean() for i in range(size)] for row in rewards]
     advantages = leave_one_out(torch.from_numpy(rewards))
     torch.testing.assert_close(advantages, torch.from_numpy(rewards - np.array(others)), rtol=1e-9, atol=1e-9)
-    centred = group_advantages(torch.from_numpy(rewards), scale="none")
-    torch.testing.assert_close(advantages * (size - 1) / size, centred)
+    centered = group_advantages(torch.from_numpy(rewards), scale="none")
+    torch.testing.assert_close(advantages * (size - 1) / size, centered)
 
 
 def test_leave_one_out_refuses_a_group_of_one() -> None:

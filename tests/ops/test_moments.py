@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operant.ops import explained_variance, standardise, weighted_mean, whiten
+from operant.ops import explained_variance, standardize, weighted_mean, whiten
 
 SIZES = st.tuples(st.sampled_from([(), (1,), (3,), (2, 3)]), st.integers(1, 12), st.integers(0, 2**31 - 1))
 
@@ -50,7 +50,7 @@ def test_moments_of_the_live_samples_match_a_loop(size):
     values, weights = batch(size)
     live = rows(values, weights)
     assert weighted_mean(values, weights).reshape(-1).tolist() == pytest.approx([mean(row) for row in live])
-    result = standardise(values, weights)
+    result = standardize(values, weights)
     for row, expected in zip(rows(result, weights), live, strict=True):
         spread = math.sqrt(variance(expected)) + 1e-8
         assert row == pytest.approx([(number - mean(expected)) / spread for number in expected], abs=1e-6)
@@ -63,7 +63,7 @@ def test_no_weights_are_equal_weights(size):
     predictions = values.flip(-1) + 1
     for weights in (torch.ones_like(values), torch.full_like(values, 0.25)):
         torch.testing.assert_close(weighted_mean(values, weights), weighted_mean(values))
-        torch.testing.assert_close(standardise(values, weights), standardise(values))
+        torch.testing.assert_close(standardize(values, weights), standardize(values))
         torch.testing.assert_close(
             explained_variance(predictions, values, weights), explained_variance(predictions, values), equal_nan=True
         )
@@ -77,29 +77,29 @@ def test_dead_samples_change_nothing(size):
     junk = torch.where(weights == 0, 1e6, values)
     torch.testing.assert_close(weighted_mean(junk, weights), weighted_mean(values, weights))
     torch.testing.assert_close(
-        standardise(junk, weights) * weights, standardise(values, weights) * weights, rtol=1e-6, atol=1e-6
+        standardize(junk, weights) * weights, standardize(values, weights) * weights, rtol=1e-6, atol=1e-6
     )
     torch.testing.assert_close(
         explained_variance(predictions, junk, weights), explained_variance(predictions, values, weights), equal_nan=True
     )
 
 
-def test_standardised_values_have_mean_zero_and_deviation_one_in_every_row():
+def test_standardized_values_have_mean_zero_and_deviation_one_in_every_row():
     values, _ = batch(((4,), 1000, 0))
-    result = standardise(values * torch.tensor([[1.0], [1e-3], [1e3], [7.0]]))
+    result = standardize(values * torch.tensor([[1.0], [1e-3], [1e3], [7.0]]))
     torch.testing.assert_close(result.mean(1), torch.zeros(4, dtype=torch.float64), atol=1e-9, rtol=0)
     torch.testing.assert_close(result.std(1, correction=0), torch.ones(4, dtype=torch.float64), atol=1e-5, rtol=0)
 
 
-def test_standardising_a_single_sample_or_equal_samples_gives_zero():
-    assert standardise(torch.tensor([[5.0]])).tolist() == [[0]]
-    assert standardise(torch.tensor([2.0, 2.0, 2.0])).tolist() == [0, 0, 0]
-    assert standardise(torch.full((2048,), -7.3)).count_nonzero() == 0, "rounding errors of the mean are not blown up"
-    assert standardise(torch.tensor([2.0, 9.0]), torch.tensor([1.0, 0.0]))[0] == 0
+def test_standardizing_a_single_sample_or_equal_samples_gives_zero():
+    assert standardize(torch.tensor([[5.0]])).tolist() == [[0]]
+    assert standardize(torch.tensor([2.0, 2.0, 2.0])).tolist() == [0, 0, 0]
+    assert standardize(torch.full((2048,), -7.3)).count_nonzero() == 0, "rounding errors of the mean are not blown up"
+    assert standardize(torch.tensor([2.0, 9.0]), torch.tensor([1.0, 0.0]))[0] == 0
 
 
-def test_standardise_adds_eps_to_the_deviation():
-    assert standardise(torch.tensor([-1.0, 1.0]), eps=1.0).tolist() == [-0.5, 0.5]
+def test_standardize_adds_eps_to_the_deviation():
+    assert standardize(torch.tensor([-1.0, 1.0]), eps=1.0).tolist() == [-0.5, 0.5]
 
 
 def test_whiten_by_hand():
@@ -121,10 +121,10 @@ def test_whiten_matches_a_loop(size):
         results = rows(whiten(values, weights, correction=correction), weights)
         kept = rows(whiten(values, weights, correction=correction, shift_mean=False), weights)
         for row, with_mean, live in zip(results, kept, rows(values, weights), strict=True):
-            centre, freedom = mean(live), len(live) - correction
-            spread = math.sqrt(math.fsum((x - centre) ** 2 for x in live) / freedom + 1e-8) if freedom > 0 else 1.0
-            assert row == pytest.approx([(x - centre) / spread for x in live], abs=1e-6)
-            assert with_mean == pytest.approx([(x - centre) / spread + centre for x in live], abs=1e-6)
+            center, freedom = mean(live), len(live) - correction
+            spread = math.sqrt(math.fsum((x - center) ** 2 for x in live) / freedom + 1e-8) if freedom > 0 else 1.0
+            assert row == pytest.approx([(x - center) / spread for x in live], abs=1e-6)
+            assert with_mean == pytest.approx([(x - center) / spread + center for x in live], abs=1e-6)
 
 
 def test_whitening_keeps_the_mean_and_ignores_shift_scale_and_dead_samples():
@@ -136,7 +136,7 @@ def test_whitening_keeps_the_mean_and_ignores_shift_scale_and_dead_samples():
     junk = torch.where(weights == 0, 1e6, values)
     torch.testing.assert_close(whiten(junk, weights) * weights, shifted * weights, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(whiten(values, torch.ones_like(values)), whiten(values))
-    torch.testing.assert_close(whiten(values, correction=0), standardise(values), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(whiten(values, correction=0), standardize(values), rtol=1e-6, atol=1e-6)
 
 
 def test_whitening_one_sample_or_equal_samples_divides_by_nothing():
@@ -178,6 +178,6 @@ def test_moments_are_differentiable():
     values, weights = batch(((2,), 5, 1))
     values.requires_grad_()
     assert torch.autograd.gradcheck(lambda x: weighted_mean(x, weights), values)
-    assert torch.autograd.gradcheck(lambda x: standardise(x, weights), values)
+    assert torch.autograd.gradcheck(lambda x: standardize(x, weights), values)
     assert torch.autograd.gradcheck(lambda x: whiten(x, weights), values)
     assert torch.autograd.gradcheck(lambda x: whiten(x, weights, shift_mean=False, correction=0), values)

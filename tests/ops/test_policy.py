@@ -14,7 +14,7 @@ from operant.ops.policy import (
     clip_fraction,
     clipped_surrogate,
     mismatch_mask,
-    penalised_surrogate,
+    penalized_surrogate,
     policy_gradient,
     sequence_log_ratio,
     sequence_weights,
@@ -125,7 +125,7 @@ def test_at_ratio_one_every_surrogate_has_the_gradient_of_reinforce(seed: int):
         surrogate(log_probs, log_probs, advantages),
         clipped_surrogate(log_probs, log_probs, advantages, **CLIP),
         clipped_surrogate(log_probs, log_probs, advantages, **CLIP, dual_clip=3.0),
-        penalised_surrogate(log_probs, log_probs, advantages, kl, beta=2.0),
+        penalized_surrogate(log_probs, log_probs, advantages, kl, beta=2.0),
     ):
         torch.testing.assert_close(losses, -advantages)
         torch.testing.assert_close(gradient(losses, log_probs), expected)
@@ -146,14 +146,14 @@ def test_a_zero_advantage_gives_a_zero_loss_and_gradient():
     assert (gradient(losses, new) == 0).all()
 
 
-def test_penalised_surrogate_weighs_each_seed_by_its_own_beta():
+def test_penalized_surrogate_weighs_each_seed_by_its_own_beta():
     new, old, advantages = batch(2, 3, 4)
     kl = torch.rand(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
     beta = torch.tensor([[0.0], [0.5], [2.0]], dtype=torch.float64)
-    losses = penalised_surrogate(new, old, advantages, kl, beta=beta)
+    losses = penalized_surrogate(new, old, advantages, kl, beta=beta)
     torch.testing.assert_close(losses, surrogate(new, old, advantages) + beta * kl)
     torch.testing.assert_close(gradient(losses, kl), beta.expand(3, 4))
-    torch.testing.assert_close(penalised_surrogate(new, old, advantages, kl, beta=0.5)[1], losses[1])
+    torch.testing.assert_close(penalized_surrogate(new, old, advantages, kl, beta=0.5)[1], losses[1])
 
 
 def test_gradients():
@@ -166,8 +166,8 @@ def test_gradients():
 
 def test_truncated_weights_cap_the_ratio_and_carry_no_gradient():
     log_probs = torch.tensor([0.5, 2.0, 4.0], dtype=torch.float64).log().requires_grad_()
-    behaviour = torch.zeros(3, dtype=torch.float64)
-    weights = truncated_weights(log_probs, behaviour, cap=2.5)
+    behavior = torch.zeros(3, dtype=torch.float64)
+    weights = truncated_weights(log_probs, behavior, cap=2.5)
     torch.testing.assert_close(weights, torch.tensor([0.5, 2.0, 2.5], dtype=torch.float64))
     assert not weights.requires_grad
     far = truncated_weights(torch.tensor([1000.0]), torch.tensor([0.0]), cap=2.0)
@@ -266,15 +266,15 @@ def test_mismatch_mask_equals_the_scalar_rule_and_turns_round_with_the_policies(
 
 def test_sequence_weights_worked_by_hand():
     log_probs = torch.tensor([0.5, 0.4, 2.0, 1.5, 4.0], dtype=torch.float64).log().requires_grad_()
-    behaviour, segments = torch.zeros(5, dtype=torch.float64), torch.tensor([0, 0, 2, 2, 3])
+    behavior, segments = torch.zeros(5, dtype=torch.float64), torch.tensor([0, 0, 2, 2, 3])
     for mask, over in ((False, 3.5), (True, 0.0)):
-        weights = sequence_weights(log_probs, behaviour, segments, 4, cap=3.5, mask=mask)
+        weights = sequence_weights(log_probs, behavior, segments, 4, cap=3.5, mask=mask)
         torch.testing.assert_close(weights, torch.tensor([0.2, 0.2, 3.0, 3.0, over], dtype=torch.float64))
         assert not weights.requires_grad
     huge = sequence_weights(torch.tensor([99.0, 99.0]), torch.zeros(2), torch.tensor([0, 1]), 2, cap=3.0, mask=True)
     assert huge.tolist() == [0.0, 0.0]
     with pytest.raises(ValueError, match=r"cap is 0.0, expected a positive number"):
-        sequence_weights(log_probs, behaviour, segments, 4, cap=0.0, mask=True)
+        sequence_weights(log_probs, behavior, segments, 4, cap=0.0, mask=True)
 
 
 @FAST

@@ -157,8 +157,8 @@ def test_dpo_keeps_leading_dimensions_and_order() -> None:
     torch.testing.assert_close(dpo(*values[:, 1, 2], beta=0.1), loss[1, 2])
 
 
-def minimise(loss_of: Callable[[Tensor], Tensor], size: int) -> Tensor:
-    """Log-probabilities that minimise a loss over all distributions of `size` answers."""
+def minimize(loss_of: Callable[[Tensor], Tensor], size: int) -> Tensor:
+    """Log-probabilities that minimize a loss over all distributions of `size` answers."""
     logits = torch.zeros(size, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS(
         [logits], max_iter=500, tolerance_grad=1e-12, tolerance_change=0, line_search_fn="strong_wolfe"
@@ -174,7 +174,7 @@ def minimise(loss_of: Callable[[Tensor], Tensor], size: int) -> Tensor:
     return logits.detach().log_softmax(-1)
 
 
-def test_dpo_optimum_is_the_regularised_optimum() -> None:
+def test_dpo_optimum_is_the_regularized_optimum() -> None:
     # Preferences of a Bradley-Terry rater over every pair of five answers, in expectation, with no reward model.
     reward, beta = f64(1.0, -0.5, 0.3, 2.0, 0.0), 0.7
     ref = f64(0.1, 0.4, 0.2, 0.05, 0.25).log()
@@ -184,11 +184,11 @@ def test_dpo_optimum_is_the_regularised_optimum() -> None:
     def expected_loss(policy: Tensor) -> Tensor:
         return (probability * dpo(policy[winner], policy[loser], ref[winner], ref[loser], beta=beta)).sum()
 
-    policy = minimise(expected_loss, 5)
+    policy = minimize(expected_loss, 5)
     log_z = (ref + reward / beta).logsumexp(-1)
     torch.testing.assert_close(policy, ref + reward / beta - log_z, rtol=0, atol=1e-6)
     # and that is the maximum of E[r] - β KL(π‖ref), whose value is β log Z.
-    direct = minimise(lambda log_probs: (log_probs.exp() * (beta * (log_probs - ref) - reward)).sum(), 5)
+    direct = minimize(lambda log_probs: (log_probs.exp() * (beta * (log_probs - ref) - reward)).sum(), 5)
     torch.testing.assert_close(direct, policy, rtol=0, atol=1e-6)
     value = (policy.exp() * (reward - beta * (policy - ref))).sum()
     torch.testing.assert_close(value, beta * log_z)
@@ -197,7 +197,7 @@ def test_dpo_optimum_is_the_regularised_optimum() -> None:
 def test_ipo_stays_finite_where_preferences_are_certain() -> None:
     # One answer always wins: DPO would push its log-ratio to infinity, IPO stops at h = 1/(2β).
     ref = f64(0.5, 0.5).log()
-    policy = minimise(lambda p: dpo(p[0], p[1], ref[0], ref[1], beta=0.25, kind="ipo"), 2)
+    policy = minimize(lambda p: dpo(p[0], p[1], ref[0], ref[1], beta=0.25, kind="ipo"), 2)
     torch.testing.assert_close(policy[0] - policy[1], torch.tensor(2.0, dtype=torch.float64))
 
 

@@ -213,8 +213,8 @@ def test_natural_step_reaches_the_true_kl_of_a_softmax() -> None:
     torch.testing.assert_close(kl(logits + step), torch.full((6,), 1e-6, dtype=torch.float64), rtol=5e-3, atol=0)
     # Its natural gradient is the advantage itself, up to a constant and a length.
     direction = step - step.mean(-1, keepdim=True)
-    centred = advantages - advantages.mean(-1, keepdim=True)
-    torch.testing.assert_close(torch.cosine_similarity(direction, centred), torch.ones(6, dtype=torch.float64))
+    centered = advantages - advantages.mean(-1, keepdim=True)
+    torch.testing.assert_close(torch.cosine_similarity(direction, centered), torch.ones(6, dtype=torch.float64))
 
 
 def test_backtrack_by_hand() -> None:

@@ -8,7 +8,7 @@ from operant.runtime.settings import Settings
 
 def test_advice_names_the_options_that_there_are():
     assert advice(DPOConfig(), "beta") == "a smaller --learning-rate (now 1e-06) or a larger --beta (now 0.1)"
-    assert advice(GRPOConfig(minibatches=4, epochs=2), "kl_coefficient") == (
+    assert advice(GRPOConfig(num_minibatches=4, num_iterations=2), "kl_coefficient") == (
         "a smaller --learning-rate (now 1e-06), a larger --kl-coefficient (now 0) or fewer --minibatches (now 4) or "
         "--epochs (now 2)"
     )

@@ -81,7 +81,7 @@ def test_tuples_become_lists():
     assert unflatten(*flatten({"a": (1, (2.0,))})) == {"a": [1, [2.0]]}
 
 
-class Colour(enum.IntEnum):
+class Color(enum.IntEnum):
     RED = 1
 
 
@@ -91,7 +91,7 @@ class Colour(enum.IntEnum):
         ({"a": [{"b": object()}]}, "state entry /a/0/b is a object"),
         ({"a": {3: 1}}, "state entry /a has the key 3; keys must be strings"),
         ({"a": np.zeros(2)}, "state entry /a is a ndarray"),
-        ({"a": Colour.RED}, "state entry /a is a Colour"),
+        ({"a": Color.RED}, "state entry /a is a Color"),
         ({"a/b": b"x"}, "state entry /a~1b is a bytes"),
         ({"a": torch.zeros(2, dtype=torch.complex128)}, "state entry /a .*complex128"),
         ({"a": torch.zeros(2, 2).to_sparse()}, "state entry /a .*sparse"),

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operant.runtime import replay as memory
+from operant.runtime.available_memory import available
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.encoding import flatten
-from operant.runtime.memory import available
 from operant.runtime.replay import SEGMENT, Replay
 from operant.runtime.rollouts import Rollout
 from operant.state import clone

@@ -1,4 +1,4 @@
-"""What every learner of the chapter must do, called by the tests of each."""
+"""What every learner of the package must do, called by the tests of each."""
 
 import numpy as np
 
@@ -22,27 +22,27 @@ def same(left, right):
 
 
 def contract(algorithm, **values):
-    """Chunks, neighbours, resuming and stepping make no difference."""
+    """Chunks, neighbors, resuming and stepping make no difference."""
     mdp = forest(seed=3)
-    learner = learner_for(algorithm, mdp, seeds=(4, 0, 9), steps=60, **values)
+    learner = learner_for(algorithm, mdp, seeds=(4, 0, 9), steps_per_iteration=60, **values)
     reports = [learner.iterate() for _ in range(5)]
     assert learner.consumed == 300
     assert all(value.shape == (3,) for report in reports for value in report.values())
     assert sum(report["rollout/episodes"].sum() for report in reports) == learner.world.episodes.sum() > 10
 
-    in_pieces = learner_for(algorithm, mdp, seeds=(4, 0, 9), steps=7, budget=300, **values)
+    in_pieces = learner_for(algorithm, mdp, seeds=(4, 0, 9), steps_per_iteration=7, budget=300, **values)
     while in_pieces.consumed < 300:
         in_pieces.iterate()
     assert in_pieces.consumed == 300
     same(in_pieces, learner)
 
-    alone = learner_for(algorithm, mdp, seeds=(9,), steps=300, **values)
+    alone = learner_for(algorithm, mdp, seeds=(9,), steps_per_iteration=300, **values)
     alone.iterate()
     states = np.arange(mdp.states)[None]
     np.testing.assert_array_equal(alone.probabilities(states)[0], learner.policy()[2])
     assert alone.world.state[0] == learner.world.state[2]
 
-    resumed = learner_for(algorithm, mdp, seeds=(4, 0, 9), steps=60, **values)
+    resumed = learner_for(algorithm, mdp, seeds=(4, 0, 9), steps_per_iteration=60, **values)
     resumed.load_state_dict(unflatten(*flatten(learner.state_dict())))
     for _ in range(3):
         for report, again in zip(learner.iterate().items(), resumed.iterate().items(), strict=True):
@@ -52,8 +52,8 @@ def contract(algorithm, **values):
 
 def stepping_is_simulating(algorithm, task="CliffWalking-v1", steps=150, **values):
     """Nothing is random in the task, so its steps are the same in a Python loop over Gymnasium's environment."""
-    simulated = learner_for(algorithm, MDP.from_gymnasium(task), seeds=(1, 2), steps=steps, **values)
-    stepped = learner_for(algorithm, enumerated(task, (1, 2)), seeds=(1, 2), steps=steps, **values)
+    simulated = learner_for(algorithm, MDP.from_gymnasium(task), seeds=(1, 2), steps_per_iteration=steps, **values)
+    stepped = learner_for(algorithm, enumerated(task, (1, 2)), seeds=(1, 2), steps_per_iteration=steps, **values)
     for learner in (simulated, stepped):
         learner.iterate()
         learner.env = None
@@ -62,9 +62,9 @@ def stepping_is_simulating(algorithm, task="CliffWalking-v1", steps=150, **value
 
 
 def bandit_contract(algorithm, **values):
-    """Chunks, neighbours and resuming make no difference, and what is reported adds up."""
+    """Chunks, neighbors and resuming make no difference, and what is reported adds up."""
     arms = Arms.paying_one([[0.1, 0.5, 0.4], [0.7, 0.2, 0.3], [0.6, 0.6, 0.1]])
-    learner = learner_for(algorithm, arms, seeds=(4, 0, 9), steps=60, **values)
+    learner = learner_for(algorithm, arms, seeds=(4, 0, 9), steps_per_iteration=60, **values)
     reports = [learner.iterate() for _ in range(5)]
     assert learner.consumed == 300
     assert all(value.shape == (3,) for report in reports for value in report.values())
@@ -73,18 +73,18 @@ def bandit_contract(algorithm, **values):
     share = sum(report["bandit/best_arm"] for report in reports) / 5
     np.testing.assert_allclose(share, (learner.pulls.counts * (arms.means == arms.best[:, None])).sum(axis=1) / 300)
 
-    in_pieces = learner_for(algorithm, arms, seeds=(4, 0, 9), steps=7, budget=300, **values)
+    in_pieces = learner_for(algorithm, arms, seeds=(4, 0, 9), steps_per_iteration=7, budget=300, **values)
     while in_pieces.consumed < 300:
         in_pieces.iterate()
     in_pieces.pulls.reward[:], in_pieces.pulls.best[:] = 0.0, 0
     same(in_pieces, learner)
 
-    alone = learner_for(algorithm, Arms.paying_one(arms.means[2:]), seeds=(9,), steps=300, **values)
+    alone = learner_for(algorithm, Arms.paying_one(arms.means[2:]), seeds=(9,), steps_per_iteration=300, **values)
     alone.iterate()
     np.testing.assert_array_equal(alone.pulls.counts[0], learner.pulls.counts[2])
     np.testing.assert_array_equal(alone.policy()[0], learner.policy()[2])
 
-    resumed = learner_for(algorithm, arms, seeds=(4, 0, 9), steps=60, **values)
+    resumed = learner_for(algorithm, arms, seeds=(4, 0, 9), steps_per_iteration=60, **values)
     resumed.load_state_dict(unflatten(*flatten(learner.state_dict())))
     for _ in range(3):
         for report, again in zip(learner.iterate().items(), resumed.iterate().items(), strict=True):

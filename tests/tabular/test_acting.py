@@ -37,7 +37,7 @@ def test_greedy_actions_share_ties_equally():
 
 
 def table(epsilon):
-    rule = ControlConfig(epsilon=epsilon, step_size=0.5).rule(FEASIBLE)
+    rule = ControlConfig(exploration_initial_eps=epsilon, step_size=0.5).rule(FEASIBLE)
     return rule, acting.Table.new(rule, (3, 4), 3, 4, 0.0)
 
 
@@ -69,7 +69,11 @@ def test_improving_moves_one_cell_of_one_seed():
 
 def test_ticking_follows_the_schedules():
     config = ControlConfig(
-        epsilon=1.0, epsilon_schedule="exponential", epsilon_factor=0.5, step_size_schedule="linear", step_size_span=2.0
+        exploration_initial_eps=1.0,
+        exploration_schedule="exponential",
+        exploration_factor=0.5,
+        step_size_schedule="linear",
+        step_size_span=2.0,
     )
     rule = config.rule(FEASIBLE)
     made = acting.Table.new(rule, (3,), 3, 4, 0.0)

@@ -42,7 +42,7 @@ def test_the_divergence():
 
 def test_rewards_have_the_means_of_the_arms():
     for arms in (Arms.paying_one([0.2, 0.7], seeds=4), Arms.normal([-1.0, 3.0], seeds=4, noise=2.0)):
-        made = bandit(arms, range(4), epsilon=1.0, steps=20_000)
+        made = bandit(arms, range(4), exploration_rate=1.0, steps_per_iteration=20_000)
         report = made.iterate()
         np.testing.assert_allclose(made.pulls.estimates, arms.means, atol=0.1)
         np.testing.assert_allclose(report["bandit/reward"], arms.means.mean(axis=1), atol=0.1)
@@ -58,21 +58,21 @@ def test_the_testbed():
     assert arms.means.std() == pytest.approx(1.0, abs=0.03)
     assert arms.best.mean() == pytest.approx(1.5388, abs=0.04)
     np.testing.assert_array_equal(Arms.testbed([17]).means[0], arms.means[17])
-    assert Arms.testbed(range(50), centre=4.0).means.mean() == pytest.approx(4.0, abs=0.3)
+    assert Arms.testbed(range(50), center=4.0).means.mean() == pytest.approx(4.0, abs=0.3)
 
 
-def test_iterations_neighbours_and_resuming_make_no_difference():
+def test_iterations_neighbors_and_resuming_make_no_difference():
     arms = Arms.testbed((3, 4, 5))
-    whole, pieces = bandit(arms, (3, 4, 5), steps=100), bandit(arms, (3, 4, 5), steps=7)
+    whole, pieces = bandit(arms, (3, 4, 5), steps_per_iteration=100), bandit(arms, (3, 4, 5), steps_per_iteration=7)
     whole.iterate()
     pieces.budget = 100
     while pieces.consumed < 100:
         pieces.iterate()
     np.testing.assert_array_equal(whole.pulls.estimates, pieces.pulls.estimates)
-    alone = bandit(Arms.testbed((5,)), (5,), steps=100)
+    alone = bandit(Arms.testbed((5,)), (5,), steps_per_iteration=100)
     alone.iterate()
     np.testing.assert_array_equal(alone.pulls.counts[0], whole.pulls.counts[2])
-    resumed = bandit(arms, (3, 4, 5), steps=100)
+    resumed = bandit(arms, (3, 4, 5), steps_per_iteration=100)
     resumed.load_state_dict(unflatten(*flatten(whole.state_dict())))
     assert resumed.consumed == 100
     for left, right in zip(whole.iterate().values(), resumed.iterate().values(), strict=True):

@@ -9,7 +9,7 @@ from operant.tabular.configs import BaseConfig, ControlConfig, ExploringConfig, 
 
 from .models import corridor
 
-ENTRIES = [entry for entry in catalog.ALGORITHMS if entry.chapter == "tabular"]
+ENTRIES = [entry for entry in catalog.ALGORITHMS if entry.package == "tabular"]
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
@@ -24,11 +24,15 @@ def test_every_preset_is_a_configuration(entry):
 @pytest.mark.parametrize(
     ("kind", "values", "message"),
     [
-        (BaseConfig, {"steps": 0}, "steps must be finite and at least 1, got 0"),
+        (BaseConfig, {"steps_per_iteration": 0}, "steps_per_iteration must be finite and at least 1, got 0"),
         (BaseConfig, {"gamma": 1.1}, r"gamma must be in \[0, 1\], got 1.1"),
         (BaseConfig, {"gamma": float("nan")}, r"gamma must be in \[0, 1\], got nan"),
-        (ExploringConfig, {"epsilon": 2.0}, r"epsilon must be in \[0, 1\], got 2.0"),
-        (ExploringConfig, {"epsilon_schedule": "visits"}, "epsilon_schedule must be constant, linear or exponential"),
+        (ExploringConfig, {"exploration_initial_eps": 2.0}, r"exploration_initial_eps must be in \[0, 1\], got 2.0"),
+        (
+            ExploringConfig,
+            {"exploration_schedule": "visits"},
+            "exploration_schedule must be constant, linear or exponential",
+        ),
         (TableConfig, {"step_size": -1.0}, r"step_size must be in \[0, 1\], got -1.0"),
         (TableConfig, {"initial_value": float("inf")}, "initial_value must be finite, got inf"),
         (ControlConfig, {"schedule_unit": "days"}, "schedule_unit must be episodes or steps, got 'days'"),
@@ -41,7 +45,7 @@ def test_values_out_of_range_are_refused(kind, values, message):
 
 
 def test_a_rule_has_what_the_kernels_read():
-    config = ControlConfig(gamma=0.7, step_size=0.2, epsilon=0.4, schedule_unit="steps")
+    config = ControlConfig(gamma=0.7, step_size=0.2, exploration_initial_eps=0.4, schedule_unit="steps")
     rule = config.rule(np.array([[True, False], [False, True]]))
     assert (rule.gamma, rule.step_size.initial, rule.epsilon.initial, rule.count_steps) == (0.7, 0.2, 0.4, True)
     assert rule.choices.options[:, 0].tolist() == [0, 1]
@@ -52,8 +56,13 @@ def test_a_rule_has_what_the_kernels_read():
 @pytest.mark.parametrize(("unit", "expected"), [("steps", [0.8, 0.6, 0.4]), ("episodes", [1.0, 0.8, 0.8])])
 def test_schedules_count_steps_or_episodes(unit, expected):
     """Episodes of the corridor are cut after two steps."""
-    values = {"epsilon": 1.0, "epsilon_schedule": "linear", "epsilon_span": 5.0, "schedule_unit": unit}
-    learner = learner_for("q-learning", corridor(5, max_steps=2), seeds=(0,), steps=1, **values)
+    values = {
+        "exploration_initial_eps": 1.0,
+        "exploration_schedule": "linear",
+        "exploration_span": 5.0,
+        "schedule_unit": unit,
+    }
+    learner = learner_for("q-learning", corridor(5, max_steps=2), seeds=(0,), steps_per_iteration=1, **values)
     found = [float(learner.iterate()["schedule/epsilon"][0]) for _ in range(3)]
     np.testing.assert_allclose(found, expected)
 

@@ -28,7 +28,15 @@ class TwinDouble(TwinAgent):
 
 def test_the_kernel_is_the_algorithm_in_plain_python():
     mdp = forest(seed=1)
-    learner = learner_for("double-q-learning", mdp, seeds=(7, 8), steps=500, gamma=0.9, step_size=0.2, epsilon=0.3)
+    learner = learner_for(
+        "double-q-learning",
+        mdp,
+        seeds=(7, 8),
+        steps_per_iteration=500,
+        gamma=0.9,
+        step_size=0.2,
+        exploration_initial_eps=0.3,
+    )
     learner.iterate()
     for i, seed in enumerate((7, 8)):
         agent = TwinDouble(mdp, seed, gamma=0.9, alpha=0.2, epsilon=0.3)
@@ -45,7 +53,7 @@ def test_contract():
 def test_the_next_value_is_the_op():
     own, other = torch.tensor([[1.0, 3.0]]), torch.tensor([[7.0, 5.0]])
     mdp = build(2, 2, [(0, 0, 1, 1.0, 0.0, False), (1, 0, 0, 1.0, 0.0, True), (1, 1, 0, 1.0, 0.0, True)])
-    learner = learner_for("double-q-learning", mdp, seeds=range(20), steps=1, gamma=1.0, step_size=1.0)
+    learner = learner_for("double-q-learning", mdp, seeds=range(20), steps_per_iteration=1, gamma=1.0, step_size=1.0)
     learner.agent.pair[:20, 1], learner.agent.pair[20:, 1] = own.numpy(), other.numpy()
     learner.iterate()
     found = {float(value) for value in learner.agent.pair[:, 0, 0]} - {0.0}
@@ -58,9 +66,9 @@ def test_it_finds_the_optimal_values():
         "double-q-learning",
         mdp,
         seeds=range(4),
-        steps=300_000,
+        steps_per_iteration=300_000,
         gamma=0.9,
-        epsilon=0.5,
+        exploration_initial_eps=0.5,
         step_size_schedule="visits",
         step_size_power=0.7,
     )
@@ -75,7 +83,7 @@ def test_it_finds_the_optimal_values():
         ("double-q-learning", {1: 50, 25: 24, 50: 14, 300: 6.9}),
     ],
 )
-def test_two_tables_remove_the_maximisation_bias(name, expected):
+def test_two_tables_remove_the_maximization_bias(name, expected):
     """Percent of episodes that begin with the worse action (Sutton and Barto 2018, example 6.7); the least is 5."""
     seeds = 4000
     mdp = MDP.from_gymnasium("operant/MaximisationBias-v0")

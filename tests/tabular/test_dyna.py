@@ -41,7 +41,17 @@ class TwinDyna(TwinAgent):
 def test_the_kernel_is_the_algorithm_in_plain_python(name):
     mdp = forest(seed=1)
     plus = {"kappa": 0.05} if name == "dyna-q-plus" else {}
-    learner = learner_for(name, mdp, seeds=(7, 8), steps=300, gamma=0.9, step_size=0.2, epsilon=0.3, planning=4, **plus)
+    learner = learner_for(
+        name,
+        mdp,
+        seeds=(7, 8),
+        steps_per_iteration=300,
+        gamma=0.9,
+        step_size=0.2,
+        exploration_initial_eps=0.3,
+        planning_steps=4,
+        **plus,
+    )
     learner.iterate()
     for i, seed in enumerate((7, 8)):
         agent = TwinDyna(mdp, seed, gamma=0.9, alpha=0.2, epsilon=0.3)
@@ -58,7 +68,7 @@ def test_contract(name):
 
 def test_without_planning_it_is_q_learning():
     mdp = forest(seed=4)
-    planned = learner_for("dyna-q", mdp, seeds=(1, 2), planning=0, gamma=0.9)
+    planned = learner_for("dyna-q", mdp, seeds=(1, 2), planning_steps=0, gamma=0.9)
     plain = learner_for("q-learning", mdp, seeds=(1, 2), gamma=0.9)
     planned.iterate(), plain.iterate()
     np.testing.assert_array_equal(planned.q, plain.q)
@@ -71,7 +81,7 @@ def test_the_maze(planning, expected):
     """Steps in an episode (Sutton and Barto 2018, figure 8.2): planning needs fewer episodes."""
     seeds = 200
     mdp = MDP.from_gymnasium("operant/DynaMaze-v0")
-    learner = learner_for("dyna-q", mdp, seeds=range(seeds), planning=planning)
+    learner = learner_for("dyna-q", mdp, seeds=range(seeds), planning_steps=planning)
     lengths = learner.run_episodes(max(expected)).lengths
     for episode, mean in expected.items():
         steps = lengths[:, episode - 1]
@@ -91,7 +101,13 @@ def test_the_bonus_finds_a_shortcut_that_opens_later():
     found = {}
     for name, values in (("dyna-q", {}), ("dyna-q-plus", {"kappa": 1e-3})):
         learner = learner_for(
-            name, shortcut(opened=False), seeds=range(20), steps=3000, epsilon=0.0, planning=10, **values
+            name,
+            shortcut(opened=False),
+            seeds=range(20),
+            steps_per_iteration=3000,
+            exploration_initial_eps=0.0,
+            planning_steps=10,
+            **values,
         )
         learner.iterate()
         learner.replace_model(shortcut(opened=True))
@@ -109,7 +125,7 @@ def test_another_world_is_refused():
 
 
 def test_values_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="planning must be finite and at least 0, got -1"):
-        DynaQConfig(planning=-1)
+    with pytest.raises(ValueError, match="planning_steps must be finite and at least 0, got -1"):
+        DynaQConfig(planning_steps=-1)
     with pytest.raises(ValueError, match=r"kappa must be finite and at least 0, got -0\.1"):
         DynaQPlusConfig(kappa=-0.1)

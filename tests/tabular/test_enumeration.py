@@ -39,7 +39,9 @@ def test_blackjack_is_learned():
     """Random play loses 0.39 a hand, the best 0.05; its observations are tuples."""
     env = enumerated("Blackjack-v1", (0, 1))
     assert env.observation_space == spaces.Discrete(32 * 11 * 2)
-    learner = learner_for("q-learning", env, seeds=(0, 1), steps=500, epsilon=0.0, initial_value=1.0)
+    learner = learner_for(
+        "q-learning", env, seeds=(0, 1), steps_per_iteration=500, exploration_initial_eps=0.0, initial_value=1.0
+    )
     report = learner.iterate()
     assert (report["rollout/episode_return"] > -0.6).all()
     assert np.unique(np.nonzero(learner.agent.table.visits)[1]).size > 50

@@ -53,16 +53,16 @@ class TwinControl(Episodic, TwinAgent):
 @pytest.mark.parametrize(
     ("name", "twin", "values", "attributes"),
     [
-        ("monte-carlo", TwinControl, {"visits": "every", "epsilon": 0.3}, {}),
-        ("monte-carlo", TwinControl, {"visits": "first", "epsilon": 0.3}, {"first": True}),
+        ("monte-carlo", TwinControl, {"visits": "every", "exploration_initial_eps": 0.3}, {}),
+        ("monte-carlo", TwinControl, {"visits": "first", "exploration_initial_eps": 0.3}, {"first": True}),
         ("monte-carlo-prediction", TwinPredictor, {"step_size_schedule": "constant"}, {"first": True}),
-        ("lambda-return", TwinPredictor, {"lam": 0.7}, {"lam": 0.7}),
-        ("lambda-return", TwinPredictor, {"lam": 0.7, "sweep": "together"}, {"lam": 0.7, "together": True}),
+        ("lambda-return", TwinPredictor, {"td_lambda": 0.7}, {"td_lambda": 0.7}),
+        ("lambda-return", TwinPredictor, {"td_lambda": 0.7, "sweep": "together"}, {"lam": 0.7, "together": True}),
     ],
 )
 def test_the_kernel_is_the_algorithm_in_plain_python(name, twin, values, attributes):
     mdp = forest(seed=1)
-    learner = learner_for(name, mdp, seeds=(7, 8), steps=500, gamma=0.9, step_size=0.2, **values)
+    learner = learner_for(name, mdp, seeds=(7, 8), steps_per_iteration=500, gamma=0.9, step_size=0.2, **values)
     learner.iterate()
     for i, seed in enumerate((7, 8)):
         agent = twin(mdp, seed, gamma=0.9, alpha=0.2, epsilon=0.3)
@@ -103,7 +103,14 @@ def test_targets_are_the_op():
     values = torch.tensor([0.4, 0.1, -0.3, 7.0], dtype=torch.float64)
     mdp = build(4, 1, [(s, 0, (s + 1) % 4, 1.0, float(rewards[s]), s == 3) for s in range(4)])
     learner = learner_for(
-        "lambda-return", mdp, seeds=(0,), lam=0.6, gamma=0.9, step_size=1.0, sweep="together", steps=4
+        "lambda-return",
+        mdp,
+        seeds=(0,),
+        td_lambda=0.6,
+        gamma=0.9,
+        step_size=1.0,
+        sweep="together",
+        steps_per_iteration=4,
     )
     learner.q[0, 1:, 0] = values[:3].numpy()
     learner.iterate()
@@ -121,7 +128,7 @@ def test_an_episode_that_is_cut_ends_in_the_value_of_its_last_state():
         gamma=0.5,
         step_size=1.0,
         step_size_schedule="constant",
-        steps=1,
+        steps_per_iteration=1,
     )
     learner.q[0, :, 0] = [0.0, 8.0, 0.0]
     for _ in range(20):
@@ -150,9 +157,9 @@ def test_control_finds_the_values_of_the_policy_that_explores():
         "monte-carlo",
         mdp,
         seeds=range(8),
-        steps=300_000,
+        steps_per_iteration=300_000,
         gamma=0.9,
-        epsilon=0.3,
+        exploration_initial_eps=0.3,
         step_size_schedule="visits",
         step_size_power=0.6,
     )
@@ -167,7 +174,13 @@ def test_the_random_walk_of_five_states():
     seeds = 2000
     for alpha, mean in ((0.01, 0.0973), (0.02, 0.0818), (0.04, 0.1063)):
         learner = learner_for(
-            "lambda-return", random_walk(5), seeds=range(seeds), lam=1.0, gamma=1.0, step_size=alpha, initial_value=0.5
+            "lambda-return",
+            random_walk(5),
+            seeds=range(seeds),
+            td_lambda=1.0,
+            gamma=1.0,
+            step_size=alpha,
+            initial_value=0.5,
         )
         learner.run_episodes(100)
         errors = np.sqrt(((learner.values - true_values(5)) ** 2).mean(axis=1))
@@ -179,7 +192,7 @@ def test_values_out_of_range_are_refused():
         MonteCarloPredictionConfig(visits="last")
     with pytest.raises(ValueError, match="visits must be first or every, got 'last'"):
         MonteCarloConfig(visits="last")
-    with pytest.raises(ValueError, match=r"lam must be in \[0, 1\], got -0.1"):
-        LambdaReturnConfig(lam=-0.1)
+    with pytest.raises(ValueError, match=r"td_lambda must be in \[0, 1\], got -0.1"):
+        LambdaReturnConfig(td_lambda=-0.1)
     with pytest.raises(ValueError, match="sweep must be sequential or together, got 'both'"):
         LambdaReturnConfig(sweep="both")

@@ -5,8 +5,8 @@ import pytest
 
 from operant.mdp import MDP, policy_evaluation
 from operant.tabular import expected_returns, sampled_returns
+from operant.tabular.evaluation import LONGEST_EPISODE
 from operant.tabular.exact import MOST_WORK, circling_states, expected_episodes, may_compute
-from operant.tabular.judging import LONGEST_EPISODE
 
 from .models import build, corridor, forest
 

@@ -19,7 +19,7 @@ def learner(mdp=None, seeds=(0, 1), **values):
 
 
 def test_reports_are_of_the_episodes_that_ended():
-    made = learner(corridor(3, max_steps=4), steps=100, epsilon=1.0)
+    made = learner(corridor(3, max_steps=4), steps_per_iteration=100, exploration_initial_eps=1.0)
     report = made.iterate()
     assert set(report) == {
         "rollout/episode_return",
@@ -35,7 +35,7 @@ def test_reports_are_of_the_episodes_that_ended():
 
 
 def test_nothing_ended_is_nothing_to_report():
-    report = learner(corridor(50), steps=3).iterate()
+    report = learner(corridor(50), steps_per_iteration=3).iterate()
     assert report["rollout/episodes"].tolist() == [0, 0]
     assert report["rollout/episode_return"].isnan().all()
 
@@ -82,7 +82,7 @@ def test_acting_follows_the_policies():
 
 
 def test_it_trains_in_the_common_loop():
-    made = learner(steps=300)
+    made = learner(steps_per_iteration=300)
     made.budget = 1000
     outcome = train(made, budget=1000, seeds=2, progress="silent")
     assert outcome.consumed == made.consumed == 1000
@@ -95,7 +95,10 @@ def test_a_state_of_another_configuration_is_refused():
 
 def test_an_environment_resumes_where_it_was():
     env, other = (make("CliffWalking-v1", 1, (5, 6), backend="gymnasium") for _ in range(2))
-    made, resumed = learner(env, seeds=(5, 6), steps=30), learner(other, seeds=(5, 6), steps=30)
+    made, resumed = (
+        learner(env, seeds=(5, 6), steps_per_iteration=30),
+        learner(other, seeds=(5, 6), steps_per_iteration=30),
+    )
     made.iterate()
     resumed.load_state_dict(made.state_dict())
     made.iterate(), resumed.iterate()
@@ -127,9 +130,9 @@ def test_what_cannot_be_learned_in_is_refused():
 
 
 def test_thousands_of_seeds_are_as_easy_as_one():
-    many = learner_for("q-learning", forest(seed=1), seeds=range(3000), steps=50)
+    many = learner_for("q-learning", forest(seed=1), seeds=range(3000), steps_per_iteration=50)
     many.iterate()
-    one = learner_for("q-learning", forest(seed=1), seeds=(2999,), steps=50)
+    one = learner_for("q-learning", forest(seed=1), seeds=(2999,), steps_per_iteration=50)
     one.iterate()
     np.testing.assert_array_equal(many.q[2999], one.q[0])
     assert len(np.unique(many.q.reshape(3000, -1), axis=0)) > 2000
@@ -154,7 +157,7 @@ class Straying(gymnasium.Env):
 def straying(state, reward=0.0, kind="q-learning"):
     """Return a learner in an environment that nothing stands between: only the learner itself can look."""
     vector = SyncVectorEnv([lambda: Straying(state, reward)], autoreset_mode=AutoresetMode.DISABLED)
-    return learner_for(kind, GymnasiumEnv(vector, [0], task="Straying-v0"), seeds=[0], steps=10)
+    return learner_for(kind, GymnasiumEnv(vector, [0], task="Straying-v0"), seeds=[0], steps_per_iteration=10)
 
 
 @pytest.mark.parametrize("kind", ["q-learning", "td-lambda", "monte-carlo", "dyna-q"])

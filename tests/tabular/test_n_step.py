@@ -47,8 +47,10 @@ class TwinSarsa(Windowed, TwinAgent):
 @pytest.mark.parametrize(("name", "twin"), [("n-step-td", TwinTD), ("n-step-sarsa", TwinSarsa)])
 def test_the_kernel_is_the_algorithm_in_plain_python(name, twin):
     mdp = forest(seed=1)
-    values = {"epsilon": 0.3} if name == "n-step-sarsa" else {}
-    learner = learner_for(name, mdp, seeds=(7, 8), steps=500, n=3, gamma=0.9, step_size=0.2, **values)
+    values = {"exploration_initial_eps": 0.3} if name == "n-step-sarsa" else {}
+    learner = learner_for(
+        name, mdp, seeds=(7, 8), steps_per_iteration=500, n_step=3, gamma=0.9, step_size=0.2, **values
+    )
     learner.iterate()
     for i, seed in enumerate((7, 8)):
         agent = twin(mdp, seed, gamma=0.9, alpha=0.2, epsilon=0.3)
@@ -59,21 +61,21 @@ def test_the_kernel_is_the_algorithm_in_plain_python(name, twin):
 
 @pytest.mark.parametrize("name", ["n-step-td", "n-step-sarsa"])
 def test_contract(name):
-    contract(name, n=3)
-    stepping_is_simulating(name, n=3)
+    contract(name, n_step=3)
+    stepping_is_simulating(name, n_step=3)
 
 
 def test_one_step_is_sarsa():
     mdp = forest(seed=5)
     single, windowed = (learner_for(name, mdp, seeds=(1, 2)) for name in ("sarsa", "n-step-sarsa"))
-    windowed = learner_for("n-step-sarsa", mdp, seeds=(1, 2), n=1)
+    windowed = learner_for("n-step-sarsa", mdp, seeds=(1, 2), n_step=1)
     single.iterate(), windowed.iterate()
     np.testing.assert_array_equal(single.q, windowed.q)
 
 
 def test_more_steps_than_an_episode_has_are_monte_carlo():
     mdp = random_walk(5)
-    windowed = learner_for("n-step-td", mdp, seeds=(1, 2), n=1000, gamma=0.9, initial_value=0.5)
+    windowed = learner_for("n-step-td", mdp, seeds=(1, 2), n_step=1000, gamma=0.9, initial_value=0.5)
     episodic = learner_for(
         "monte-carlo-prediction",
         mdp,
@@ -94,7 +96,7 @@ def test_the_targets_are_the_op(terminated):
     values = torch.tensor([0.5, -1.0, 2.0, 0.25], dtype=torch.float64)  # of the states that each step leads to
     entries = [(s, 0, s + 1, 1.0, float(rewards[s]), terminated and s == 3) for s in range(4)]
     mdp = build(5, 1, [*entries, (4, 0, 4, 1.0, 0.0, True)], max_steps=4)
-    learner = learner_for("n-step-td", mdp, seeds=(0,), n=3, gamma=0.9, step_size=1.0, steps=4)
+    learner = learner_for("n-step-td", mdp, seeds=(0,), n_step=3, gamma=0.9, step_size=1.0, steps_per_iteration=4)
     learner.q[0, 1:, 0] = values.numpy()
     learner.iterate()
     ends = torch.tensor([False, False, False, True])
@@ -110,8 +112,8 @@ def test_values_converge_to_those_of_the_policy():
             "n-step-td",
             mdp,
             seeds=range(4),
-            steps=400_000,
-            n=n,
+            steps_per_iteration=400_000,
+            n_step=n,
             gamma=0.9,
             step_size_schedule="visits",
             step_size_power=0.65,
@@ -124,7 +126,7 @@ def test_values_converge_to_those_of_the_policy():
 def test_a_given_policy_is_evaluated():
     mdp = forest(seed=2)  # its step limit restarts the walk and does not change the values
     policy = mdp.feasible.argmax(axis=1)
-    config = NStepTDConfig(gamma=0.9, steps=400_000, step_size_schedule="visits", step_size_power=0.65)
+    config = NStepTDConfig(gamma=0.9, steps_per_iteration=400_000, step_size_schedule="visits", step_size_power=0.65)
     learner = NStepTD(config, mdp, seeds=range(4), policy=policy)
     learner.iterate()
     exact = policy_values(mdp, np.eye(mdp.actions)[policy], 0.9)
@@ -149,7 +151,7 @@ def test_the_random_walk_of_five_states(alpha, expected):
 def test_the_random_walk_of_nineteen_states(n, alpha, expected):
     """RMS error over the first 10 episodes (Sutton and Barto 2018, figure 7.2)."""
     mdp, seeds = random_walk(19, left=-1.0), 1000
-    learner = learner_for("n-step-td", mdp, seeds=range(seeds), n=n, gamma=1.0, step_size=alpha)
+    learner = learner_for("n-step-td", mdp, seeds=range(seeds), n_step=n, gamma=1.0, step_size=alpha)
     errors = np.zeros((10, seeds))
     for k in range(10):
         learner.run_episodes(k + 1)
@@ -160,4 +162,4 @@ def test_the_random_walk_of_nineteen_states(n, alpha, expected):
 
 def test_no_step_is_refused():
     with pytest.raises(ValueError, match="n must be finite and at least 1, got 0"):
-        NStepTDConfig(n=0)
+        NStepTDConfig(n_step=0)

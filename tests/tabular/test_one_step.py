@@ -35,7 +35,9 @@ class TwinExpectedSarsa(TwinAgent):
 )
 def test_the_kernel_is_the_algorithm_in_plain_python(name, twin):
     mdp = forest(seed=1)
-    learner = learner_for(name, mdp, seeds=(7, 8), steps=500, gamma=0.9, step_size=0.2, epsilon=0.3)
+    learner = learner_for(
+        name, mdp, seeds=(7, 8), steps_per_iteration=500, gamma=0.9, step_size=0.2, exploration_initial_eps=0.3
+    )
     learner.iterate()
     for i, seed in enumerate((7, 8)):
         agent = twin(mdp, seed, gamma=0.9, alpha=0.2, epsilon=0.3)
@@ -48,13 +50,15 @@ def test_the_kernel_is_the_algorithm_in_plain_python(name, twin):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_contract(name):
-    contract(name, epsilon=0.2)
-    stepping_is_simulating(name, epsilon=0.2)
+    contract(name, exploration_initial_eps=0.2)
+    stepping_is_simulating(name, exploration_initial_eps=0.2)
 
 
 def test_the_target_of_a_step_is_the_op():
     mdp = build(2, 2, [(0, 0, 1, 1.0, 0.5, False), (1, 0, 0, 1.0, 2.0, True), (1, 1, 0, 1.0, -1.0, False)])
-    learner = learner_for("q-learning", mdp, seeds=(0,), steps=1, gamma=0.9, step_size=1.0, epsilon=0.0)
+    learner = learner_for(
+        "q-learning", mdp, seeds=(0,), steps_per_iteration=1, gamma=0.9, step_size=1.0, exploration_initial_eps=0.0
+    )
     learner.q[:] = [[3.0, 0.0], [5.0, 4.0]]
     learner.iterate()
     target = ops.q_target(torch.tensor([0.5]), torch.tensor([5.0]), terminated=torch.tensor([False]), gamma=0.9)
@@ -69,9 +73,9 @@ def test_q_learning_finds_the_optimal_values():
         "q-learning",
         mdp,
         seeds=range(8),
-        steps=300_000,
+        steps_per_iteration=300_000,
         gamma=0.9,
-        epsilon=0.5,
+        exploration_initial_eps=0.5,
         step_size_schedule="visits",
         step_size_power=0.7,
     )
@@ -87,9 +91,9 @@ def test_sarsa_finds_the_values_of_the_policy_that_explores(name):
         name,
         mdp,
         seeds=range(8),
-        steps=300_000,
+        steps_per_iteration=300_000,
         gamma=0.9,
-        epsilon=0.3,
+        exploration_initial_eps=0.3,
         step_size_schedule="visits",
         step_size_power=0.7,
     )
@@ -104,7 +108,13 @@ def test_a_time_limit_is_no_end():
     """The values of a corridor that is cut every other step are those without the cut."""
     for name in NAMES:
         learner = learner_for(
-            name, corridor(2, max_steps=1), seeds=(0,), steps=4000, gamma=0.5, step_size=0.5, epsilon=1.0
+            name,
+            corridor(2, max_steps=1),
+            seeds=(0,),
+            steps_per_iteration=4000,
+            gamma=0.5,
+            step_size=0.5,
+            exploration_initial_eps=1.0,
         )
         learner.q[0, 1] = 1.0  # never reached by the agent: what it bootstraps from
         learner.iterate()
@@ -112,15 +122,38 @@ def test_a_time_limit_is_no_end():
 
 
 def test_ties_are_broken_at_random():
-    learner = learner_for("q-learning", corridor(2, max_steps=1), seeds=range(400), steps=1, epsilon=0.0, step_size=0.0)
+    learner = learner_for(
+        "q-learning",
+        corridor(2, max_steps=1),
+        seeds=range(400),
+        steps_per_iteration=1,
+        exploration_initial_eps=0.0,
+        step_size=0.0,
+    )
     learner.iterate()
     assert 150 < learner.agent.table.visits[:, 0, 1].sum() < 250
 
 
 def test_optimism_tries_everything_without_chance():
     mdp = corridor(3)
-    modest = learner_for("q-learning", mdp, seeds=(0,), steps=200, gamma=0.5, epsilon=0.0, initial_value=-1.0)
-    hopeful = learner_for("q-learning", mdp, seeds=(0,), steps=200, gamma=0.5, epsilon=0.0, initial_value=2.0)
+    modest = learner_for(
+        "q-learning",
+        mdp,
+        seeds=(0,),
+        steps_per_iteration=200,
+        gamma=0.5,
+        exploration_initial_eps=0.0,
+        initial_value=-1.0,
+    )
+    hopeful = learner_for(
+        "q-learning",
+        mdp,
+        seeds=(0,),
+        steps_per_iteration=200,
+        gamma=0.5,
+        exploration_initial_eps=0.0,
+        initial_value=2.0,
+    )
     modest.iterate(), hopeful.iterate()
     assert (hopeful.agent.table.visits[0] > 3).all()
     assert modest.agent.table.visits[0, 0, 0] == 200
@@ -129,14 +162,14 @@ def test_optimism_tries_everything_without_chance():
 
 def test_the_bonus_falls_with_the_root_of_the_tries():
     mdp = build(1, 1, [(0, 0, 0, 1.0, 0.0, True)])
-    learner = learner_for("q-learning", mdp, seeds=(0,), steps=1, bonus=3.0, step_size=1.0)
+    learner = learner_for("q-learning", mdp, seeds=(0,), steps_per_iteration=1, bonus_coef=3.0, step_size=1.0)
     values = []
     for _ in range(3):
         learner.iterate()
         values.append(learner.q[0, 0, 0])
     np.testing.assert_allclose(values, 3.0 / np.sqrt([1, 2, 3]))
-    with pytest.raises(ValueError, match="bonus must be finite and at least 0, got -1"):
-        OneStepConfig(bonus=-1.0)
+    with pytest.raises(ValueError, match="bonus_coef must be finite and at least 0, got -1"):
+        OneStepConfig(bonus_coef=-1.0)
 
 
 def test_cliff_walking():
@@ -156,7 +189,9 @@ def test_cliff_walking():
 def test_a_lake_is_learned_to_the_last_percent():
     """The best stationary policies succeed with probability 0.7402 in 100 steps; none does better than 0.7442."""
     mdp = MDP.from_gymnasium("FrozenLake-v1")
-    config = OneStepConfig(epsilon=1.0, step_size_schedule="visits", step_size_power=0.6, steps=300_000)
+    config = OneStepConfig(
+        exploration_initial_eps=1.0, step_size_schedule="visits", step_size_power=0.6, steps_per_iteration=300_000
+    )
     learner = QLearning(config, mdp, seeds=range(10))
     learner.iterate()
     success = expected_returns(mdp, learner.policy()) @ mdp.start

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from operant.tabular import random
-from operant.tabular.compiling import compiled
+from operant.tabular.numba_config import compiled
 
 from .twin import Stream
 
@@ -45,7 +45,7 @@ def test_the_twin_draws_the_same_numbers():
     assert [random.below(rng, 0, 7) for _ in range(50)] == [twin.below(7) for _ in range(50)]
 
 
-def test_streams_differ_by_seed_and_purpose_and_not_by_neighbours():
+def test_streams_differ_by_seed_and_purpose_and_not_by_neighbors():
     together = random.words([1, 2, 3], "policy")
     assert len({*together.tolist(), *random.words([1, 2, 3], "environment").tolist()}) == 6
     assert random.words([2], "policy")[0] == together[1]

@@ -32,12 +32,12 @@ def test_step_sizes_by_visits():
 @pytest.mark.parametrize(
     ("kind", "initial", "values", "message"),
     [
-        ("sudden", 1.0, {}, "epsilon_schedule must be one of constant, linear, exponential, visits, got 'sudden'"),
+        ("sudden", 1.0, {}, "exploration_schedule must be one of constant, linear, exponential, visits, got 'sudden'"),
         ("linear", 1.5, {}, r"epsilon must be in \[0, 1\], got 1.5"),
         ("linear", float("nan"), {}, r"epsilon must be in \[0, 1\], got nan"),
-        ("linear", 1.0, {"final": -0.1}, r"epsilon_final must be in \[0, 1\], got -0.1"),
-        ("linear", 1.0, {"span": 0.0}, "epsilon_span must be positive and finite, got 0.0"),
-        ("exponential", 1.0, {"factor": 1.1}, r"epsilon_factor must be in \(0, 1\], got 1.1"),
+        ("linear", 1.0, {"final": -0.1}, r"exploration_final_eps must be in \[0, 1\], got -0.1"),
+        ("linear", 1.0, {"span": 0.0}, "exploration_span must be positive and finite, got 0.0"),
+        ("exponential", 1.0, {"factor": 1.1}, r"exploration_factor must be in \(0, 1\], got 1.1"),
         ("visits", 1.0, {"power": 1.1}, r"epsilon_power must be in \[0, 1\], got 1.1"),
     ],
 )

@@ -57,7 +57,7 @@ def test_softmax_draws_with_its_probabilities():
 def test_regret_after_1000_pulls(kind, config, means, expected):
     """Expected values within four standard errors of both samples, which are taken to be alike."""
     seeds = 400
-    bandit = kind(config(steps=1000), Arms.paying_one(means, seeds), seeds=range(seeds))
+    bandit = kind(config(steps_per_iteration=1000), Arms.paying_one(means, seeds), seeds=range(seeds))
     regret = bandit.iterate()["bandit/regret"].numpy()
     assert abs(regret.mean() - expected) < 4 * regret.std() * np.sqrt(2 / seeds) + 0.05
 
@@ -65,11 +65,11 @@ def test_regret_after_1000_pulls(kind, config, means, expected):
 @pytest.mark.parametrize(
     ("kind", "config", "reward", "share"),
     [
-        (EpsilonGreedy, EpsilonGreedyConfig(epsilon=0.0), 1.031, 0.358),
-        (EpsilonGreedy, EpsilonGreedyConfig(epsilon=0.1), 1.368, 0.794),
-        (EpsilonGreedy, EpsilonGreedyConfig(epsilon=0.0, step_size=0.1, initial_value=5.0), 1.498, 0.851),
-        (UCB1, UCBConfig(scale=2.0), 1.489, 0.851),
-        (UCB1, UCBConfig(scale=1.0), 1.527, 0.924),
+        (EpsilonGreedy, EpsilonGreedyConfig(exploration_rate=0.0), 1.031, 0.358),
+        (EpsilonGreedy, EpsilonGreedyConfig(exploration_rate=0.1), 1.368, 0.794),
+        (EpsilonGreedy, EpsilonGreedyConfig(exploration_rate=0.0, step_size=0.1, initial_value=5.0), 1.498, 0.851),
+        (UCB1, UCBConfig(bonus_coef=2.0), 1.489, 0.851),
+        (UCB1, UCBConfig(bonus_coef=1.0), 1.527, 0.924),
         (GradientBandit, GradientBanditConfig(), 1.502, 0.845),
     ],
 )
@@ -87,8 +87,8 @@ def test_the_testbed_after_1000_pulls(kind, config, reward, share):
 def test_a_baseline_matters_where_all_rewards_are_good():
     seeds, shares = 500, []
     for baseline in (True, False):
-        config = GradientBanditConfig(baseline=baseline, steps=900)
-        bandit = GradientBandit(config, Arms.testbed(range(seeds), centre=4.0), seeds=range(seeds))
+        config = GradientBanditConfig(baseline=baseline, steps_per_iteration=900)
+        bandit = GradientBandit(config, Arms.testbed(range(seeds), center=4.0), seeds=range(seeds))
         bandit.iterate()
         shares.append(float(bandit.iterate()["bandit/best_arm"].mean()))
     assert shares[0] > 0.8
@@ -96,14 +96,14 @@ def test_a_baseline_matters_where_all_rewards_are_good():
 
 
 @pytest.mark.parametrize("name", ["epsilon-greedy", "ucb1", "kl-ucb", "gradient-bandit"])
-def test_pieces_neighbours_and_resuming_make_no_difference(name):
+def test_pieces_neighbors_and_resuming_make_no_difference(name):
     bandit_contract(name)
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "config"),
     [
-        ("epsilon-greedy", EpsilonGreedy, EpsilonGreedyConfig(epsilon=0.3)),
+        ("epsilon-greedy", EpsilonGreedy, EpsilonGreedyConfig(exploration_rate=0.3)),
         ("ucb1", UCB1, UCBConfig()),
         ("kl-ucb", KLUCB, KLUCBConfig()),
         ("gradient-bandit", GradientBandit, GradientBanditConfig()),
@@ -111,7 +111,7 @@ def test_pieces_neighbours_and_resuming_make_no_difference(name):
 )
 def test_the_catalog_names_these_strategies(name, kind, config):
     arms = Arms.paying_one([0.2, 0.5, 0.6], 3)
-    values = {"epsilon": 0.3} if name == "epsilon-greedy" else {}
+    values = {"exploration_rate": 0.3} if name == "epsilon-greedy" else {}
     named, made = learner_for(name, arms, seeds=range(3), **values), kind(config, arms, seeds=range(3))
     assert type(named) is kind
     for left, right in zip(named.iterate().values(), made.iterate().values(), strict=True):
@@ -134,11 +134,11 @@ def test_arms_that_do_not_pay_one_are_refused():
 @pytest.mark.parametrize(
     ("config", "values", "message"),
     [
-        (EpsilonGreedyConfig, {"epsilon": 1.5}, r"epsilon must be in \[0, 1\], got 1.5"),
+        (EpsilonGreedyConfig, {"exploration_rate": 1.5}, r"exploration_rate must be in \[0, 1\], got 1.5"),
         (EpsilonGreedyConfig, {"initial_value": float("nan")}, "initial_value must be finite, got nan"),
-        (UCBConfig, {"scale": -1.0}, "scale must be finite and at least 0, got -1"),
+        (UCBConfig, {"bonus_coef": -1.0}, "bonus_coef must be finite and at least 0, got -1"),
         (GradientBanditConfig, {"step_size": -0.1}, "step_size must be finite and at least 0"),
-        (KLUCBConfig, {"steps": 0}, "steps must be finite and at least 1, got 0"),
+        (KLUCBConfig, {"steps_per_iteration": 0}, "steps_per_iteration must be finite and at least 1, got 0"),
     ],
 )
 def test_values_out_of_range_are_refused(config, values, message):

@@ -11,7 +11,7 @@ from .checks import bandit_contract
 
 
 @pytest.mark.parametrize("prior", ["auto", "beta", "gaussian"])
-def test_pieces_neighbours_and_resuming_make_no_difference(prior):
+def test_pieces_neighbors_and_resuming_make_no_difference(prior):
     bandit_contract("thompson", prior=prior)
 
 
@@ -37,7 +37,9 @@ def test_the_normal_posterior_is_that_of_bayes_rule():
 def test_arms_are_pulled_as_often_as_they_are_believed_to_be_the_best(prior, chosen):
     """From one state of knowledge, many seeds pull once; the shares are integrals over the posteriors."""
     seeds = 20_000
-    made = Thompson(ThompsonConfig(prior=prior, steps=1), Arms.paying_one([0.5, 0.5], seeds), seeds=range(seeds))
+    made = Thompson(
+        ThompsonConfig(prior=prior, steps_per_iteration=1), Arms.paying_one([0.5, 0.5], seeds), seeds=range(seeds)
+    )
     assert made.prior == chosen
     made.pulls.counts[:], made.pulls.estimates[:] = [6, 2], [0.5, 1.0]
     made.iterate()
@@ -67,7 +69,7 @@ def test_the_greedy_arm_has_the_largest_believed_mean():
 def test_regret_after_1000_pulls(means, expected):
     """Expected values within four standard errors of both samples, which are taken to be alike."""
     seeds = 400
-    made = Thompson(ThompsonConfig(steps=1000), Arms.paying_one(means, seeds), seeds=range(seeds))
+    made = Thompson(ThompsonConfig(steps_per_iteration=1000), Arms.paying_one(means, seeds), seeds=range(seeds))
     regret = made.iterate()["bandit/regret"].numpy()
     assert abs(regret.mean() - expected) < 4 * regret.std() * np.sqrt(2 / seeds) + 0.05
 
@@ -75,9 +77,9 @@ def test_regret_after_1000_pulls(means, expected):
 def test_with_normal_arms_it_beats_epsilon_greedy():
     seeds = 500
     arms = Arms.testbed(range(seeds))
-    made = Thompson(ThompsonConfig(steps=1000), arms, seeds=range(seeds))
+    made = Thompson(ThompsonConfig(steps_per_iteration=1000), arms, seeds=range(seeds))
     assert made.prior == "gaussian"
-    chance = EpsilonGreedy(EpsilonGreedyConfig(steps=1000), arms, seeds=range(seeds)).iterate()
+    chance = EpsilonGreedy(EpsilonGreedyConfig(steps_per_iteration=1000), arms, seeds=range(seeds)).iterate()
     assert made.iterate()["bandit/regret"].mean() < 0.7 * chance["bandit/regret"].mean()
 
 
@@ -93,7 +95,7 @@ def test_a_beta_prior_of_normal_arms_is_refused():
         ({"failures": 0.5}, "failures must be finite and at least 1, got 0.5"),
         ({"noise": 0.0}, "noise must be positive and finite, got 0"),
         ({"prior_deviation": float("inf")}, "prior_deviation must be positive and finite, got inf"),
-        ({"steps": 0}, "steps must be finite and at least 1, got 0"),
+        ({"steps_per_iteration": 0}, "steps_per_iteration must be finite and at least 1, got 0"),
     ],
 )
 def test_values_out_of_range_are_refused(values, message):

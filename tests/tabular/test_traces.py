@@ -53,8 +53,10 @@ class TwinSarsa(Traced, TwinAgent):
 @pytest.mark.parametrize(("name", "twin"), [("td-lambda", TwinTD), ("sarsa-lambda", TwinSarsa)])
 def test_the_kernel_is_the_algorithm_in_plain_python(name, twin, kind):
     mdp = forest(seed=1)
-    values = {"epsilon": 0.3} if name == "sarsa-lambda" else {}
-    learner = learner_for(name, mdp, seeds=(7, 8), steps=300, lam=0.8, traces=kind, gamma=0.9, step_size=0.2, **values)
+    values = {"exploration_initial_eps": 0.3} if name == "sarsa-lambda" else {}
+    learner = learner_for(
+        name, mdp, seeds=(7, 8), steps_per_iteration=300, td_lambda=0.8, traces=kind, gamma=0.9, step_size=0.2, **values
+    )
     learner.iterate()
     for i, seed in enumerate((7, 8)):
         agent = twin(mdp, seed, gamma=0.9, alpha=0.2, epsilon=0.3)
@@ -75,7 +77,7 @@ def test_lambda_0_is_one_step(kind):
     mdp = forest(seed=5)
     for single, traced, values in (("sarsa", "sarsa-lambda", {}), ("n-step-td", "td-lambda", {})):
         one = learner_for(single, mdp, seeds=(1, 2), **values)
-        zero = learner_for(traced, mdp, seeds=(1, 2), lam=0.0, traces=kind)
+        zero = learner_for(traced, mdp, seeds=(1, 2), td_lambda=0.0, traces=kind)
         one.iterate(), zero.iterate()
         np.testing.assert_allclose(zero.q, one.q, rtol=1e-11, atol=1e-13)
 
@@ -84,7 +86,7 @@ def test_lambda_0_is_one_step(kind):
 def test_offline_the_backward_view_is_the_forward_view(lam):
     """Sutton and Barto 2018, section 12.2: the moves of an episode are the same, state by state."""
     mdp = random_walk(7, left=-1.0)
-    common = {"gamma": 0.9, "lam": lam, "step_size": 0.05, "initial_value": 0.3}
+    common = {"gamma": 0.9, "td_lambda": lam, "step_size": 0.05, "initial_value": 0.3}
     backward = learner_for("td-lambda", mdp, seeds=range(5), update="offline", **common)
     forward = learner_for("lambda-return", mdp, seeds=range(5), sweep="together", **common)
     for episodes in (1, 2, 20):
@@ -96,8 +98,10 @@ def test_offline_the_backward_view_is_the_forward_view(lam):
 def test_true_online_with_lambda_1_is_monte_carlo_at_the_end_of_the_first_episode():
     """The online λ-return of the last step is the return (van Seijen et al. 2016)."""
     mdp = random_walk(7, left=-1.0)
-    online = learner_for("td-lambda", mdp, seeds=range(20), lam=1.0, traces="true_online", gamma=1.0, step_size=0.1)
-    offline = learner_for("lambda-return", mdp, seeds=range(20), lam=1.0, gamma=1.0, step_size=0.1)
+    online = learner_for(
+        "td-lambda", mdp, seeds=range(20), td_lambda=1.0, traces="true_online", gamma=1.0, step_size=0.1
+    )
+    offline = learner_for("lambda-return", mdp, seeds=range(20), td_lambda=1.0, gamma=1.0, step_size=0.1)
     online.run_episodes(5), offline.run_episodes(5)
     np.testing.assert_allclose(online.values, offline.values, rtol=1e-10, atol=1e-13)
 
@@ -105,12 +109,12 @@ def test_true_online_with_lambda_1_is_monte_carlo_at_the_end_of_the_first_episod
 @pytest.mark.parametrize(
     ("name", "values", "alpha", "expected"),
     [
-        ("td-lambda", {"traces": "accumulating", "lam": 0.0}, 0.8, 0.3454),
-        ("td-lambda", {"traces": "accumulating", "lam": 0.8}, 0.3, 0.2624),
-        ("td-lambda", {"traces": "true_online", "lam": 0.8}, 0.4, 0.2548),
-        ("td-lambda", {"traces": "true_online", "lam": 0.9}, 0.25, 0.2765),
-        ("lambda-return", {"lam": 0.4}, 0.7, 0.2914),
-        ("lambda-return", {"lam": 0.8}, 0.4, 0.2629),
+        ("td-lambda", {"traces": "accumulating", "td_lambda": 0.0}, 0.8, 0.3454),
+        ("td-lambda", {"traces": "accumulating", "td_lambda": 0.8}, 0.3, 0.2624),
+        ("td-lambda", {"traces": "true_online", "td_lambda": 0.8}, 0.4, 0.2548),
+        ("td-lambda", {"traces": "true_online", "td_lambda": 0.9}, 0.25, 0.2765),
+        ("lambda-return", {"td_lambda": 0.4}, 0.7, 0.2914),
+        ("lambda-return", {"td_lambda": 0.8}, 0.4, 0.2629),
     ],
 )
 def test_the_best_errors_of_the_random_walk(name, values, alpha, expected):
@@ -128,8 +132,8 @@ def test_the_best_errors_of_the_random_walk(name, values, alpha, expected):
 def test_traces_need_a_step_size_that_all_cells_share():
     with pytest.raises(ValueError, match="step_size_schedule must be constant, linear or exponential with traces"):
         TDLambdaConfig(step_size_schedule="visits")
-    with pytest.raises(ValueError, match=r"lam must be in \[0, 1\], got 1.5"):
-        SarsaLambdaConfig(lam=1.5)
+    with pytest.raises(ValueError, match=r"td_lambda must be in \[0, 1\], got 1.5"):
+        SarsaLambdaConfig(td_lambda=1.5)
     with pytest.raises(ValueError, match="update must be online"):
         TDLambdaConfig(update="offline", traces="true_online")
     with pytest.raises(ValueError, match="traces must be one of accumulating"):
@@ -137,7 +141,9 @@ def test_traces_need_a_step_size_that_all_cells_share():
 
 
 def test_faded_traces_are_forgotten():
-    learner = learner_for("td-lambda", forest(seed=1, max_steps=None), seeds=(0,), lam=0.5, gamma=0.5, steps=500)
+    learner = learner_for(
+        "td-lambda", forest(seed=1, max_steps=None), seeds=(0,), td_lambda=0.5, gamma=0.5, steps_per_iteration=500
+    )
     learner.iterate()
     traces = learner.agent.traces
     assert set(traces.active[0, : traces.live[0]]) == set(np.flatnonzero(traces.z[0, :, 0]))

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 ALGORITHMS: tuple[Algorithm, ...] = TABULAR + CONTROL + LANGUAGE
-"""In the order of the chapters."""
+"""In the order of the packages."""
 
 
 def find(name: str) -> Algorithm:
@@ -31,6 +31,9 @@ def find(name: str) -> Algorithm:
     Raises:
         ValueError: there is none; the message names the nearest ones.
     """
+    from operant.catalog.old_names import algorithm as current_name  # noqa: PLC0415 - no part of what is offered here
+
+    name = current_name(name)
     for algorithm in ALGORITHMS:
         if algorithm.name == name:
             return algorithm

@@ -19,7 +19,7 @@ class Algorithm:
     Attributes:
         name: what it is called on the command line.
         title: its name in full.
-        chapter: the package that holds it, under `operant`.
+        package: the package that holds it, under `operant`.
         family: what it learns: `bandit`, `prediction`, `value`, `policy`, `actor-critic`, ...
         model: whether it has a model of the world: `none`, `known` or `learned`.
         on_policy: whether it learns only from what its current policy did.
@@ -41,7 +41,7 @@ class Algorithm:
 
     name: str
     title: str
-    chapter: str
+    package: str
     family: str
     model: Literal["none", "known", "learned"] = "none"
     on_policy: bool
@@ -62,8 +62,8 @@ class Algorithm:
     @property
     def observations(self) -> ObservationKind:
         """What it can tell apart: nothing (a bandit has one state), finitely many states, vectors or pictures, text."""
-        if self.chapter == "language":
+        if self.package == "language":
             return "text"
         if self.family == "bandit":
             return "none"
-        return "finite" if self.chapter == "tabular" else "continuous"
+        return "finite" if self.package == "tabular" else "continuous"

@@ -167,7 +167,7 @@ _OBJECTIVE: Mapping[str, str] = {
     "sync_ref_model": "reset_every",
     "ref_model_sync_steps": "reset_every",
     "precompute_ref_log_probs": "precompute",
-    "center_rewards_coefficient": "centre",
+    "center_rewards_coefficient": "center",
     "reward_clip_range": "score_clip",
     "freezing_actor_steps": "critic_warmup",
     "critic_warmup_steps": "critic_warmup",

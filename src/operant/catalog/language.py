@@ -6,7 +6,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
     Algorithm(
         name="sft",
         title="Supervised fine-tuning",
-        chapter="language",
+        package="language",
         family="imitation",
         on_policy=False,
         idea="The next token of a demonstration becomes the likeliest one.",
@@ -21,7 +21,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
     Algorithm(
         name="reward-model",
         title="Reward model",
-        chapter="language",
+        package="language",
         family="reward",
         on_policy=False,
         idea="Whatever was preferred gets the higher score; how much higher says how surely it was.",
@@ -36,7 +36,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
     Algorithm(
         name="process-reward-model",
         title="Process reward model",
-        chapter="language",
+        package="language",
         family="reward",
         on_policy=False,
         idea="Each step of an answer is judged, not its result alone.",
@@ -51,8 +51,8 @@ LANGUAGE: tuple[Algorithm, ...] = (
     ),
     Algorithm(
         name="dpo",
-        title="Direct preference optimisation",
-        chapter="language",
+        title="Direct preference optimization",
+        package="language",
         family="policy",
         on_policy=False,
         idea="A policy is a reward model in disguise: fit that to the preferences, and the policy is there.",
@@ -67,7 +67,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
     Algorithm(
         name="rlhf",
         title="Reinforcement learning from human feedback (PPO)",
-        chapter="language",
+        package="language",
         family="actor-critic",
         on_policy=True,
         idea="PPO on tokens: the score at the last one, at each one the price of leaving the reference.",
@@ -82,8 +82,8 @@ LANGUAGE: tuple[Algorithm, ...] = (
     ),
     Algorithm(
         name="grpo",
-        title="Group relative policy optimisation",
-        chapter="language",
+        title="Group relative policy optimization",
+        package="language",
         family="policy",
         on_policy=True,
         idea="An answer is judged against its siblings, the other answers to the same prompt: no critic is needed.",
@@ -99,7 +99,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
     Algorithm(
         name="iterative-grpo",
         title="Iterative GRPO",
-        chapter="language",
+        package="language",
         family="policy",
         on_policy=True,
         idea="The reward model learns on from the policy's newest answers, and the policy becomes its own reference.",

@@ -67,7 +67,7 @@ def hint(word: str, known: Collection[str], algorithm: Algorithm | None = None, 
     def shown(name: str) -> str:
         return f"--{name.replace('_', '-')}" if flags else name
 
-    found = suggest(word, known, algorithm.chapter if algorithm else "")
+    found = suggest(word, known, algorithm.package if algorithm else "")
     if found is None:
         return f"; known are: {', '.join(map(shown, sorted(known)))}"
     if algorithm is None or not found.foreign:

@@ -39,7 +39,7 @@ COMMANDS = {
     "watch": Command("watching.watch", "RUN", "film a trained policy, or show it in a window"),
     "chat": Command("chatting.chat", "RUN|MODEL", "talk to a language model"),
     "export": Command("exporting.export", "RUN FOLDER", "write a trained language model in Hugging Face's format"),
-    "label": Command("labelling.label", "RUN", "compare what a language model has sampled, to teach it preferences"),
+    "label": Command("labeling.label", "RUN", "compare what a language model has sampled, to teach it preferences"),
     "list": Command("listing.list_algorithms", "[ALGORITHM]", "name the algorithms, or tell all about one"),
     "doctor": Command("doctor.doctor", "", "report versions, devices, threads and what is missing"),
     "tour": Command("tour.tour", "", "train, evaluate and show a small policy, with explanations"),

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_origin
 import tyro
 
 from operant import catalog
+from operant.catalog import old_names
 from operant.cli.flags import flags_of, unknown
 from operant.cli.output import wrapped
 from operant.runtime.progress import ProgressMode
@@ -239,7 +240,7 @@ def parse_training(arguments: Sequence[str]) -> tuple[TrainOptions, Any]:
     flags = list(arguments[len(words) :])
     asks_for_help = "-h" in flags or "--help" in flags
     first_look = _first_look(flags)
-    if len(words) == 1 and first_look.dataset and catalog.find(words[0]).chapter == "language":
+    if len(words) == 1 and first_look.dataset and catalog.find(words[0]).package == "language":
         words.append(Path(first_look.dataset).stem)
     if len(words) < 2 and not asks_for_help:
         raise ValueError(_missing_words(words))
@@ -253,6 +254,7 @@ def parse_training(arguments: Sequence[str]) -> tuple[TrainOptions, Any]:
         parse(TrainOptions, flags, command, description=note)
     options, config = _defaults(algorithm, task, first_look)
     entry = catalog.find(algorithm)
+    flags = old_names.current_flags(type(config), flags)
     own = algorithm.replace("-", "_")
     both = make_dataclass("Both", [("run", type(options)), (own, type(config))])
     note = f"Train {entry.title} ({entry.paper}){', several seeds side by side' if entry.seeds > 1 else ''}."
@@ -261,7 +263,7 @@ def parse_training(arguments: Sequence[str]) -> tuple[TrainOptions, Any]:
 
 
 def _missing_words(words: Sequence[str]) -> str:
-    if words and catalog.find(words[0]).chapter == "language":
+    if words and catalog.find(words[0]).package == "language":
         name = words[0]
         return f"name a task or a data set: operant train {name} arithmetic, or operant train {name} --dataset FILE"
     return "name an algorithm and a task first: operant train ppo CartPole-v1 (see operant train --help)"
@@ -282,7 +284,7 @@ def _defaults(algorithm: str, task: str, named: argparse.Namespace) -> tuple[Tra
     entry = catalog.find(algorithm)
     tables = _read(Path(named.config)) if named.config is not None else {}
     config = api.configure(algorithm, task, preset=named.preset, **_model(entry, named, tables.get("config", {})))
-    kind = LanguageTrainOptions if entry.chapter == "language" else TrainOptions
+    kind = LanguageTrainOptions if entry.package == "language" else TrainOptions
     seeds = tuple(range(entry.seeds))
     options = kind(algorithm=algorithm, task=task, seeds=seeds, count=entry.seeds, budget=entry.budget)
     if not tables:
@@ -303,7 +305,7 @@ def _defaults(algorithm: str, task: str, named: argparse.Namespace) -> tuple[Tra
 
 def _model(entry: catalog.Algorithm, named: argparse.Namespace, table: dict[str, Any]) -> dict[str, Any]:
     """Return which language model is asked for: step sizes depend on it."""
-    if entry.chapter != "language":
+    if entry.package != "language":
         return {}
     asked = {name: getattr(named, name) or table.get(name) for name in ("model", "init")}
     return {name: value for name, value in asked.items() if value}

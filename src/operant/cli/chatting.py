@@ -15,7 +15,7 @@ from operant.cli.arguments import parse
 from operant.cli.output import require_extra, say
 
 if TYPE_CHECKING:
-    from operant.language.speaking import Conversation, Speaker
+    from operant.language.chat import ChatModel, Conversation
 
 LAYOUT = "\n\t"
 """Control characters that answers may have."""
@@ -73,9 +73,9 @@ def chat(arguments: list[str]) -> int:
     import torch
 
     from operant import streams
+    from operant.language.chat import Conversation, find_chat_model
     from operant.language.engines.protocol import Sampling
     from operant.language.inputs import MODEL
-    from operant.language.speaking import Conversation, find_speaker
     from operant.runtime.run import Run
 
     folder = Path(options.model).expanduser()
@@ -85,7 +85,7 @@ def chat(arguments: list[str]) -> int:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     in_turns = {"auto": None, "chat": True, "plain": False}[options.format]
-    speaker = find_speaker(
+    speaker = find_chat_model(
         options.model,
         index=options.seed_index,
         device=device,
@@ -101,7 +101,7 @@ def chat(arguments: list[str]) -> int:
     return _talk(conversation, interactive)
 
 
-def _greeting(speaker: "Speaker") -> str:
+def _greeting(speaker: "ChatModel") -> str:
     kind = (
         "a turn of one conversation" if speaker.in_turns else "a prompt to be continued, without what was said before"
     )

@@ -105,7 +105,7 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
     entries = [catalog.find(standing.run.settings.algorithm) for standing in standings]
     unit = " or ".join(dict.fromkeys(entry.unit for entry in entries))
     scored = f"{settings.evaluate_episodes} greedy episodes a seed"
-    if entries[0].chapter == "language":
+    if entries[0].package == "language":
         scored = f"{standings[0].final.episodes} held-out examples"
     if standings[0].metric is not None:
         scored = f"{standings[0].metric} of the last {settings.evaluation_interval} {unit}"

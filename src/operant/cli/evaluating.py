@@ -62,8 +62,8 @@ def evaluate(arguments: list[str]) -> int:
     from operant.runtime.run import Run
 
     entry = catalog.find(Run.open(options.run).settings.algorithm)
-    speaks = entry.chapter == "language"
-    backend = options.env_backend or ("auto" if entry.chapter == "tabular" else "gymnasium")
+    speaks = entry.package == "language"
+    backend = options.env_backend or ("auto" if entry.package == "tabular" else "gymnasium")
     if options.samples and not speaks:
         raise ValueError(f"--samples is for language models, and {options.run} is a run of {entry.name}; leave it out")
     sampled: list[Sampled] = []

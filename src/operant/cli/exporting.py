@@ -45,8 +45,8 @@ def export(arguments: list[str]) -> int:
     require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
     from transformers.utils.logging import disable_progress_bar
 
+    from operant.language.chat import write_model
     from operant.language.inputs import MODEL
-    from operant.language.speaking import write_model
 
     disable_progress_bar()
     seed = run.settings.seeds[0] if options.seed is None else options.seed

@@ -38,7 +38,7 @@ def unknown(words: Sequence[str], known: Collection[str], command: str, entry: A
     if not word.startswith("-"):
         return f"unexpected argument {word!r}; see `operant {command} --help`"
     known = {*known, "help"}
-    if names.suggest(word, known, entry.chapter if entry else "") is None:
+    if names.suggest(word, known, entry.package if entry else "") is None:
         return f"unknown flag {word}; `operant {command} --help` lists the flags"
     return f"unknown flag {word}{names.hint(word, known, entry, flags=True)}"
 

@@ -47,7 +47,7 @@ def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
     if as_json:
         print_json({**_facts(algorithm), "presets": presets})
         return 0
-    speaks = algorithm.chapter == "language"
+    speaks = algorithm.package == "language"
     acts = [
         ("model of the world", algorithm.model),
         ("observations", algorithm.observations),

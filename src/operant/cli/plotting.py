@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
     from operant.runtime.comparison import Standing
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Told apart by the colour-blind too (Okabe and Ito 2008)."""
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Told apart by the color-blind too (Okabe and Ito 2008)."""
 
 BAND_FROM = 10
 """Seeds from which on a band shows the interval of the interquartile mean, in place of a line for each seed."""
 
 DASHES = ("-", "--", ":")
-"""Of the runs beyond the number of colours."""
+"""Of the runs beyond the number of colors."""
 
 
 def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> None:
@@ -38,14 +38,14 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
     FigureCanvasAgg(figure)
     curves, finals = figure.subplots(1, 2, sharey=True, width_ratios=[3.2, 1])
     for i, (name, standing) in enumerate(zip(names, standings, strict=True)):
-        colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
-        _draw_curve(curves, standing, colour, dash, _label(name, standing))
-        _draw_final(finals, standing, i, colour)
+        color, dash = COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)]
+        _draw_curve(curves, standing, color, dash, _label(name, standing))
+        _draw_final(finals, standing, i, color)
     figure.suptitle(settings.task, fontsize=12)
     curves.set_xlim(0, max(standing.curve.consumed[-1] for standing in standings))
     entries = [catalog.find(standing.run.settings.algorithm) for standing in standings]
     curves.set_xlabel(f"{' or '.join(dict.fromkeys(entry.unit for entry in entries))} of each seed")
-    speaks = entries[0].chapter == "language"
+    speaks = entries[0].package == "language"
     scored = "score on held-out examples" if speaks else "score: undiscounted return, greedy"
     curves.set_ylabel(standings[0].metric or scored)
     curves.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g} k" if x >= 1000 else f"{x:g}")
@@ -61,22 +61,22 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
     figure.savefig(path)
 
 
-def _draw_curve(axes: "Axes", standing: "Standing", colour: str, dash: str, label: str) -> None:
+def _draw_curve(axes: "Axes", standing: "Standing", color: str, dash: str, label: str) -> None:
     curve = standing.curve
     if curve.scores.shape[1] < BAND_FROM:  # an interval of so few says little: show all there is
-        axes.plot(curve.consumed, curve.scores, color=colour, linestyle=dash, linewidth=0.6, alpha=0.45)
+        axes.plot(curve.consumed, curve.scores, color=color, linestyle=dash, linewidth=0.6, alpha=0.45)
     else:
-        axes.fill_between(curve.consumed, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
-    axes.plot(curve.consumed, curve.iqm, color=colour, linestyle=dash, linewidth=2.2, label=label)
+        axes.fill_between(curve.consumed, curve.low, curve.high, color=color, alpha=0.18, linewidth=0)
+    axes.plot(curve.consumed, curve.iqm, color=color, linestyle=dash, linewidth=2.2, label=label)
 
 
-def _draw_final(axes: "Axes", standing: "Standing", column: int, colour: str) -> None:
+def _draw_final(axes: "Axes", standing: "Standing", column: int, color: str) -> None:
     """Draw every seed's score as a point, beside the IQM with its interval."""
     scores, final = sorted(standing.final.scores), standing.final
-    axes.scatter([column - 0.15] * len(scores), scores, color=colour, s=14, alpha=0.5, linewidths=0)
+    axes.scatter([column - 0.15] * len(scores), scores, color=color, s=14, alpha=0.5, linewidths=0)
     below, above = final.iqm - final.interval[0], final.interval[1] - final.iqm
     spread = [[max(below, 0.0)], [max(above, 0.0)]] if len(scores) > 1 else None
-    axes.errorbar(column + 0.15, final.iqm, yerr=spread, color=colour, fmt="o", markersize=6, capsize=4, linewidth=1.6)
+    axes.errorbar(column + 0.15, final.iqm, yerr=spread, color=color, fmt="o", markersize=6, capsize=4, linewidth=1.6)
 
 
 def _label(name: str, standing: "Standing") -> str:

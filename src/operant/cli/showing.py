@@ -46,7 +46,7 @@ def show(arguments: list[str]) -> int:
 
     run = Run.open(options.run)
     facts = _facts(run)
-    if catalog.find(run.settings.algorithm).chapter != "tabular":
+    if catalog.find(run.settings.algorithm).package != "tabular":
         if options.out is not None or options.seed is not None:
             raise ValueError(
                 f"{run.settings.algorithm} has learned no table that could be shown; leave out --seed and --out, or "
@@ -91,7 +91,7 @@ def keep_picture(trained: "Trained") -> Path | None:
     A folder that cannot be written is only warned of.
     """
     settings = trained.run.settings
-    if catalog.find(settings.algorithm).chapter != "tabular" or missing(["matplotlib"]):
+    if catalog.find(settings.algorithm).package != "tabular" or missing(["matplotlib"]):
         return None
     path = trained.run.media_path / f"table-seed{settings.seeds[0]}.png"
     try:

@@ -29,7 +29,7 @@ Method = Literal[
     "gauss-seidel",
     "q-value-iteration",
     "asynchronous-value-iteration",
-    "prioritised-sweeping",
+    "prioritized-sweeping",
     "policy-iteration",
     "modified-policy-iteration",
     "inexact-policy-iteration",

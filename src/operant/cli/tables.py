@@ -19,7 +19,7 @@ def score_notes(trained: "Trained", evaluation: "Evaluation") -> str:
     Says whether scores are exact, how many episodes a step limit has cut, and among which states policies circle that
     never end.
     """
-    if catalog.find(trained.run.settings.algorithm).chapter != "tabular":
+    if catalog.find(trained.run.settings.algorithm).package != "tabular":
         return ""
     mdp = getattr(trained.experiment, "mdp", None)
     lines: list[str] = []
@@ -53,7 +53,7 @@ def _circles(trained: "Trained", mdp: "MDP", seeds: list[int]) -> list[str]:
 
 
 def _limit(mdp: "MDP") -> str:
-    from operant.tabular.judging import LONGEST_EPISODE
+    from operant.tabular.evaluation import LONGEST_EPISODE
 
     return f"{mdp.max_steps:,} steps" if mdp.max_steps else f"{LONGEST_EPISODE:,} steps (the task has no limit)"
 

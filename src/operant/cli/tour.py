@@ -1,4 +1,4 @@
-"""`operant tour`: a guided tour, one stop a chapter."""
+"""`operant tour`: a guided tour, one stop a package."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -196,7 +196,7 @@ def _pictures(trained: "Trained") -> str:
 SUMS = "arithmetic"
 IMITATION: Mapping[str, Any] = {
     "budget": 20_000,
-    "train_rows": 350,
+    "train_examples": 350,
     "learning_rate": 2e-3,
     "weight_decay": 0.2,
     "threads": 1,
@@ -205,14 +205,14 @@ IMITATION: Mapping[str, Any] = {
 """How a model learns to add by demonstrations."""
 REWARDS: Mapping[str, Any] = {
     "budget": 51_200,
-    "train_rows": 6_200,
-    "prompts": 64,
-    "minibatches": 2,
+    "train_examples": 6_200,
+    "prompts_per_batch": 64,
+    "num_minibatches": 2,
     "filter": "drop",
     "learning_rate": 5e-4,
     "betas": (0.9, 0.99),
-    "schedule": "linear",
-    "warmup": 0.05,
+    "lr_schedule": "linear",
+    "warmup_ratio": 0.05,
     "evaluate_every": 6_400,
 }
 """How it goes on by rewards."""
@@ -303,4 +303,4 @@ STOPS = (
         visit=calculate,
     ),
 )
-"""The stops, in the order of the chapters."""
+"""The stops, in the order of the packages."""

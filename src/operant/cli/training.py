@@ -94,7 +94,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     course = course_of(trained)
     start = course.start.evaluation if course.start else None
     settings, entry = trained.run.settings, catalog.find(trained.run.settings.algorithm)
-    speaks = entry.chapter == "language"
+    speaks = entry.package == "language"
     skipped = skipped_updates(trained.run)
     status = int(faulty(settings.seeds, evaluation))
     if as_json:
@@ -135,7 +135,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
 def skipped_updates(run: "Run") -> list[float]:
     """Return how many updates of each seed were not made in all of a run, as their numbers were not finite."""
     from operant.runtime.metrics import read_records
-    from operant.runtime.window import SKIPPED
+    from operant.runtime.metrics_window import SKIPPED
 
     total = [0.0] * len(run.settings.seeds)
     for record in read_records(run.metrics_path):
@@ -150,7 +150,7 @@ def _held_out(
     trained: "Trained", evaluation: "Evaluation", start: "Evaluation | None", skipped: Sequence[float]
 ) -> str:
     """Return how a language model was scored last, and what it answered."""
-    from operant.runtime.samples import latest_samples
+    from operant.runtime.generations import latest_samples
 
     scores = seed_table(trained.run.settings.seeds, evaluation, counted="examples", start=start, skipped=skipped)
     answers = latest_samples(trained.run)
@@ -242,13 +242,13 @@ def next_commands(place: str, entry: catalog.Algorithm | None = None) -> str:
         place: of the run.
         entry: its algorithm. Default: one that acts in environments.
     """
-    if entry is not None and entry.chapter == "tabular":
+    if entry is not None and entry.package == "tabular":
         calls = {
             f"evaluate {place}": "score it, exactly where the model of the task is known",
             f"show {place}": "see its values and its policy",
             f"watch {place}": "see it act",
         }
-    elif entry is None or entry.chapter != "language":
+    elif entry is None or entry.package != "language":
         calls = {
             f"evaluate {place}": "100 more episodes, in Gymnasium's own environment",
             f"watch {place}": "see it act",

@@ -28,7 +28,7 @@ FORMATS: dict[str, tuple[float, dict[str, Any]]] = {
             "codec": "gif",
             "pix_fmt_out": "pal8",
             "macro_block_size": 1,
-            # A palette for each frame keeps colours right and needs no second pass.
+            # A palette for each frame keeps colors right and needs no second pass.
             "output_params": [
                 "-vf",
                 "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1:dither=none",
@@ -85,7 +85,7 @@ def watch(arguments: list[str]) -> int:
     from operant.runtime.run import Run
 
     entry = catalog.find(Run.open(options.run).settings.algorithm)
-    if entry.chapter == "language":
+    if entry.package == "language":
         place = location(options.run)
         raise ValueError(f"{entry.name} has trained a language model, which does not move; try `operant chat {place}`")
     require_extra("render", "watching", ["pygame"] if options.live else ["pygame", "imageio_ffmpeg"])
@@ -200,7 +200,7 @@ def _limited(env: Any) -> Any:
 def _state_value(trained: "Trained", index: int) -> "Callable[[Tree], float] | None":
     """Return what tells the value of a state, for a table that has values; None for other runs."""
     learner = trained.experiment.learner
-    if catalog.find(trained.run.settings.algorithm).chapter != "tabular" or not learner.learns_values:
+    if catalog.find(trained.run.settings.algorithm).package != "tabular" or not learner.learns_values:
         return None
     values = learner.values[index]
     return lambda obs: float(values[int(cast(Any, obs)[0])])

@@ -2,8 +2,8 @@
 
 from operant.control.a2c import A2C, A2CConfig
 from operant.control.a3c import A3C, A3CConfig
-from operant.control.assembly import Experiment, assemble
 from operant.control.dqn import DQN, DQNConfig
+from operant.control.factory import Experiment, assemble
 from operant.control.ppo import PPO, PPOConfig
 from operant.control.recurrent_ppo import RecurrentPPO, RecurrentPPOConfig
 from operant.control.reinforce import Reinforce, ReinforceConfig
@@ -11,7 +11,7 @@ from operant.control.sac import SAC, SACConfig
 from operant.control.sac_discrete import DiscreteSAC, DiscreteSACConfig
 from operant.control.td3 import TD3, TD3Config
 from operant.control.trpo import TRPO, TRPOConfig
-from operant.runtime.experiments import configuration
+from operant.runtime.configuration import configuration
 
 __all__ = [
     "A2C",

@@ -7,7 +7,7 @@ actor-critic (Barto, Sutton and Anderson 1983; Sutton and Barto 2018, section 13
 What differs from the paper: all environments act with the same parameters and make one gradient together, where the
 paper's actors run asynchronously (`operant.control.a3c` does). Policy and critic share no layers by default, as in the
 paper's physical tasks; its Atari networks are `shared`. The gradient of each seed is clipped by its norm, layers are
-initialised orthogonally, and the paper, which draws the learning rate at random for each run, names none: 7e-4 is that
+initialized orthogonally, and the paper, which draws the learning rate at random for each run, names none: 7e-4 is that
 of OpenAI's A2C. An episode cut by a time limit bootstraps from the value of its true final observation (Pardo et al.
 2018). The one-step actor-critic leaves out the factor γ^t of the textbook, as all practice does: its gradient is not
 that of the discounted return (Thomas 2014). Continuous actions are in units of half the range of the action space.
@@ -34,78 +34,78 @@ from operant.state import State, clone
 class A2CConfig:
     """Hyperparameters of advantage actor-critic. Defaults are the paper's, or OpenAI's A2C's where it is silent."""
 
-    environments: int = 16
+    num_envs: int = 16
     """Environments a seed, N. More give less correlated batches and a steadier gradient, from more steps."""
-    steps: int = 5
+    num_steps: int = 5
     """Steps of every environment in one rollout, T. More see further before bootstrapping, and update less often."""
     optimizer: OptimizerName = "rmsprop"
     """The paper's RMSProp, or Adam, which needs less tuning."""
     learning_rate: float = 7e-4
     """Step size of the optimizer."""
-    anneal: Literal["none", "learning_rate"] = "learning_rate"
-    """Whether the learning rate falls linearly to zero over the budget."""
-    optimizer_epsilon: float = 1e-5
+    lr_schedule: Literal["constant", "linear"] = "linear"
+    """Whether the learning rate stays as it is or falls linearly to zero over the budget."""
+    adam_eps: float = 1e-5
     """Added to the second moment under the root (RMSProp) or to the root (Adam). Higher takes smaller steps."""
     gamma: float = 0.99
     """Discount a step. Higher looks further ahead and has more variance."""
     estimator: Literal["n-step", "gae"] = "n-step"
-    """How advantages are estimated: from n-step returns as in the paper, or by generalised advantage estimation."""
-    n: int | None = None
+    """How advantages are estimated: from n-step returns as in the paper, or by generalized advantage estimation."""
+    n_step: int | None = None
     """Most real rewards in an n-step return; None: as many as the rollout has. More trust the critic less."""
-    lam: float = 0.95
-    """λ of generalised advantage estimation: 0 trusts the critic (bias), 1 the sampled return (variance)."""
+    gae_lambda: float = 0.95
+    """λ of generalized advantage estimation: 0 trusts the critic (bias), 1 the sampled return (variance)."""
     target: Literal["advantage", "monte-carlo", "bootstrap"] = "advantage"
     """What the critic should predict: the return that judges the action, all rewards of the rollout, or one of them."""
-    value_coefficient: float = 0.5
+    vf_coef: float = 0.5
     """Weight of the value loss (half the squared error). Matters most where the networks are shared."""
-    entropy_coefficient: float = 0.01
+    ent_coef: float = 0.01
     """Weight of the entropy bonus. Higher explores more and commits later."""
     max_grad_norm: float | None = 0.5
     """Largest gradient norm of one seed; None: no clipping."""
-    normalise_advantages: bool = False
+    normalize_advantage: Literal["batch", "none"] = "none"
     """Whether the advantages of a seed's rollout get mean 0 and standard deviation 1."""
-    critics: int = 1
+    critic_ensemble_size: int = 1
     """Critics that learn from the same data and differ by their first parameters; their mean is the value."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
-    shared: bool = False
+    share_features: bool = False
     """Whether policy and value share the hidden layers."""
-    torso: TorsoName = "auto"
+    encoder: TorsoName = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size."""
-    log_std: float = 0.0
+    log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
-    normalise_observations: bool = False
-    """Whether observations are normalised by running mean and standard deviation."""
-    normalise_rewards: bool = False
+    normalize_obs: bool = False
+    """Whether observations are normalized by running mean and standard deviation."""
+    normalize_reward: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         require(
             self,
-            environments="[1, inf)",
-            hidden="[1, inf)",
-            steps="[1, inf)",
+            num_envs="[1, inf)",
+            hidden_sizes="[1, inf)",
+            num_steps="[1, inf)",
             optimizer=tuple(OPTIMIZERS),
             learning_rate="(0, inf)",
-            anneal=("none", "learning_rate"),
-            optimizer_epsilon="(0, inf)",
+            lr_schedule=("constant", "linear"),
+            adam_eps="(0, inf)",
             gamma="[0, 1]",
             estimator=("n-step", "gae"),
-            n="[1, inf) or None",
-            lam="[0, 1]",
+            n_step="[1, inf) or None",
+            gae_lambda="[0, 1]",
             target=("advantage", "monte-carlo", "bootstrap"),
-            value_coefficient="[0, inf)",
-            entropy_coefficient="[0, inf)",
+            vf_coef="[0, inf)",
+            ent_coef="[0, inf)",
             max_grad_norm="(0, inf) or None",
-            critics="[1, inf)",
-            torso=get_args(TorsoName),
+            critic_ensemble_size="[1, inf)",
+            encoder=get_args(TorsoName),
         )
-        if self.normalise_advantages and self.environments * self.steps == 1:
+        if (self.normalize_advantage == "batch") and self.num_envs * self.num_steps == 1:
             raise ValueError(
-                "normalise_advantages leaves nothing of the advantage of a single sample: take more environments or "
+                "normalize_advantage leaves nothing of the advantage of a single sample: take more environments or "
                 "steps, or switch it off"
             )
 
@@ -117,56 +117,56 @@ DIAGNOSTICS = ("losses/policy", "losses/value", "losses/entropy", "losses/gradie
 """What is measured in an update."""
 
 _MUJOCO: Mapping[str, Any] = {
-    "steps": 32,
+    "num_steps": 32,
     "optimizer": "adam",
     "learning_rate": 2e-3,
     "estimator": "gae",
-    "normalise_advantages": True,
-    "entropy_coefficient": 0.0,
-    "normalise_observations": True,
-    "normalise_rewards": True,
+    "normalize_advantage": "batch",
+    "ent_coef": 0.0,
+    "normalize_obs": True,
+    "normalize_reward": True,
 }
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
-        "steps": 64,
+        "num_steps": 64,
         "optimizer": "adam",
         "learning_rate": 5e-3,
         "estimator": "gae",
-        "lam": 0.98,
-        "entropy_coefficient": 0.0,
+        "gae_lambda": 0.98,
+        "ent_coef": 0.0,
     },
     "Acrobot-v1": {
-        "steps": 16,
+        "num_steps": 16,
         "optimizer": "adam",
         "learning_rate": 2e-3,
         "estimator": "gae",
-        "normalise_advantages": True,
-        "entropy_coefficient": 0.0,
+        "normalize_advantage": "batch",
+        "ent_coef": 0.0,
     },
-    "MountainCar-v0": {"entropy_coefficient": 0.0, "normalise_observations": True, "normalise_rewards": True},
+    "MountainCar-v0": {"ent_coef": 0.0, "normalize_obs": True, "normalize_reward": True},
     "Pendulum-v1": {
-        "environments": 8,
-        "steps": 32,
+        "num_envs": 8,
+        "num_steps": 32,
         "optimizer": "adam",
         "learning_rate": 3e-3,
         "gamma": 0.95,
         "estimator": "gae",
-        "lam": 0.98,
-        "entropy_coefficient": 0.0,
-        "normalise_advantages": True,
+        "gae_lambda": 0.98,
+        "ent_coef": 0.0,
+        "normalize_advantage": "batch",
         "activation": "relu",
-        "normalise_rewards": True,
+        "normalize_reward": True,
     },
     "LunarLander-v3": {
-        "environments": 8,
+        "num_envs": 8,
         "learning_rate": 8.3e-4,
         "gamma": 0.995,
-        "entropy_coefficient": 1e-5,
+        "ent_coef": 1e-5,
     },
     "HalfCheetah-v5": _MUJOCO,
     "Hopper-v5": _MUJOCO,
     "Walker2d-v5": _MUJOCO,
-    "zoo": {"environments": 8, "anneal": "none", "entropy_coefficient": 0.0, "value_coefficient": 1.0},
+    "zoo": {"num_envs": 8, "lr_schedule": "constant", "ent_coef": 0.0, "vf_coef": 1.0},
 }
 """Configuration by task, which selects its own, or by name; what is not named keeps its default.
 
@@ -205,35 +205,41 @@ class A2C:
         self.agent = Agent(
             env,
             seeds=seeds,
-            rows=config.environments,
+            rows=config.num_envs,
             algorithm=algorithm,
-            spec=Spec(config.hidden, config.activation, config.shared, critics=config.critics, torso=config.torso),
-            log_std=config.log_std,
-            scaling=Scaling(config.normalise_observations, config.normalise_rewards, config.gamma),
+            spec=Spec(
+                config.hidden_sizes,
+                config.activation,
+                config.share_features,
+                critics=config.critic_ensemble_size,
+                torso=config.encoder,
+            ),
+            log_std=config.log_std_init,
+            scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
         )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
         self.learned = self.agent.learned
         self.optimizer = OPTIMIZERS[config.optimizer](
-            self.agent.parameters, epsilon=config.optimizer_epsilon, max_grad_norm=config.max_grad_norm
+            self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm
         )
         self.consumed = 0
 
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes."""
-        return -(-self.budget // (self.config.steps * self.config.environments))
+        return -(-self.budget // (self.config.num_steps * self.config.num_envs))
 
     def iterate(self) -> Metrics:
         """Collect a rollout, judge it and improve on it once."""
         remaining = max(1.0 - self.consumed / self.budget, 1e-6)
-        rollout = self.agent.collect(self.config.steps)
-        batch = self.judge(rollout)
-        metrics = self.improve(batch, remaining)
-        self.consumed += self.config.steps * self.config.environments
+        rollout = self.agent.collect(self.config.num_steps)
+        batch = self.estimate_advantages(rollout)
+        metrics = self.update(batch, remaining)
+        self.consumed += self.config.num_steps * self.config.num_envs
         return {**rollout.metrics, **metrics}
 
     @torch.no_grad()
-    def judge(self, rollout: Rollout) -> Samples:
+    def estimate_advantages(self, rollout: Rollout) -> Samples:
         """Estimate the advantage of every action, and the returns that the critic should predict."""
         config, rewards = self.config, rollout.rewards
         values, next_values = rollout.successor_values(self.agent.networks.value)
@@ -243,18 +249,18 @@ class A2C:
             "gamma": config.gamma,
         }
         if config.estimator == "gae":
-            advantages = ops.gae(rewards, values, next_values, lam=config.lam, **ends)
+            advantages = ops.gae(rewards, values, next_values, lam=config.gae_lambda, **ends)
         else:
-            advantages = ops.n_step_returns(rewards, next_values, n=config.n or config.steps, **ends) - values
+            advantages = ops.n_step_returns(rewards, next_values, n=config.n_step or config.num_steps, **ends) - values
         batch = Samples.of(rollout, self.agent, advantages=advantages, values=values)
         if config.target != "advantage":
             targets = ops.lambda_returns(rewards, next_values, lam=TARGET_LAMBDA[config.target], **ends)
             batch = replace(batch, targets=by_seed(targets))
-        return batch.standardised() if config.normalise_advantages else batch
+        return batch.standardized() if config.normalize_advantage == "batch" else batch
 
-    def improve(self, batch: Samples, remaining: float) -> Metrics:
+    def update(self, batch: Samples, remaining: float) -> Metrics:
         """Take one gradient step; `remaining` is the share of the budget not yet used."""
-        learning_rate = self.config.learning_rate * (1.0 if self.config.anneal == "none" else remaining)
+        learning_rate = self.config.learning_rate * (1.0 if self.config.lr_schedule == "constant" else remaining)
         skipped = self.optimizer.skipped.clone()
         gradient, losses = self.gradient(batch)
         norm = self.optimizer.step(gradient, learning_rate=learning_rate)
@@ -276,13 +282,13 @@ class A2C:
         config, targets = self.config, batch.targets
         log_probs = self.agent.head.log_prob(networks.outputs, networks.free, batch.actions)
         policy = ops.policy_gradient(log_probs, batch.advantages)
-        if config.critics == 1:
+        if config.critic_ensemble_size == 1:
             value = ops.value_loss(networks.values, targets)
         else:
             value = ops.value_loss(networks.values, targets.unsqueeze(1).expand_as(networks.values)).sum(1)
         entropy = self.agent.head.entropy(networks.outputs, networks.free).expand_as(policy)
-        loss = torch.add(policy, value, alpha=config.value_coefficient)
-        loss = torch.sub(loss, entropy, alpha=config.entropy_coefficient)
+        loss = torch.add(policy, value, alpha=config.vf_coef)
+        loss = torch.sub(loss, entropy, alpha=config.ent_coef)
         parts = torch.stack((policy.detach(), value.detach(), entropy.detach()))
         weights = None if batch.weights is None else batch.weights.expand_as(parts)
         return ops.weighted_mean(loss, batch.weights).sum(), ops.weighted_mean(parts, weights)

@@ -44,11 +44,11 @@ from operant.state import State, clone, copy_into
 class A3CConfig(A2CConfig):
     """Hyperparameters of asynchronous advantage actor-critic: those of `A2CConfig` for each worker, and its own."""
 
-    environments: int = 1
+    num_envs: int = 1
     """Environments of each worker. More make its gradients steadier, and fewer for the same steps."""
     workers: int = 16
     """Processes. More than processor cores take turns, and make every gradient older."""
-    slice_steps: int = 2000
+    steps_per_iteration: int = 2000
     """Steps of all workers together in one iteration, after which they wait until they are told to go on."""
     deadline: float = 120.0
     """Seconds that a worker may take for an update, or to start, before it is taken for hung."""
@@ -56,8 +56,8 @@ class A3CConfig(A2CConfig):
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        require(self, workers="[1, inf)", slice_steps="[1, inf)", deadline="(0, inf)")
-        for name in ("normalise_observations", "normalise_rewards"):
+        require(self, workers="[1, inf)", steps_per_iteration="[1, inf)", deadline="(0, inf)")
+        for name in ("normalize_obs", "normalize_reward"):
             if getattr(self, name):
                 raise ValueError(f"{name} must be false: the workers share no statistics; a2c has them")
 
@@ -65,13 +65,13 @@ class A3CConfig(A2CConfig):
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
         "workers": 4,
-        "environments": 8,
-        "steps": 64,
+        "num_envs": 8,
+        "num_steps": 64,
         "optimizer": "adam",
         "learning_rate": 3e-3,
         "estimator": "gae",
-        "lam": 0.98,
-        "entropy_coefficient": 0.0,
+        "gae_lambda": 0.98,
+        "ent_coef": 0.0,
     },
 }
 """Configuration by task, which selects its own; what is not named keeps its default."""
@@ -128,7 +128,7 @@ class Worker:
         self.close = self.local.close
         self.local.gradient.compiled = compiled
         self.optimizer = OPTIMIZERS[config.optimizer](
-            shared.parameters, epsilon=config.optimizer_epsilon, max_grad_norm=config.max_grad_norm
+            shared.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm
         )
         self.optimizer.adopt(shared.moments)
 
@@ -139,14 +139,14 @@ class Worker:
         while (consumed := int(counts[:, STEPS].sum())) < target and not stopped():
             read = int(counts[:, UPDATES].sum())
             agent.parameters.copy_(self.shared.parameters)
-            rollout = agent.collect(config.steps)
-            gradient, losses = self.local.gradient(self.local.judge(rollout))
-            remaining = 1.0 if config.anneal == "none" else max(1.0 - consumed / self.budget, 1e-6)
+            rollout = agent.collect(config.num_steps)
+            gradient, losses = self.local.gradient(self.local.estimate_advantages(rollout))
+            remaining = 1.0 if config.lr_schedule == "constant" else max(1.0 - consumed / self.budget, 1e-6)
             staleness = int(counts[:, UPDATES].sum()) - read
             skipped = self.optimizer.skipped.clone()
             norm = self.optimizer.step(gradient, learning_rate=config.learning_rate * remaining)
             counts[self.index, UPDATES] += 1
-            counts[self.index, STEPS] += config.steps * config.environments
+            counts[self.index, STEPS] += config.num_steps * config.num_envs
             episodes = [rollout.metrics[f"rollout/{name}"] for name in ("episodes", "episode_return", "episode_length")]
             own = [torch.tensor([staleness]), self.optimizer.skipped - skipped]
             reports.append(torch.stack([*losses, norm, *episodes, *own]).double())
@@ -321,7 +321,7 @@ class A3C:
         self.shared = Shared(
             parameters, {name: tensor.share_memory_() for name, tensor in moments.items()}, counts.share_memory_()
         )
-        self.make_env = make_env or maker_like(env, config.environments)
+        self.make_env = make_env or maker_like(env, config.num_envs)
         if make_env is None and only_here(env.task):
             require_makeable(env.task, self.make_env, method=_start_method(), deadline=config.deadline)
         self.crew: Crew | None = None
@@ -335,7 +335,7 @@ class A3C:
         """Let the workers run for a slice of the budget, and say what happened."""
         if self.crew is None:
             self.crew = Crew(self.config, self.shared, self._makers())
-        reports = self.crew.run(self.consumed + self.config.slice_steps)
+        reports = self.crew.run(self.consumed + self.config.steps_per_iteration)
         *losses, episodes, returns, lengths, staleness, skipped = torch.tensor(reports, dtype=torch.float64)
         count = episodes.sum()
         metrics = {name: values.mean() for name, values in zip(DIAGNOSTICS, losses, strict=True)}

@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.suitability import require_suitable
-from operant.envs import BatchEnv, Normalise, TensorEnv, Tree, is_picture
+from operant.control.compatibility import require_suitable
+from operant.envs import BatchEnv, Normalize, TensorEnv, Tree, is_picture
 from operant.nets import ActorCritic, Graph, Spec, head_for
-from operant.runtime.learned import Learned
 from operant.runtime.rollouts import Collector, Rollout, by_seed
+from operant.runtime.weights import Weights
 from operant.state import State, copy_into, generator_state, set_generator_state
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Which numbers of an environment are brought to the scale that networks like (`operant.envs.Normalise`).
+    """Which numbers of an environment are brought to the scale that networks like (`operant.envs.Normalize`).
 
     Attributes:
-        observations: whether observations are normalised by running mean and standard deviation.
+        observations: whether observations are normalized by running mean and standard deviation.
         rewards: whether rewards are divided by the running standard deviation of the discounted return.
         gamma: discount of that return.
     """
@@ -70,10 +70,10 @@ class Agent:
         require_rows(env, seeds, rows)
         self.seeds, self.rows, self.device = list(seeds), rows, env.device
         if scaling.observations and is_picture(env.observation_space):
-            raise ValueError("normalise_observations is for vectors: pictures are scaled by the network")
-        self.normaliser: Normalise | None = None
+            raise ValueError("normalize_obs is for vectors: pictures are scaled by the network")
+        self.normalizer: Normalize | None = None
         if scaling.observations or scaling.rewards:
-            env = self.normaliser = Normalise(
+            env = self.normalizer = Normalize(
                 env,
                 seeds=len(seeds),
                 observations=scaling.observations,
@@ -91,11 +91,11 @@ class Agent:
         self.graph: Graph[dict[str, Any]] | None = None
 
     @property
-    def learned(self) -> Learned:
-        """The networks of all seeds, and the moments by which observations and rewards are normalised."""
-        return {"parameters": self.parameters, **({} if self.normaliser is None else self.normaliser.moments)}
+    def learned(self) -> Weights:
+        """The networks of all seeds, and the moments by which observations and rewards are normalized."""
+        return {"parameters": self.parameters, **({} if self.normalizer is None else self.normalizer.moments)}
 
-    def alone(self, seed: int) -> Self:
+    def for_seed(self, seed: int) -> Self:
         """Return an agent whose networks are those of the seed in one place alone, sharing their memory."""
         agent = copy(self)
         agent.parameters = self.parameters[seed : seed + 1]
@@ -142,7 +142,7 @@ class Agent:
         streams: Sequence[torch.Generator],
         *,
         active: Tensor | None = None,
-        standardise: bool = False,
+        standardize: bool = False,
     ) -> "Iterator[Samples]":
         """Split a batch at random into equal parts, each seed by its own stream; one part needs no order.
 
@@ -151,7 +151,7 @@ class Agent:
             parts: how many.
             streams: one a seed.
             active: `[S]` bool, the seeds whose samples are shuffled. Default: all.
-            standardise: whether the advantages of each of several parts get mean 0 and standard deviation 1.
+            standardize: whether the advantages of each of several parts get mean 0 and standard deviation 1.
         """
         if parts == 1:
             return iter([batch])
@@ -160,14 +160,14 @@ class Agent:
         for seed in range(len(self.seeds)) if active is None else active.nonzero().flatten().tolist():
             order[seed] = self.order(samples, parts, streams[seed])
         batch = batch.shuffled(order, parts)
-        if standardise:
-            batch = batch.standardised()
+        if standardize:
+            batch = batch.standardized()
         return (batch.map(itemgetter(part)) for part in range(parts))
 
     def read(self, obs: Tree) -> Tensor:
         """Turn observations `[S, N, ...]` as the environment gives them into what the networks look at."""
-        if self.normaliser is not None:
-            obs = self.normaliser.normalise(obs)
+        if self.normalizer is not None:
+            obs = self.normalizer.normalize(obs)
         return self.collector.features.by_seed(obs)
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
@@ -249,9 +249,9 @@ class Samples:
             weights=None if rollout.valid is None else by_seed(rollout.valid).to(advantages.dtype),
         )
 
-    def standardised(self) -> Self:
+    def standardized(self) -> Self:
         """Return the samples with advantages of mean 0 and standard deviation 1 in each seed."""
-        return replace(self, advantages=ops.standardise(self.advantages, self.weights))
+        return replace(self, advantages=ops.standardize(self.advantages, self.weights))
 
     def shuffled(self, order: Tensor, parts: int) -> Self:
         """Return the samples in the order `[S, M]`, a permutation for each seed, as `[parts, S, M / parts, ...]`."""

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control import presets
-from operant.control.experience import Act, Experience, require_budget
-from operant.control.suitability import require_suitable
+from operant.control.compatibility import require_suitable
+from operant.control.replay_collector import Act, Experience, require_budget
 from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable
 from operant.nets.action_values import ActionValues, ValuePass
@@ -39,89 +39,90 @@ from operant.state import State, clone, copy_into, generator_state, set_generato
 class DQNConfig:
     """Hyperparameters of DQN. Defaults are those of the paper (extended data table 1) but for network and optimizer."""
 
-    environments: int = 1
+    num_envs: int = 1
     """Environments a seed, N. More make collecting faster and the memory more varied."""
-    train_every: int = 4
+    train_freq: int = 4
     """Environment steps of a seed between two trainings, a multiple of N. More use less computation, and data less."""
-    updates: int = 1
+    gradient_steps: int = 1
     """Gradient steps of one training. More use the data better, until values run away."""
-    batch: int = 32
+    batch_size: int = 32
     """Transitions of one gradient step. More make steps less noisy and slower."""
-    capacity: int = 1_000_000
+    buffer_size: int = 1_000_000
     """Transitions in the memory. More are less correlated, and older."""
-    warmup: int = 50_000
+    learning_starts: int = 50_000
     """Environment steps of random actions before the first training."""
-    sync: int = 10_000
+    target_update_interval: int = 10_000
     """Gradient steps between two copies to the target network. More are steadier and slower; 1 is no target network."""
     tau: float = 1.0
-    """How far a copy moves the target network: 1 all the way; with `sync` 1 and a small τ it follows smoothly."""
+    """How far a copy moves the target network: 1 all the way; with `target_update_interval` 1 and a small τ it
+    follows smoothly."""
     learning_rate: float = 2.5e-4
     """Step size of Adam."""
-    anneal: Literal["none", "learning_rate"] = "none"
-    """What falls linearly to zero over the budget: nothing, or the learning rate."""
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    """Whether the learning rate stays as it is or falls linearly to zero over the budget."""
     gamma: float = 0.99
     """Discount a step. Higher looks further ahead and is less steady."""
-    n: int = 1
+    n_step: int = 1
     """Rewards that are summed before bootstrapping. More spread news faster, with more variance and off-policy bias."""
     double: bool = False
     """Whether the network that learns chooses the action whose value the target network tells."""
     dueling: bool = False
     """Whether the network has separate streams for the state's value and the actions' advantages."""
-    priority: float = 0.0
-    """α of prioritised replay: 0 draws uniformly, 1 in proportion to the last error. Higher favours surprises."""
-    beta: float = 0.4
+    per_alpha: float = 0.0
+    """α of prioritized replay: 0 draws uniformly, 1 in proportion to the last error. Higher favors surprises."""
+    per_beta: float = 0.4
     """Initial exponent of the weights that correct for priorities; it rises linearly to 1 over the budget."""
     huber_delta: float = 1.0
     """Error beyond which the loss is linear, in units of return; infinity makes it half the squared error."""
     max_grad_norm: float | None = None
     """Largest gradient norm of one seed; None: no clipping."""
-    epsilon_start: float = 1.0
+    exploration_initial_eps: float = 1.0
     """Probability of a random action at first."""
-    epsilon_end: float = 0.1
+    exploration_final_eps: float = 0.1
     """Probability of a random action in the end. Higher explores more and earns less."""
-    epsilon_fraction: float = 0.02
+    exploration_fraction: float = 0.02
     """Fraction of the budget over which that probability falls linearly. More explore longer."""
-    hidden: tuple[int, ...] = (256, 256)
+    hidden_sizes: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
-    torso: TorsoName = "auto"
+    encoder: TorsoName = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size."""
-    scale_observations: bool = False
+    scale_obs: bool = False
     """Whether observations are scaled to [-1, 1] where the bounds of their space are finite."""
-    adam_epsilon: float = 1e-8
+    adam_eps: float = 1e-8
     """Added to the root of Adam's second moment."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         require(
             self,
-            environments="[1, inf)",
-            hidden="[1, inf)",
-            train_every="[1, inf)",
-            updates="[1, inf)",
-            batch="[1, inf)",
-            capacity="[1, inf)",
-            warmup="[0, inf)",
-            sync="[1, inf)",
+            num_envs="[1, inf)",
+            hidden_sizes="[1, inf)",
+            train_freq="[1, inf)",
+            gradient_steps="[1, inf)",
+            batch_size="[1, inf)",
+            buffer_size="[1, inf)",
+            learning_starts="[0, inf)",
+            target_update_interval="[1, inf)",
             tau="(0, 1]",
             learning_rate="(0, inf)",
-            anneal=("none", "learning_rate"),
+            lr_schedule=("constant", "linear"),
             gamma="[0, 1]",
-            n="[1, inf)",
-            priority="[0, 1]",
-            beta="[0, 1]",
+            n_step="[1, inf)",
+            per_alpha="[0, 1]",
+            per_beta="[0, 1]",
             huber_delta="(0, inf]",
             max_grad_norm="(0, inf) or None",
-            epsilon_start="[0, 1]",
-            epsilon_end="[0, 1]",
-            epsilon_fraction="[0, 1]",
-            adam_epsilon="(0, inf)",
-            torso=get_args(TorsoName),
+            exploration_initial_eps="[0, 1]",
+            exploration_final_eps="[0, 1]",
+            exploration_fraction="[0, 1]",
+            adam_eps="(0, inf)",
+            encoder=get_args(TorsoName),
         )
-        if self.train_every % self.environments:
+        if self.train_freq % self.num_envs:
             raise ValueError(
-                f"train_every ({self.train_every}) must be a multiple of environments ({self.environments}), "
+                f"train_freq ({self.train_freq}) must be a multiple of environments ({self.num_envs}), "
                 "which are stepped together"
             )
 
@@ -138,7 +139,7 @@ def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
     """Return the flat bounds `[D]` of the observations."""
     space: Any = env.observation_space
     if not isinstance(space, spaces.Box):
-        raise ValueError(f"scale_observations needs observations of Box, which have bounds, got {space}")
+        raise ValueError(f"scale_obs needs observations of Box, which have bounds, got {space}")
     low, high = (torch.as_tensor(bound, dtype=torch.float32, device=env.device) for bound in (space.low, space.high))
     return low.flatten(), high.flatten()
 
@@ -171,15 +172,15 @@ class DQN:
         algorithm: str = "dqn",
     ) -> None:
         require_suitable(env, algorithm)
-        require_budget(budget, warmup=config.warmup)
+        require_budget(budget, warmup=config.learning_starts)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
         self.actions, self.to_env = head.outputs, head.to_env
         self.experience = Experience(
             env,
             seeds=seeds,
-            rows=config.environments,
-            capacity=config.capacity,
+            rows=config.num_envs,
+            capacity=config.buffer_size,
             to_env=self.to_env,
             random=self._random,
         )
@@ -187,21 +188,21 @@ class DQN:
         shape = ActionValues(
             self.experience.collector.features.shape,
             self.actions,
-            hidden=config.hidden,
+            hidden=config.hidden_sizes,
             activation=config.activation,
             dueling=config.dueling,
-            torso=config.torso,
-            bounds=_bounds(env) if config.scale_observations else None,
+            torso=config.encoder,
+            bounds=_bounds(env) if config.scale_obs else None,
         )
         self.parameters = shape.initial([streams.torch_generator(seed, "networks") for seed in seeds]).to(env.device)
         self.target_parameters = self.parameters.clone()
         self.learned = {"parameters": self.parameters, "target_parameters": self.target_parameters}
         self.online, self.target = shape.bind(self.parameters), shape.bind(self.target_parameters)
-        self.optimizer = StackedAdam(self.parameters, epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm)
+        self.optimizer = StackedAdam(self.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
         self.priorities: Priorities | None = None
-        if config.priority:
-            places = self.experience.replay.length * config.environments
-            self.priorities = Priorities(seeds=len(seeds), capacity=places, alpha=config.priority, device=env.device)
+        if config.per_alpha:
+            places = self.experience.replay.length * config.num_envs
+            self.priorities = Priorities(seeds=len(seeds), capacity=places, alpha=config.per_alpha, device=env.device)
         self.streams = [streams.torch_generator(seed, "exploration", device=env.device) for seed in seeds]
         self.consumed = self.updates = 0
 
@@ -209,29 +210,29 @@ class DQN:
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes."""
         config = self.config
-        idle = max(0, -(-config.warmup // config.train_every) - 1)  # iterations before the first training
-        return (-(-self.budget // config.train_every) - idle) * config.updates
+        idle = max(0, -(-config.learning_starts // config.train_freq) - 1)  # iterations before the first training
+        return (-(-self.budget // config.train_freq) - idle) * config.gradient_steps
 
     def iterate(self) -> Metrics:
         """Collect transitions, and once there are enough of them, judge and improve on minibatches."""
         metrics = self.collect()
-        self.consumed += self.config.train_every
-        return {**metrics, **self.train()} if self.consumed >= self.config.warmup else metrics
+        self.consumed += self.config.train_freq
+        return {**metrics, **self.train()} if self.consumed >= self.config.learning_starts else metrics
 
     @property
     def epsilon(self) -> float:
         """The probability of a random action."""
         config = self.config
-        if self.consumed < config.warmup:
+        if self.consumed < config.learning_starts:
             return 1.0
-        share = min(1.0, self.consumed / max(1.0, config.epsilon_fraction * self.budget))
-        return config.epsilon_start + share * (config.epsilon_end - config.epsilon_start)
+        share = min(1.0, self.consumed / max(1.0, config.exploration_fraction * self.budget))
+        return config.exploration_initial_eps + share * (config.exploration_final_eps - config.exploration_initial_eps)
 
     @torch.no_grad()
     def collect(self) -> Metrics:
         """Act ε-greedily in every environment, and remember what happened."""
-        steps, rows = self.config.train_every // self.config.environments, self.config.environments
-        if self.consumed < self.config.warmup:
+        steps, rows = self.config.train_freq // self.config.num_envs, self.config.num_envs
+        if self.consumed < self.config.learning_starts:
             metrics = self.experience.explore(steps)
         else:
             noise = [torch.rand((steps, rows, 2), generator=s, device=self.device) for s in self.streams]
@@ -257,17 +258,21 @@ class DQN:
     def train(self) -> Metrics:
         """Take the gradient steps of one training."""
         config = self.config
-        learning_rate = config.learning_rate * (1.0 if config.anneal == "none" else self.remaining)
-        skipped, left = self.optimizer.skipped.clone(), config.updates
+        learning_rate = config.learning_rate * (1.0 if config.lr_schedule == "constant" else self.remaining)
+        skipped, left = self.optimizer.skipped.clone(), config.gradient_steps
         metrics: dict[str, Tensor | float] = {}
         while left:
-            if self.updates % config.sync == 0:
+            if self.updates % config.target_update_interval == 0:
                 self.target_parameters.lerp_(self.parameters, config.tau)
-            count = min(left, config.sync - self.updates % config.sync, DRAWN if self.priorities is None else 1)
-            batch, importance = self.draw(count * config.batch)
-            successors = [self.target(obs) for obs in batch.next_obs.split(JUDGED * config.batch, dim=1)]
+            count = min(
+                left,
+                config.target_update_interval - self.updates % config.target_update_interval,
+                DRAWN if self.priorities is None else 1,
+            )
+            batch, importance = self.draw(count * config.batch_size)
+            successors = [self.target(obs) for obs in batch.next_obs.split(JUDGED * config.batch_size, dim=1)]
             for part, next_q in zip(batch.parts(count), torch.cat(successors, 1).chunk(count, dim=1), strict=True):
-                metrics = self.improve(part, next_q, importance, learning_rate)
+                metrics = self.update(part, next_q, importance, learning_rate)
             left, self.updates = left - count, self.updates + count
         metrics["schedule/learning_rate"] = learning_rate
         metrics["health/skipped_updates"] = self.optimizer.skipped - skipped
@@ -282,13 +287,13 @@ class DQN:
         """Draw transitions of each seed, and the weights `[S, samples]` that correct for how they were drawn."""
         config, replay = self.config, self.experience.replay
         if self.priorities is None:
-            return self.experience.sample(samples, gamma=config.gamma, n=config.n), None
+            return self.experience.sample(samples, gamma=config.gamma, n=config.n_step), None
         index, probabilities = self.priorities.draw(samples, self.experience.sample_streams)
-        beta = 1.0 - (1.0 - config.beta) * self.remaining
+        beta = 1.0 - (1.0 - config.per_beta) * self.remaining
         weights = ops.importance_weights(probabilities, beta=beta).to(self.parameters.dtype)
-        return replay.take(index, gamma=config.gamma, n=config.n), weights
+        return replay.take(index, gamma=config.gamma, n=config.n_step), weights
 
-    def improve(
+    def update(
         self, batch: Transitions, next_q: Tensor, importance: Tensor | None, learning_rate: float
     ) -> dict[str, Tensor | float]:
         """Take one gradient step, and give the transitions their new priorities.
@@ -310,7 +315,7 @@ class DQN:
         self, batch: Transitions, next_q: Tensor, importance: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the gradient `[S, P]` of the Huber loss, the errors `[S, M]` of the values, and a report."""
-        targets = self.judge(batch, next_q)
+        targets = self.compute_targets(batch, next_q)
         networks = ValuePass(self.online, batch.obs)
         values = networks.values.gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
         losses = ops.huber_loss(values, targets, delta=self.config.huber_delta)
@@ -324,7 +329,7 @@ class DQN:
         return gradient, targets - values, metrics
 
     @torch.no_grad()
-    def judge(self, batch: Transitions, next_q: Tensor) -> Tensor:
+    def compute_targets(self, batch: Transitions, next_q: Tensor) -> Tensor:
         """Return what the values of the actions taken should be, `[S, M]`."""
         next_values = ops.double_q(self.online(batch.next_obs), next_q) if self.config.double else next_q.amax(-1)
         return ops.q_target(batch.rewards, next_values, terminated=batch.terminated, gamma=batch.discounts)

@@ -1,12 +1,12 @@
-"""Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347): clipped, with a KL penalty, or with both.
+"""Proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347): clipped, with a KL penalty, or with both.
 
-Collect a rollout with the current policy; judge every action by generalised advantage estimation (Schulman et al.
+Collect a rollout with the current policy; judge every action by generalized advantage estimation (Schulman et al.
 2016); improve policy and value for several epochs of minibatches. The clipped objective (section 3) stops rewarding a
-change as soon as the probability ratio has moved by more than the clip range in the profitable direction. The penalised
+change as soon as the probability ratio has moved by more than the clip range in the profitable direction. The penalized
 one (section 4) subtracts β times the divergence from the policy that drew the rollout, and adapts β to a target.
 
 What differs from the paper: value and policy have separate networks by default (the paper's Atari experiments share
-them: `shared`); the gradient of each seed is clipped by its norm, layers are initialised orthogonally and Adam's
+them: `shared`); the gradient of each seed is clipped by its norm, layers are initialized orthogonally and Adam's
 epsilon is 1e-5 (Huang et al. 2022, details 2, 3 and 11); an episode cut by a time limit bootstraps from the value of
 its true final observation (Pardo et al. 2018), where most implementations take it for a terminal state. Continuous
 actions are in units of half the range of the action space. β stays within `BETA_RANGE`, and may be adapted within an
@@ -39,107 +39,112 @@ Clip = tuple[float, float]
 class PPOConfig:
     """Hyperparameters of PPO. Defaults are those of the paper's continuous control experiments (table 3)."""
 
-    environments: int = 1
+    num_envs: int = 1
     """Environments a seed, N. More give less correlated batches and a faster rollout."""
-    steps: int = 2048
+    num_steps: int = 2048
     """Steps of every environment in one rollout, T. More see further before bootstrapping, and update less often."""
-    epochs: int = 10
+    num_epochs: int = 10
     """Passes over each rollout. More use the data better until the policy overfits to it (watch approx_kl)."""
-    minibatches: int = 32
+    num_minibatches: int = 32
     """Parts that a rollout is split into, each one gradient step. More take more and noisier steps."""
     learning_rate: float = 3e-4
     """Step size of Adam."""
-    anneal: Literal["none", "learning_rate", "both"] = "none"
-    """What falls linearly to zero over the budget: nothing, the learning rate, or it and the clip range."""
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    """Whether the learning rate stays as it is or falls linearly to zero over the budget."""
+    clip_range_schedule: Literal["constant", "linear"] = "constant"
+    """Whether the clip range does."""
     gamma: float = 0.99
     """Discount a step. Higher looks further ahead and has more variance."""
-    lam: float = 0.95
+    gae_lambda: float = 0.95
     """λ of the advantage estimates: 0 trusts the critic (bias), 1 the sampled return (variance)."""
-    clip_low: float = 0.2
+    clip_range: float = 0.2
     """How far the probability ratio may fall below 1 before a lower one is not rewarded. Higher moves faster."""
-    clip_high: float | None = None
-    """How far it may rise above 1; None: as `clip_low`."""
+    clip_range_high: float | None = None
+    """How far it may rise above 1; None: as `clip_range`."""
     objective: Literal["clip", "penalty", "clip-and-penalty"] = "clip"
     """What keeps the policy near the one that drew the rollout: the clip range, the KL penalty, or both."""
-    beta: float = 1.0
+    kl_coef: float = 1.0
     """Weight of the KL penalty at first. Higher moves less; where there is a target it is soon forgotten."""
-    beta_target: float | None = 0.01
+    kl_coef_target: float | None = 0.01
     """KL(old‖new) of one update, in nats, that β is adapted to. Higher moves faster. None: β stays what it is."""
-    beta_rounds: int = 1
+    kl_coef_rounds: int = 1
     """Most rounds of epochs on one rollout, with β adapted after each. A seed stops after one that meets the target."""
-    value_coefficient: float = 0.5
+    vf_coef: float = 0.5
     """Weight of the value loss (half the squared error). Matters most where the networks are shared."""
-    entropy_coefficient: float = 0.0
+    ent_coef: float = 0.0
     """Weight of the entropy bonus. Higher explores more and commits later."""
     max_grad_norm: float | None = 0.5
     """Largest gradient norm of one seed; None: no clipping."""
-    normalise_advantages: Literal["minibatch", "batch", "none"] = "minibatch"
+    normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
     """Over which samples of a seed advantages get mean 0 and standard deviation 1."""
-    value_clip: float | None = None
+    clip_range_vf: float | None = None
     """Clip range of the value around its old estimate; None: no clipping, which usually learns better."""
     target_kl: float | None = None
     """A seed stops its updates on a rollout once approx_kl exceeds this; None: never."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
-    shared: bool = False
+    share_features: bool = False
     """Whether policy and value share the hidden layers."""
-    torso: TorsoName = "auto"
+    encoder: TorsoName = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size."""
-    log_std: float = 0.0
+    log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
-    adam_epsilon: float = 1e-5
+    adam_eps: float = 1e-5
     """Added to the root of Adam's second moment."""
-    normalise_observations: bool = False
-    """Whether observations are normalised by running mean and standard deviation."""
-    normalise_rewards: bool = False
+    normalize_obs: bool = False
+    """Whether observations are normalized by running mean and standard deviation."""
+    normalize_reward: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         require(
             self,
-            environments="[1, inf)",
-            hidden="[1, inf)",
-            steps="[1, inf)",
-            epochs="[1, inf)",
-            minibatches="[1, inf)",
+            num_envs="[1, inf)",
+            hidden_sizes="[1, inf)",
+            num_steps="[1, inf)",
+            num_epochs="[1, inf)",
+            num_minibatches="[1, inf)",
             learning_rate="(0, inf)",
-            anneal=("none", "learning_rate", "both"),
+            lr_schedule=("constant", "linear"),
+            clip_range_schedule=("constant", "linear"),
             gamma="[0, 1]",
-            lam="[0, 1]",
-            clip_low="(0, 1]",
-            clip_high="(0, inf) or None",
+            gae_lambda="[0, 1]",
+            clip_range="(0, 1]",
+            clip_range_high="(0, inf) or None",
             objective=tuple(OBJECTIVES),
-            beta="(0, inf)",
-            beta_target="(0, inf) or None",
-            beta_rounds="[1, inf)",
-            value_coefficient="[0, inf)",
-            entropy_coefficient="[0, inf)",
+            kl_coef="(0, inf)",
+            kl_coef_target="(0, inf) or None",
+            kl_coef_rounds="[1, inf)",
+            vf_coef="[0, inf)",
+            ent_coef="[0, inf)",
             max_grad_norm="(0, inf) or None",
-            normalise_advantages=("minibatch", "batch", "none"),
-            value_clip="(0, inf) or None",
+            normalize_advantage=("minibatch", "batch", "none"),
+            clip_range_vf="(0, inf) or None",
             target_kl="(0, inf) or None",
-            torso=get_args(TorsoName),
-            adam_epsilon="(0, inf)",
+            encoder=get_args(TorsoName),
+            adam_eps="(0, inf)",
         )
-        if self.environments * self.steps % self.minibatches:
+        if self.num_envs * self.num_steps % self.num_minibatches:
             raise ValueError(
-                f"minibatches ({self.minibatches}) must divide the rollout: {self.environments} environments x "
-                f"{self.steps} steps = {self.environments * self.steps} samples"
+                f"num_minibatches ({self.num_minibatches}) must divide the rollout: {self.num_envs} environments x "
+                f"{self.num_steps} steps = {self.num_envs * self.num_steps} samples"
             )
-        parts = self.minibatches if self.normalise_advantages == "minibatch" else 1
-        if self.normalise_advantages != "none" and self.environments * self.steps == parts:
+        parts = self.num_minibatches if self.normalize_advantage == "minibatch" else 1
+        if self.normalize_advantage != "none" and self.num_envs * self.num_steps == parts:
             raise ValueError(
-                f"normalise_advantages={self.normalise_advantages!r} leaves nothing of the advantage of a single "
-                "sample: take fewer minibatches, more environments or steps, or 'none'"
+                f"normalize_advantage={self.normalize_advantage!r} leaves nothing of the advantage of a single "
+                "sample: take fewer num_minibatches, more environments or steps, or 'none'"
             )
 
     @property
     def spec(self) -> Spec:
         """The shape of the networks."""
-        return Spec(hidden=self.hidden, activation=self.activation, shared=self.shared, torso=self.torso)
+        return Spec(
+            hidden=self.hidden_sizes, activation=self.activation, shared=self.share_features, torso=self.encoder
+        )
 
 
 def clipped(log_probs: Tensor, batch: Samples, clip: Clip, beta: Tensor, kl: Callable[[], Tensor]) -> Tensor:
@@ -148,9 +153,9 @@ def clipped(log_probs: Tensor, batch: Samples, clip: Clip, beta: Tensor, kl: Cal
     return ops.clipped_surrogate(log_probs, batch.old_log_probs, batch.advantages, clip_low=low, clip_high=high)
 
 
-def penalised(log_probs: Tensor, batch: Samples, clip: Clip, beta: Tensor, kl: Callable[[], Tensor]) -> Tensor:
+def penalized(log_probs: Tensor, batch: Samples, clip: Clip, beta: Tensor, kl: Callable[[], Tensor]) -> Tensor:
     """Equation 8 of the paper, with KL(old‖new)."""
-    return ops.penalised_surrogate(log_probs, batch.old_log_probs, batch.advantages, kl(), beta=beta)
+    return ops.penalized_surrogate(log_probs, batch.old_log_probs, batch.advantages, kl(), beta=beta)
 
 
 def both(log_probs: Tensor, batch: Samples, clip: Clip, beta: Tensor, kl: Callable[[], Tensor]) -> Tensor:
@@ -158,7 +163,7 @@ def both(log_probs: Tensor, batch: Samples, clip: Clip, beta: Tensor, kl: Callab
     return torch.addcmul(clipped(log_probs, batch, clip, beta, kl), beta, kl())
 
 
-OBJECTIVES = {"clip": clipped, "penalty": penalised, "clip-and-penalty": both}
+OBJECTIVES = {"clip": clipped, "penalty": penalized, "clip-and-penalty": both}
 """Losses `[S, M]` of the policy, by name."""
 BETA_RANGE = (1e-6, 1e6)
 """Bounds of β: one that had fallen to 0 could not be doubled any more."""
@@ -205,18 +210,16 @@ class PPO:
         self.agent = self.AGENT(
             env,
             seeds=seeds,
-            rows=config.environments,
+            rows=config.num_envs,
             algorithm=algorithm or self.NAME,
             spec=config.spec,
-            log_std=config.log_std,
-            scaling=Scaling(config.normalise_observations, config.normalise_rewards, config.gamma),
+            log_std=config.log_std_init,
+            scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
         )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
         self.learned = self.agent.learned
-        self.optimizer = StackedAdam(
-            self.agent.parameters, epsilon=config.adam_epsilon, max_grad_norm=config.max_grad_norm
-        )
-        self.beta = torch.full((len(seeds),), config.beta, device=env.device)
+        self.optimizer = StackedAdam(self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
+        self.beta = torch.full((len(seeds),), config.kl_coef, device=env.device)
         self.batch_streams = [streams.torch_generator(seed, "minibatches", device=env.device) for seed in seeds]
         self.consumed = 0
 
@@ -224,30 +227,30 @@ class PPO:
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes at most, where β has one round."""
         config = self.config
-        return -(-self.budget // (config.steps * config.environments)) * config.epochs * config.minibatches
+        return -(-self.budget // (config.num_steps * config.num_envs)) * config.num_epochs * config.num_minibatches
 
     def one_by_one(self) -> list[Self]:
         """Return a learner of each seed alone for compiled updates, where the layers of all outgrow the cache."""
         config = self.config
-        samples = config.environments * config.steps // config.minibatches
-        if not outgrows_cache(self.device, rows=len(self.seeds), samples=samples, hidden=config.hidden):
+        samples = config.num_envs * config.num_steps // config.num_minibatches
+        if not outgrows_cache(self.device, rows=len(self.seeds), samples=samples, hidden=config.hidden_sizes):
             return []
         learners = [copy(self) for _ in self.seeds]
         for seed, learner in enumerate(learners):
-            learner.agent, learner.beta = self.agent.alone(seed), self.beta[seed : seed + 1]
+            learner.agent, learner.beta = self.agent.for_seed(seed), self.beta[seed : seed + 1]
         return learners
 
     def iterate(self) -> Metrics:
         """Collect a rollout, judge it and improve on it."""
         remaining = max(1.0 - self.consumed / self.budget, 1e-6)
-        rollout = self.agent.collect(self.config.steps)
-        batch = self.judge(rollout)
-        metrics = self.improve(batch, remaining)
-        self.consumed += self.config.steps * self.config.environments
+        rollout = self.agent.collect(self.config.num_steps)
+        batch = self.estimate_advantages(rollout)
+        metrics = self.update(batch, remaining)
+        self.consumed += self.config.num_steps * self.config.num_envs
         return {**rollout.metrics, **metrics}
 
     @torch.no_grad()
-    def judge(self, rollout: Rollout) -> Samples:
+    def estimate_advantages(self, rollout: Rollout) -> Samples:
         """Estimate the advantage of every action, and the returns that the critic should predict."""
         config = self.config
         values, next_values = rollout.successor_values(self.agent.networks.value)
@@ -258,24 +261,24 @@ class PPO:
             terminated=rollout.terminated,
             truncated=rollout.truncated,
             gamma=config.gamma,
-            lam=config.lam,
+            lam=config.gae_lambda,
         )
         batch = Samples.of(rollout, self.agent, advantages=advantages, values=values)
-        scope = config.normalise_advantages
-        whole = scope == "batch" or (scope == "minibatch" and config.minibatches == 1)
-        return batch.standardised() if whole else batch
+        scope = config.normalize_advantage
+        whole = scope == "batch" or (scope == "minibatch" and config.num_minibatches == 1)
+        return batch.standardized() if whole else batch
 
-    def improve(self, batch: Samples, remaining: float) -> Metrics:
+    def update(self, batch: Samples, remaining: float) -> Metrics:
         """Take `epochs * minibatches` gradient steps a round; `remaining` is the share of the budget not yet used."""
         config = self.config
-        learning_rate = config.learning_rate * (1.0 if config.anneal == "none" else remaining)
-        clip_scale = remaining if config.anneal == "both" else 1.0
+        learning_rate = config.learning_rate * (1.0 if config.lr_schedule == "constant" else remaining)
+        clip_scale = remaining if config.clip_range_schedule == "linear" else 1.0
         active = None if config.target_kl is None else torch.ones(len(self.seeds), dtype=torch.bool, device=self.device)
         old_free, skipped = self.agent.networks.free.clone(), self.optimizer.skipped.clone()
         metrics: dict[str, Tensor | float] = {}
         report = torch.full((len(DIAGNOSTICS), len(self.seeds)), torch.nan, device=self.device)
-        for _ in range(config.beta_rounds):
-            report = self.optimise(batch, old_free, (learning_rate, clip_scale), active, report)
+        for _ in range(config.kl_coef_rounds):
+            report = self.optimize(batch, old_free, (learning_rate, clip_scale), active, report)
             metrics.update(zip(DIAGNOSTICS, report, strict=True))
             if config.objective == "clip":
                 break
@@ -288,7 +291,7 @@ class PPO:
         metrics["health/skipped_updates"] = self.optimizer.skipped - skipped
         return metrics
 
-    def optimise(
+    def optimize(
         self, batch: Samples, old_free: Tensor, scale: tuple[float, float], active: Tensor | None, report: Tensor
     ) -> Tensor:
         """Go through the epochs with the `active` seeds, None for all; `scale` is learning rate and clip range.
@@ -297,8 +300,8 @@ class PPO:
             Diagnostics `[6, S]` of the last epoch in which a seed took part; those of `report` where it never did.
         """
         limit = float("inf") if self.config.target_kl is None else self.config.target_kl
-        for epoch in range(self.config.epochs):
-            measure = active is not None or epoch == self.config.epochs - 1
+        for epoch in range(self.config.num_epochs):
+            measure = active is not None or epoch == self.config.num_epochs - 1
             measured, participants = list[Tensor](), active
             for part in self.minibatches(batch, active):
                 gradient, diagnostics = self.gradient(part, old_free, scale[1], measure)
@@ -317,7 +320,7 @@ class PPO:
     @torch.no_grad()
     def adapt(self, batch: Samples, old_free: Tensor) -> tuple[Tensor, Tensor]:
         """Adapt β; return KL(old‖new) `[S]` over the rollout, and whether it is too far from the target."""
-        networks, target = self.agent.networks, self.config.beta_target
+        networks, target = self.agent.networks, self.config.kl_coef_target
         kl = self.agent.head.kl(batch.outputs, old_free, networks.policy(batch.obs), networks.free)
         divergence = ops.weighted_mean(kl, batch.weights)
         beta = self.beta if target is None else ops.adapt_penalty(self.beta, divergence, target=target)
@@ -327,9 +330,9 @@ class PPO:
 
     def minibatches(self, batch: Samples, active: Tensor | None = None) -> Iterator[Samples]:
         """Split a batch at random, each active seed by its own stream."""
-        standardise = self.config.normalise_advantages == "minibatch"
+        standardize = self.config.normalize_advantage == "minibatch"
         return self.agent.minibatches(
-            batch, self.config.minibatches, self.batch_streams, active=active, standardise=standardise
+            batch, self.config.num_minibatches, self.batch_streams, active=active, standardize=standardize
         )
 
     @compilable
@@ -349,18 +352,18 @@ class PPO:
         `old_free` is what the head's free parameters `[S, free]` were when the batch was drawn.
         """
         config, head = self.config, self.agent.head
-        clip_low = config.clip_low * clip_scale
-        clip_high = clip_low if config.clip_high is None else config.clip_high * clip_scale
+        clip_low = config.clip_range * clip_scale
+        clip_high = clip_low if config.clip_range_high is None else config.clip_range_high * clip_scale
         outputs, free = networks.outputs, networks.free
         log_probs = head.log_prob(outputs, free, batch.actions)
         kl = partial(head.kl, batch.outputs, old_free, outputs, free)
         policy = OBJECTIVES[config.objective](log_probs, batch, (clip_low, clip_high), self.beta.unsqueeze(1), kl)
-        anchor = None if config.value_clip is None else batch.old_values
-        value = ops.value_loss(networks.values, batch.targets, old_values=anchor, clip=config.value_clip)
-        loss = torch.add(policy, value, alpha=config.value_coefficient)
-        if config.entropy_coefficient:
+        anchor = None if config.clip_range_vf is None else batch.old_values
+        value = ops.value_loss(networks.values, batch.targets, old_values=anchor, clip=config.clip_range_vf)
+        loss = torch.add(policy, value, alpha=config.vf_coef)
+        if config.ent_coef:
             entropy = head.entropy(outputs, free)
-            loss = torch.sub(loss, entropy, alpha=config.entropy_coefficient)
+            loss = torch.sub(loss, entropy, alpha=config.ent_coef)
 
         @torch.no_grad()
         def diagnose() -> list[Tensor]:

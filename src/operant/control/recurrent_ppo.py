@@ -1,4 +1,4 @@
-"""Proximal policy optimisation with a memory, for tasks of which not everything is seen.
+"""Proximal policy optimization with a memory, for tasks of which not everything is seen.
 
 Policy and value share dense layers and a gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), whose state is the
 memory that `act` hands on; it is forgotten where an episode begins. A rollout starts with the memory that the last one
@@ -30,48 +30,49 @@ from operant.state import State, copy_into
 
 @dataclass(frozen=True)
 class RecurrentPPOConfig(PPOConfig):
-    """Hyperparameters of PPO with a memory. Defaults of its own are said here; `steps` is how far gradients flow."""
+    """Hyperparameters of PPO with a memory. `num_steps` is how far gradients flow."""
 
-    environments: int = 32
-    """Environments a seed, N. More give more sequences to learn from at once; a multiple of `minibatches`."""
-    steps: int = 64
+    num_envs: int = 32
+    """Environments a seed, N. More give more sequences to learn from at once; a multiple of `num_minibatches`."""
+    num_steps: int = 64
     """Steps of every environment in one rollout, T, over which gradients flow back. More learn to remember longer."""
-    epochs: int = 4
+    num_epochs: int = 4
     """Passes over each rollout. More use the data better until the policy overfits to it (watch approx_kl)."""
-    minibatches: int = 4
+    num_minibatches: int = 4
     """Parts that the rows of a rollout are split into, each one gradient step."""
-    shared: bool = True
+    share_features: bool = True
     """Policy and value share their layers and the memory; it cannot be switched off."""
-    memory: int = 64
+    rnn_hidden_size: int = 64
     """Numbers that are remembered from step to step. More remember more, and are slower."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        require(self, memory="[1, inf)")
-        if not self.shared:
-            raise ValueError("shared must be true: policy and value have one memory")
-        if self.environments % self.minibatches:
+        require(self, rnn_hidden_size="[1, inf)")
+        if not self.share_features:
+            raise ValueError("share_features must be true: policy and value have one memory")
+        if self.num_envs % self.num_minibatches:
             raise ValueError(
-                f"minibatches ({self.minibatches}) must divide the {self.environments} environments: "
+                f"num_minibatches ({self.num_minibatches}) must divide the {self.num_envs} environments: "
                 "a part of a rollout is made of whole rows"
             )
 
     @property
     def spec(self) -> Spec:
         """The shape of the networks."""
-        return replace(super().spec, memory=Memory(units=self.memory, steps=self.steps))
+        return replace(super().spec, memory=Memory(units=self.rnn_hidden_size, steps=self.num_steps))
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "operant/HiddenCartPole-v0": {
-        "environments": 16,
-        "steps": 32,
+        "num_envs": 16,
+        "num_steps": 32,
         "learning_rate": 3e-3,
-        "anneal": "both",
-        "hidden": (32,),
-        "memory": 32,
-        "normalise_rewards": True,
+        "lr_schedule": "linear",
+        "clip_range_schedule": "linear",
+        "hidden_sizes": (32,),
+        "rnn_hidden_size": 32,
+        "normalize_reward": True,
     },
 }
 """Configuration by task, which selects its own; what is not named keeps its default."""
@@ -132,7 +133,7 @@ class RecurrentAgent(Agent):
         What is not a number is not remembered, or it would spoil the rest of the episode.
         """
         shape = self.networks.shape
-        outputs, memory = self.network.step(self.networks.actor, shape.seen(seen))
+        outputs, memory = self.network.step(self.networks.actor, shape.encode(seen))
         return shape.allowed(outputs[..., : self.head.outputs], seen), memory.nan_to_num()
 
     def forget(self) -> None:

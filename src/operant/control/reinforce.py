@@ -4,7 +4,7 @@ Collect whole episodes with the current policy; judge every action by Ψ, a numb
 policy by one step along `Σ_t ∇log π(a_t|s_t) Ψ_t`, a sum over the steps and a mean over the episodes. What Ψ is makes
 the method (Schulman et al. 2016, arXiv:1506.02438, section 2), and is one field, `psi`: the return of the whole episode
 (`reinforce`), what came after the action (`reinforce-to-go`), that less a learned baseline (`reinforce-baseline`), a
-learned Q or A, the TD residual, or generalised advantage estimation (`vpg`).
+learned Q or A, the TD residual, or generalized advantage estimation (`vpg`).
 
 What differs from the paper: Adam takes the step, and several episodes may be played at once. The baseline is a network
 of its own, fitted to the returns after it has judged them, so that it does not know the actions that it judges. No Ψ
@@ -47,7 +47,7 @@ class Evidence:
         next_values: V of the true successors.
         action_values: `Q(s_t, a_t)`.
         ends: `terminated`, `truncated` and the discount `gamma`, as ops take them.
-        lam: λ of generalised advantage estimation.
+        lam: λ of generalized advantage estimation.
     """
 
     rewards: Tensor
@@ -62,7 +62,7 @@ class Psi(NamedTuple):
     """One way to judge actions: the critic that it needs, and what it makes of the evidence, `[T, ...]`."""
 
     critic: Literal["none", "V", "Q"]
-    judge: Callable[[Evidence], Tensor]
+    estimate: Callable[[Evidence], Tensor]
 
 
 PSI: Mapping[str, Psi] = {
@@ -81,15 +81,15 @@ PSI: Mapping[str, Psi] = {
 class ReinforceConfig:
     """Hyperparameters of REINFORCE. The paper names none; defaults are plain: one episode, one step, Adam's 1e-3."""
 
-    environments: int = 1
+    num_envs: int = 1
     """Episodes of each seed in a batch, E, one in each environment. More give a steadier gradient, less often."""
-    psi: Literal["total", "to-go", "baseline", "q", "advantage", "td", "gae"] = "total"
+    advantage_kind: Literal["total", "to-go", "baseline", "q", "advantage", "td", "gae"] = "total"
     """What an action is judged by."""
     learning_rate: float = 1e-3
     """Step size of the policy's Adam."""
     gamma: float = 0.99
     """Discount a step. Higher looks further ahead and has more variance."""
-    lam: float = 0.97
+    gae_lambda: float = 0.97
     """λ of `gae`: 0 trusts the critic (bias), 1 the sampled return (variance)."""
     discount_steps: bool = False
     """Whether step t counts γ^t: the gradient of the discounted return, which hardly learns from late steps."""
@@ -99,40 +99,40 @@ class ReinforceConfig:
     """Gradient steps of the critic on each batch. More fit the baseline better, or overfit it."""
     critic_learning_rate: float = 1e-3
     """Step size of the critic's Adam."""
-    standardise: bool = False
+    normalize_advantage: Literal["batch", "none"] = "none"
     """Whether Ψ gets mean 0 and standard deviation 1 over all steps of a seed's batch, never within an episode."""
-    entropy_coefficient: float = 0.0
+    ent_coef: float = 0.0
     """Weight of the entropy bonus, summed over the steps as Ψ is. Higher explores more and commits later."""
     max_grad_norm: float | None = None
     """Largest gradient norm of one seed's policy, and of its critic; None: no clipping."""
-    max_steps: int = 100_000
+    max_episode_steps: int = 100_000
     """Longest possible episode in steps; one that is longer is an error."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers, of policy and critic."""
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
-    torso: TorsoName = "auto"
+    encoder: TorsoName = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size."""
-    log_std: float = 0.0
+    log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         require(
             self,
-            environments="[1, inf)",
-            hidden="[1, inf)",
-            psi=tuple(PSI),
+            num_envs="[1, inf)",
+            hidden_sizes="[1, inf)",
+            advantage_kind=tuple(PSI),
             learning_rate="(0, inf)",
             gamma="[0, 1]",
-            lam="[0, 1]",
+            gae_lambda="[0, 1]",
             target=("monte-carlo", "bootstrap"),
             critic_steps="[1, inf)",
             critic_learning_rate="(0, inf)",
-            entropy_coefficient="[0, inf)",
+            ent_coef="[0, inf)",
             max_grad_norm="(0, inf) or None",
-            max_steps="[1, inf)",
-            torso=get_args(TorsoName),
+            max_episode_steps="[1, inf)",
+            encoder=get_args(TorsoName),
         )
 
 
@@ -166,7 +166,7 @@ class Batch:
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
-        "environments": 8,
+        "num_envs": 8,
         "learning_rate": 3e-3,
         "critic_learning_rate": 1e-2,
         "critic_steps": 5,
@@ -216,20 +216,21 @@ class Reinforce:
         agent = self.agent = Agent(
             env,
             seeds=seeds,
-            rows=config.environments,
+            rows=config.num_envs,
             algorithm=algorithm,
-            spec=Spec(config.hidden, config.activation, shared=False, torso=config.torso),
-            log_std=config.log_std,
+            spec=Spec(config.hidden_sizes, config.activation, shared=False, torso=config.encoder),
+            log_std=config.log_std_init,
             scaling=Scaling(observations=False, rewards=False, gamma=config.gamma),
         )
-        self.critic_kind = PSI[config.psi].critic
+        self.critic_kind = PSI[config.advantage_kind].critic
         if self.critic_kind == "Q" and not isinstance(env.action_space, gymnasium.spaces.Discrete):
             raise ValueError(
-                f"psi={config.psi!r} needs a value for each action of a Discrete, but those of {env.task} are "
+                f"psi={config.advantage_kind!r} needs a value for each action of a Discrete, but those of {env.task} "
+                f"are "
                 f"{env.action_space}; take psi='baseline', 'td' or 'gae'"
             )
         self.act, self.noise, self.close, self.learned = agent.act, agent.noise, agent.close, agent.learned
-        self.episodes = Episodes(env, seeds=len(seeds), max_steps=config.max_steps)
+        self.episodes = Episodes(env, seeds=len(seeds), max_steps=config.max_episode_steps)
         actor, critic = agent.parameters.view(len(self.seeds), 2, -1).unbind(1)
         self.optimizer = StackedAdam(actor, max_grad_norm=config.max_grad_norm)
         self.critic_optimizer = StackedAdam(critic, max_grad_norm=config.max_grad_norm)
@@ -240,15 +241,15 @@ class Reinforce:
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes at least: with the longest episodes that there may be."""
-        batches = self.budget // (self.config.environments * self.config.max_steps)
+        batches = self.budget // (self.config.num_envs * self.config.max_episode_steps)
         return batches * (1 + self.config.critic_steps * (self.critic_kind != "none"))
 
     def iterate(self) -> Metrics:
         """Play a batch of episodes, judge it and improve on it, for the seeds that are not ahead of the others."""
         active = self.turn()
         rollout = self.collect(active)
-        batch = self.judge(rollout)
-        metrics = self.improve(batch, active)
+        batch = self.estimate_advantages(rollout)
+        metrics = self.update(batch, active)
         self.used += batch.weights.sum(1).long().cpu()
         self.batches += active.cpu()
         self.consumed = int(self.used.min())
@@ -262,7 +263,7 @@ class Reinforce:
     @torch.no_grad()
     def collect(self, active: Tensor) -> Rollout:
         """Play one episode in every environment of the seeds that take part."""
-        rows, head, networks = self.config.environments, self.agent.head, self.agent.networks
+        rows, head, networks = self.config.num_envs, self.agent.head, self.agent.networks
         turns = list(zip(self.seeds, self.batches.tolist(), strict=True))
         starts = [streams.integer(seed, "episodes", batch, row) for seed, batch in turns for row in range(rows)]
         noise = [streams.torch_generator(seed, "policy", batch, device=self.device) for seed, batch in turns]
@@ -278,7 +279,7 @@ class Reinforce:
         return self.episodes.collect(starts, act, active)
 
     @torch.no_grad()
-    def judge(self, rollout: Rollout) -> Batch:
+    def estimate_advantages(self, rollout: Rollout) -> Batch:
         """Judge every action by Ψ, and say what the critic should have predicted."""
         config, rewards = self.config, rollout.rewards
         (actions,) = rollout.kept
@@ -289,8 +290,10 @@ class Reinforce:
         if self.critic_kind == "Q":
             chosen = self._chosen(self._critic(by_seed(rollout.obs)), by_seed(actions))
             action_values = chosen.view(*rewards.shape[1::-1], -1).movedim(1, 0)
-        psi = PSI[config.psi].judge(Evidence(rewards, values, next_values, action_values, ends, config.lam))
-        if config.discount_steps and config.psi != "total":
+        psi = PSI[config.advantage_kind].estimate(
+            Evidence(rewards, values, next_values, action_values, ends, config.gae_lambda)
+        )
+        if config.discount_steps and config.advantage_kind != "total":
             steps = torch.arange(len(rewards), device=self.device, dtype=rewards.dtype)
             psi = psi * (config.gamma**steps).view(-1, 1, 1)
         lam = 1.0 if config.target == "monte-carlo" else 0.0
@@ -301,13 +304,13 @@ class Reinforce:
         return Batch(
             obs=by_seed(rollout.obs),
             actions=by_seed(actions),
-            psi=ops.standardise(flat, weights) if config.standardise else flat,
+            psi=ops.standardize(flat, weights) if config.normalize_advantage == "batch" else flat,
             targets=by_seed(targets),
             values=by_seed(values if self.critic_kind != "Q" else action_values),
             weights=weights,
         )
 
-    def improve(self, batch: Batch, active: Tensor) -> Metrics:
+    def update(self, batch: Batch, active: Tensor) -> Metrics:
         """Take one step of the policy and refit the critic, for the seeds `[S]` that take part."""
         config, before = self.config, self.optimizer.skipped + self.critic_optimizer.skipped
         if self.policy_gradient.compiled:
@@ -336,13 +339,13 @@ class Reinforce:
     def policy_gradient(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return the gradient `[S, P]` of the policy's loss, the loss `[S]` and the mean entropy `[S]`."""
         networks, head = self.agent.networks, self.agent.head
-        trace = networks.shape.mlp.trace(networks.actor, networks.shape.seen(batch.obs))
+        trace = networks.shape.mlp.trace(networks.actor, networks.shape.encode(batch.obs))
         last, free = trace[-1].requires_grad_(), networks.free.detach().requires_grad_()
         outputs = networks.shape.allowed(last, batch.obs)
         losses = ops.policy_gradient(head.log_prob(outputs, free, batch.actions), batch.psi)
         entropy = head.entropy(outputs, free).expand_as(losses)
-        total = (batch.weights * (losses - self.config.entropy_coefficient * entropy)).sum(1)
-        total = total / self.config.environments
+        total = (batch.weights * (losses - self.config.ent_coef * entropy)).sum(1)
+        total = total / self.config.num_envs
         along = torch.autograd.grad(total.sum(), (last, free), materialize_grads=True)
         pieces = networks.shape.mlp.pullback(networks.actor, trace, along[0])
         return torch.cat((*pieces, along[1]), dim=1), total.detach(), ops.weighted_mean(entropy.detach(), batch.weights)
@@ -351,7 +354,7 @@ class Reinforce:
     def critic_gradient(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the gradient `[S, P]` of half the mean squared error of the critic, and that `[S]`."""
         networks = self.agent.networks
-        trace = networks.shape.mlp.trace(networks.critic, networks.shape.seen(batch.obs))
+        trace = networks.shape.mlp.trace(networks.critic, networks.shape.encode(batch.obs))
         last = trace[-1].requires_grad_()
         losses = ops.value_loss(self._chosen(last, batch.actions), batch.targets)
         error = ops.weighted_mean(losses, batch.weights)
@@ -367,7 +370,7 @@ class Reinforce:
 
     def _critic(self, obs: Tensor) -> Tensor:
         networks = self.agent.networks
-        return networks.shape.mlp(networks.critic, networks.shape.seen(obs))
+        return networks.shape.mlp(networks.critic, networks.shape.encode(obs))
 
     def _chosen(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the critic's output `[S, M]` that speaks of the actions: a V has only one that counts."""

@@ -1,10 +1,10 @@
 """Soft actor-critic with a learned temperature (Haarnoja et al. 2018, arXiv:1812.05905).
 
-Maximise return and entropy together. Two critics learn the soft value of actions from a replay memory, by the smaller
+Maximize return and entropy together. Two critics learn the soft value of actions from a replay memory, by the smaller
 of their slowly following copies; the policy, a Gaussian squashed by tanh, follows the gradient of the smaller critic
 through its own actions; the temperature, which is the price of entropy, is learned so that the entropy meets a target.
 
-What differs from the paper: layers are initialised orthogonally; the logarithm of the policy's standard deviation is
+What differs from the paper: layers are initialized orthogonally; the logarithm of the policy's standard deviation is
 held in [-20, 2], as in the paper's code; an episode cut by a time limit bootstraps from its true final observation
 (Pardo et al. 2018); the temperature is the exponential of what is learned, so that it stays positive; the temperature
 starts at 1. Actions are in units of half the range of the action space.
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.alternation import Alternating, AlternatingConfig, Descent
-from operant.control.experience import Act, Experience, require_budget
-from operant.control.suitability import require_suitable
+from operant.control.compatibility import require_suitable
+from operant.control.off_policy import Alternating, AlternatingConfig, Descent
+from operant.control.replay_collector import Act, Experience, require_budget
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, Ensemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
@@ -35,13 +35,13 @@ class SACConfig(AlternatingConfig):
 
     target_entropy: float | None = None
     """Entropy that the temperature is learned for, nats; None: minus the number of action dimensions."""
-    alpha: float | None = None
+    ent_coef: float | None = None
     """Fixed temperature, reward a nat; None: it is learned. Higher explores more."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        require(self, target_entropy="(-inf, inf) or None", alpha="[0, inf) or None")
+        require(self, target_entropy="(-inf, inf) or None", ent_coef="[0, inf) or None")
 
 
 CRITICS = 2
@@ -52,9 +52,15 @@ ACTOR_GAIN = 0.01
 LOG_STD = (-20.0, 2.0)
 """Bounds of the logarithm of the policy's standard deviation."""
 
-_MUJOCO: Mapping[str, Any] = {"warmup": 10_000}
+_MUJOCO: Mapping[str, Any] = {"learning_starts": 10_000}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "Pendulum-v1": {"warmup": 500, "steps": 2, "learning_rate": 1e-3, "capacity": 100_000, "hidden": (64, 64)},
+    "Pendulum-v1": {
+        "learning_starts": 500,
+        "train_freq": 2,
+        "learning_rate": 1e-3,
+        "buffer_size": 100_000,
+        "hidden_sizes": (64, 64),
+    },
     "HalfCheetah-v5": _MUJOCO,
     "Hopper-v5": _MUJOCO,
     "Walker2d-v5": _MUJOCO,
@@ -94,15 +100,15 @@ class SAC(Alternating[SACConfig]):
         budget: int,
         algorithm: str = "sac",
     ) -> None:
-        require_budget(budget, warmup=config.warmup)
+        require_budget(budget, warmup=config.learning_starts)
         require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.bounds = Bounded(env.action_space, device=env.device)
         self.experience = Experience(
             env,
             seeds=seeds,
-            rows=config.environments,
-            capacity=config.capacity,
+            rows=config.num_envs,
+            capacity=config.buffer_size,
             to_env=self.bounds.to_env,
             random=self.bounds.uniform,
         )
@@ -117,10 +123,12 @@ class SAC(Alternating[SACConfig]):
 
     def _make_networks(self, features: int, dimensions: int) -> None:
         config = self.config
-        actor = Ensemble([features, *config.hidden, 2 * dimensions], members=1, activation=config.activation)
-        critics = Ensemble([features + dimensions, *config.hidden, 1], members=CRITICS, activation=config.activation)
+        actor = Ensemble([features, *config.hidden_sizes, 2 * dimensions], members=1, activation=config.activation)
+        critics = Ensemble(
+            [features + dimensions, *config.hidden_sizes, 1], members=CRITICS, activation=config.activation
+        )
         generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
-        alpha = 1.0 if config.alpha is None else config.alpha
+        alpha = 1.0 if config.ent_coef is None else config.ent_coef
         parameters = {
             "actor": actor.initial(generators, [(2 * dimensions, ACTOR_GAIN)]).to(self.device),
             "critics": critics.initial(generators, [(1, 1.0)]).to(self.device),
@@ -145,13 +153,13 @@ class SAC(Alternating[SACConfig]):
 
     def collecting(self) -> Act:
         """Return what chooses the actions of a round, sampled from the policy."""
-        shape = self.config.steps, self.config.environments
+        shape = self.config.train_freq, self.config.num_envs
         noise = torch.stack([self.bounds.normal(shape, stream) for stream in self.action_streams], dim=1)
         return torch.no_grad()(lambda obs, t: ops.tanh_gaussian_sample(*self.policy(obs), noise[t]))
 
     @compilable
     @torch.no_grad()
-    def judge(self, batch: Transitions, noise: Tensor) -> Tensor:
+    def compute_targets(self, batch: Transitions, noise: Tensor) -> Tensor:
         """Return the targets `[S, M]` of the critics: reward and the soft value after it (equations 2, 3, 5)."""
         mean, log_std = self.policy(batch.next_obs)
         actions, log_probs = ops.tanh_gaussian_sample_log_prob(mean, log_std, noise)
@@ -159,11 +167,11 @@ class SAC(Alternating[SACConfig]):
         soft = ops.soft_q(next_q, log_probs, alpha=self.parameters["log_alpha"].exp())
         return ops.q_target(batch.rewards, soft, terminated=batch.terminated, gamma=batch.discounts)
 
-    def improve(self, batch: Transitions) -> Metrics:
+    def update(self, batch: Transitions) -> Metrics:
         """Take one gradient step on critics, policy and temperature, and let the target critics follow."""
-        samples = self.config.batch
+        samples = self.config.batch_size
         noise = torch.stack([self.bounds.normal((2, samples), stream) for stream in self.update_streams], dim=1)
-        metrics = self.descend(*self.critic_gradient(batch, self.judge(batch, noise[0])))
+        metrics = self.descend(*self.critic_gradient(batch, self.compute_targets(batch, noise[0])))
         metrics |= self.descend(*self.actor_gradient(batch, noise[1]))
         self.parameters["targets"].lerp_(self.parameters["critics"], self.config.tau)
         return metrics
@@ -190,7 +198,7 @@ class SAC(Alternating[SACConfig]):
         loss = ops.weighted_mean(-ops.soft_q(q, log_probs, alpha=alpha), batch.weights)
         gradients = {"actor": networks.gradient(loss.sum())}
         log_probs = log_probs.detach()
-        if self.config.alpha is None:
+        if self.config.ent_coef is None:
             price = ops.temperature_loss(log_alpha, log_probs, target_entropy=self.target_entropy)
             # Linear in α = exp(log α), this loss is its own derivative by log α.
             gradients["log_alpha"] = ops.weighted_mean(price, batch.weights).unsqueeze(1)

@@ -3,7 +3,7 @@
 SAC where the critics give the values of all actions at once. So the expectations over actions, in the targets, in the
 policy's loss and in that of the temperature, are computed and not sampled, and no gradient passes through an action.
 
-What differs from the paper: layers are initialised orthogonally; an episode cut by a time limit bootstraps from its
+What differs from the paper: layers are initialized orthogonally; an episode cut by a time limit bootstraps from its
 true final observation (Pardo et al. 2018); target critics follow a little in each update where the paper copies them
 every 8000 steps (`tau`); observations are vectors, so networks are perceptrons. The paper wants 98 % of the entropy of
 uniform actions, which suits games with many equivalent actions; the preset of CartPole-v1 wants less.
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.alternation import Alternating, AlternatingConfig, Descent
-from operant.control.experience import Act, Experience, require_budget
+from operant.control.compatibility import require_suitable
+from operant.control.off_policy import Alternating, AlternatingConfig, Descent
+from operant.control.replay_collector import Act, Experience, require_budget
 from operant.control.sac import CRITICS, LEAST_ALPHA
-from operant.control.suitability import require_suitable
 from operant.envs import BatchEnv, Tree
 from operant.nets import BoundEnsemble, CategoricalHead, Ensemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
@@ -33,15 +33,15 @@ from operant.runtime.replay import Transitions
 class DiscreteSACConfig(AlternatingConfig):
     """Hyperparameters of discrete SAC. Defaults are those of SAC, with the target entropy of the paper."""
 
-    target_entropy: float = 0.98
+    target_entropy_scale: float = 0.98
     """Entropy that the temperature is learned for, as a share of log A, that of uniform actions. Higher explores."""
-    alpha: float | None = None
+    ent_coef: float | None = None
     """Fixed temperature, reward a nat; None: it is learned. Higher explores more."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        require(self, target_entropy="[0, 1]", alpha="[0, inf) or None")
+        require(self, target_entropy_scale="[0, 1]", ent_coef="[0, inf) or None")
 
 
 ACTOR_GAIN = 0.01
@@ -49,14 +49,14 @@ ACTOR_GAIN = 0.01
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
-        "environments": 8,
-        "updates": 4,
-        "warmup": 1000,
+        "num_envs": 8,
+        "gradient_steps": 4,
+        "learning_starts": 1000,
         "tau": 0.05,
         "learning_rate": 1e-3,
-        "capacity": 100_000,
-        "hidden": (64, 64),
-        "target_entropy": 0.3,
+        "buffer_size": 100_000,
+        "hidden_sizes": (64, 64),
+        "target_entropy_scale": 0.3,
     },
 }
 """Configuration by task, which selects its own, or by name; what is not named keeps its default."""
@@ -96,7 +96,7 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
         budget: int,
         algorithm: str = "sac-discrete",
     ) -> None:
-        require_budget(budget, warmup=config.warmup)
+        require_budget(budget, warmup=config.learning_starts)
         require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
@@ -104,24 +104,24 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
         self.experience = Experience(
             env,
             seeds=seeds,
-            rows=config.environments,
-            capacity=config.capacity,
+            rows=config.num_envs,
+            capacity=config.buffer_size,
             to_env=self.head.to_env,
             random=self.uniform,
         )
         self.action_streams = [streams.torch_generator(seed, "policy", device=env.device) for seed in seeds]
-        self.target_entropy = config.target_entropy * log(self.choices)
+        self.target_entropy = config.target_entropy_scale * log(self.choices)
         self._make_networks(self.experience.collector.obs.shape[-1])
         self.consumed = 0
 
     def _make_networks(self, features: int) -> None:
         config, choices = self.config, self.choices
         actor, critics = (
-            Ensemble([features, *config.hidden, choices], members=members, activation=config.activation)
+            Ensemble([features, *config.hidden_sizes, choices], members=members, activation=config.activation)
             for members in (1, CRITICS)
         )
         generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
-        alpha = 1.0 if config.alpha is None else config.alpha
+        alpha = 1.0 if config.ent_coef is None else config.ent_coef
         parameters = {
             "actor": actor.initial(generators, [(choices, ACTOR_GAIN)]).to(self.device),
             "critics": critics.initial(generators, [(choices, 1.0)]).to(self.device),
@@ -145,13 +145,13 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
 
     def collecting(self) -> Act:
         """Return what chooses the actions of a round, sampled from the policy."""
-        shape = self.config.steps, self.config.environments
+        shape = self.config.train_freq, self.config.num_envs
         noise = torch.stack([self.head.noise(shape, stream) for stream in self.action_streams], dim=1)
         return torch.no_grad()(lambda obs, t: ops.categorical_sample(self.policy(obs), noise[t]))
 
     @compilable
     @torch.no_grad()
-    def judge(self, batch: Transitions) -> Tensor:
+    def compute_targets(self, batch: Transitions) -> Tensor:
         """Return the targets `[S, M]` of the critics: reward and the soft value after it (equations 2 and 10)."""
         log_probs = self.policy(batch.next_obs).log_softmax(-1)
         next_q = ops.clipped_double_q(self.targets(batch.next_obs))
@@ -159,9 +159,9 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
         soft = ops.soft_value(next_q, log_probs, alpha=alpha)
         return ops.q_target(batch.rewards, soft, terminated=batch.terminated, gamma=batch.discounts)
 
-    def improve(self, batch: Transitions) -> Metrics:
+    def update(self, batch: Transitions) -> Metrics:
         """Take one gradient step on critics, policy and temperature, and let the target critics follow."""
-        metrics = self.descend(*self.critic_gradient(batch, self.judge(batch)))
+        metrics = self.descend(*self.critic_gradient(batch, self.compute_targets(batch)))
         metrics |= self.descend(*self.actor_gradient(batch))
         self.parameters["targets"].lerp_(self.parameters["critics"], self.config.tau)
         return metrics
@@ -190,7 +190,7 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
         loss = ops.weighted_mean(-values, batch.weights)
         gradients = {"actor": networks.gradient(loss.sum())}
         entropy = ops.categorical_entropy(logits.detach())
-        if self.config.alpha is None:
+        if self.config.ent_coef is None:
             price = ops.temperature_loss(log_alpha, -entropy, target_entropy=self.target_entropy)
             # Linear in α = exp(log α), this loss is its own derivative by log α.
             gradients["log_alpha"] = ops.weighted_mean(price, batch.weights).unsqueeze(1)

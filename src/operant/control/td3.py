@@ -6,10 +6,10 @@ target action is blurred by clipped noise, so that a critic's narrow peaks are n
 
 DDPG (Lillicrap et al. 2016, arXiv:1509.02971) has one critic, no delay and no blur.
 
-What differs from the papers: layers are initialised orthogonally, the policy's last one small; an episode cut by a time
+What differs from the papers: layers are initialized orthogonally, the policy's last one small; an episode cut by a time
 limit bootstraps from its true final observation (Pardo et al. 2018). DDPG explores with independent Gaussian noise in
 place of an Ornstein-Uhlenbeck process, which Fujimoto et al. found no worse, and has neither weight decay nor batch
-normalisation. Actions are in units of half the range of the action space.
+normalization. Actions are in units of half the range of the action space.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.alternation import Alternating, AlternatingConfig, Descent
-from operant.control.experience import Act, Experience, require_budget
-from operant.control.suitability import require_suitable
+from operant.control.compatibility import require_suitable
+from operant.control.off_policy import Alternating, AlternatingConfig, Descent
+from operant.control.replay_collector import Act, Experience, require_budget
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, Ensemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
@@ -35,15 +35,15 @@ from operant.state import State, clone
 class TD3Config(AlternatingConfig):
     """Hyperparameters of TD3. Defaults are those of the paper (section 6.1) and of its code."""
 
-    critics: int = 2
+    n_critics: int = 2
     """Critics of which the smallest makes the targets. One overestimates; more than two underestimate further."""
-    delay: int = 2
+    policy_delay: int = 2
     """Updates of the critics for one of the policy and the targets. More let the critics settle."""
-    exploration: float = 0.1
+    exploration_noise: float = 0.1
     """Standard deviation of the noise on actions while collecting, in half action ranges. Higher explores more."""
-    smoothing: float = 0.2
+    target_policy_noise: float = 0.2
     """Standard deviation of the noise on target actions, likewise. Higher ignores wider peaks of the critics."""
-    smoothing_clip: float = 0.5
+    target_noise_clip: float = 0.5
     """Largest noise on target actions, likewise."""
 
     def __post_init__(self) -> None:
@@ -51,20 +51,20 @@ class TD3Config(AlternatingConfig):
         super().__post_init__()
         require(
             self,
-            critics="[1, inf)",
-            delay="[1, inf)",
-            exploration="[0, inf)",
-            smoothing="[0, inf)",
-            smoothing_clip="[0, inf)",
+            n_critics="[1, inf)",
+            policy_delay="[1, inf)",
+            exploration_noise="[0, inf)",
+            target_policy_noise="[0, inf)",
+            target_noise_clip="[0, inf)",
         )
 
 
 ACTOR_GAIN = 0.01
 """Gain of the policy's last layer, which makes it begin in the middle of the action space."""
 
-_MUJOCO: Mapping[str, Any] = {"warmup": 10_000, "learning_rate": 1e-3}
+_MUJOCO: Mapping[str, Any] = {"learning_starts": 10_000, "learning_rate": 1e-3}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "Pendulum-v1": {"warmup": 500, "learning_rate": 1e-3, "capacity": 100_000, "hidden": (64, 64)},
+    "Pendulum-v1": {"learning_starts": 500, "learning_rate": 1e-3, "buffer_size": 100_000, "hidden_sizes": (64, 64)},
     "HalfCheetah-v5": _MUJOCO,
     "Hopper-v5": _MUJOCO,
     "Walker2d-v5": _MUJOCO,
@@ -106,15 +106,15 @@ class TD3(Alternating[TD3Config]):
         budget: int,
         algorithm: str = "td3",
     ) -> None:
-        require_budget(budget, warmup=config.warmup)
+        require_budget(budget, warmup=config.learning_starts)
         require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.bounds = Bounded(env.action_space, device=env.device)
         self.experience = Experience(
             env,
             seeds=seeds,
-            rows=config.environments,
-            capacity=config.capacity,
+            rows=config.num_envs,
+            capacity=config.buffer_size,
             to_env=self.bounds.to_env,
             random=self.bounds.uniform,
         )
@@ -129,9 +129,9 @@ class TD3(Alternating[TD3Config]):
 
     def _make_networks(self, features: int, dimensions: int) -> None:
         config = self.config
-        actor = Ensemble([features, *config.hidden, dimensions], members=1, activation=config.activation)
+        actor = Ensemble([features, *config.hidden_sizes, dimensions], members=1, activation=config.activation)
         critics = Ensemble(
-            [features + dimensions, *config.hidden, 1], members=config.critics, activation=config.activation
+            [features + dimensions, *config.hidden_sizes, 1], members=config.n_critics, activation=config.activation
         )
         generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
         parameters = {
@@ -156,30 +156,32 @@ class TD3(Alternating[TD3Config]):
 
     def collecting(self) -> Act:
         """Return what chooses the actions of a round: the policy's, with noise."""
-        shape = self.config.steps, self.config.environments
+        shape = self.config.train_freq, self.config.num_envs
         noise = torch.stack([self.bounds.normal(shape, stream) for stream in self.action_streams], dim=1)
-        std = self.config.exploration
+        std = self.config.exploration_noise
         return torch.no_grad()(lambda obs, t: ops.perturbed_action(self.policy(obs), noise[t], std=std))
 
     @compilable
     @torch.no_grad()
-    def judge(self, batch: Transitions, noise: Tensor) -> Tensor:
+    def compute_targets(self, batch: Transitions, noise: Tensor) -> Tensor:
         """Return the targets `[S, M]` of the critics (algorithm 1, equations 10 and 14); `noise` is normal."""
         config = self.config
         actions = self.target_actor(batch.next_obs)[0].tanh()
-        if config.smoothing:
-            actions = ops.perturbed_action(actions, noise, std=config.smoothing, clip=config.smoothing_clip)
+        if config.target_policy_noise:
+            actions = ops.perturbed_action(
+                actions, noise, std=config.target_policy_noise, clip=config.target_noise_clip
+            )
         next_q = self.target_critics(torch.cat((batch.next_obs, actions), dim=-1)).squeeze(-1)
         return ops.q_target(
             batch.rewards, ops.clipped_double_q(next_q), terminated=batch.terminated, gamma=batch.discounts
         )
 
-    def improve(self, batch: Transitions) -> Metrics:
+    def update(self, batch: Transitions) -> Metrics:
         """Take one gradient step on the critics and, when it is due, on the policy, which the targets follow."""
-        noise = torch.stack([self.bounds.normal((self.config.batch,), stream) for stream in self.update_streams])
-        metrics = self.descend(*self.critic_gradient(batch, self.judge(batch, noise)))
+        noise = torch.stack([self.bounds.normal((self.config.batch_size,), stream) for stream in self.update_streams])
+        metrics = self.descend(*self.critic_gradient(batch, self.compute_targets(batch, noise)))
         self.updates += 1
-        if self.updates % self.config.delay == 0:
+        if self.updates % self.config.policy_delay == 0:
             self.actor_loss = self.descend(*self.actor_gradient(batch))["losses/actor"]
             for name in ("actor", "critics"):
                 self.parameters[f"target_{name}"].lerp_(self.parameters[name], self.config.tau)
@@ -209,7 +211,7 @@ class TD3(Alternating[TD3Config]):
         """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
         actions = self.policy(self.experience.collector.features.by_seed(obs))
         if noise is not None:
-            actions = ops.perturbed_action(actions, noise, std=self.config.exploration)
+            actions = ops.perturbed_action(actions, noise, std=self.config.exploration_noise)
         return self.bounds.to_env(actions), None
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:

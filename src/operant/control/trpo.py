@@ -1,7 +1,7 @@
-"""Trust region policy optimisation (Schulman et al. 2015, arXiv:1502.05477), and the natural policy gradient.
+"""Trust region policy optimization (Schulman et al. 2015, arXiv:1502.05477), and the natural policy gradient.
 
-Collect a rollout with the current policy; judge every action by generalised advantage estimation (Schulman et al. 2016,
-arXiv:1506.02438); improve the policy by one step that maximises the surrogate while the mean KL(old‖new) stays within δ
+Collect a rollout with the current policy; judge every action by generalized advantage estimation (Schulman et al. 2016,
+arXiv:1506.02438); improve the policy by one step that maximizes the surrogate while the mean KL(old‖new) stays within δ
 (equation 14 of the paper): along `F⁻¹g`, found by conjugate gradients from products with the Fisher matrix F, as far as
 the quadratic model of the KL allows (appendix C), and back again until the true surrogate has risen and the true KL is
 within δ. The natural policy gradient (Kakade 2001) takes the same step without the look back.
@@ -37,50 +37,50 @@ from operant.state import State, clone, copy_into, generator_state, set_generato
 class TRPOConfig:
     """Hyperparameters of TRPO. Defaults: those the paper names (δ, conjugate gradients, 10 % of the data for F)."""
 
-    environments: int = 1
+    num_envs: int = 1
     """Environments a seed, N. More give less correlated batches and a faster rollout."""
-    steps: int = 2048
+    num_steps: int = 2048
     """Steps of every environment in one rollout, T. More make the step surer, and rarer."""
-    delta: float = 0.01
+    target_kl: float = 0.01
     """δ, the largest mean KL(old‖new) of an update, in nats. Higher moves faster and may overshoot."""
-    cg_iterations: int = 10
+    cg_max_steps: int = 10
     """Iterations of conjugate gradients. More come closer to the natural gradient, each for one product with F."""
-    damping: float = 0.1
+    cg_damping: float = 0.1
     """Added to the diagonal of F. Higher bends the step towards the plain gradient, and shortens it."""
-    fisher_every: int = 10
+    sub_sampling_factor: int = 10
     """F is the mean over every so many samples. Higher is cheaper and noisier."""
     line_search: bool = True
     """Whether the step is shrunk until surrogate and KL are as they should be; off in the natural policy gradient."""
-    backtrack: float = 0.8
+    line_search_shrinking_factor: float = 0.8
     """Factor by which the line search shrinks a step. Higher searches more finely, and less far."""
-    max_backtracks: int = 10
+    line_search_max_iter: int = 10
     """Times it does so before it gives the step up."""
     gamma: float = 0.99
     """Discount a step. Higher looks further ahead and has more variance."""
-    lam: float = 0.95
+    gae_lambda: float = 0.95
     """λ of the advantage estimates: 0 trusts the critic (bias), 1 the sampled return (variance)."""
-    normalise_advantages: bool = True
+    normalize_advantage: Literal["batch", "none"] = "batch"
     """Whether the advantages of a rollout get mean 0 and standard deviation 1. The step feels the mean alone."""
-    value_epochs: int = 10
+    critic_epochs: int = 10
     """Passes of the critic over each rollout. More fit it better until it overfits."""
-    value_minibatches: int = 32
+    critic_minibatches: int = 32
     """Parts of a rollout for the critic, each one step of Adam."""
-    value_learning_rate: float = 1e-3
+    critic_learning_rate: float = 1e-3
     """Step size of the critic's Adam."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of both networks."""
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
-    log_std: float = 0.0
+    log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
-    normalise_observations: bool = False
-    """Whether observations are normalised by running mean and standard deviation."""
-    normalise_rewards: bool = False
+    normalize_obs: bool = False
+    """Whether observations are normalized by running mean and standard deviation."""
+    normalize_reward: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return."""
     sampling: Literal["single-path", "vine"] = "single-path"
     """Where advantages come from: the actions of one path, or several actions tried in each of some states."""
     vine_points: int = 4
-    """With vine sampling, times in a rollout at which every environment branches; they divide `steps`."""
+    """With vine sampling, times in a rollout at which every environment branches; they divide `num_steps`."""
     vine_actions: int = 4
     """Continuous actions tried in each state. More estimate better, and cost steps. Discrete ones are all tried."""
     vine_steps: int = 50
@@ -92,32 +92,32 @@ class TRPOConfig:
         """Refuse values that cannot work, naming the field."""
         require(
             self,
-            environments="[1, inf)",
-            hidden="[1, inf)",
-            steps="[1, inf)",
-            delta="(0, inf)",
-            cg_iterations="[1, inf)",
-            damping="[0, inf)",
-            fisher_every="[1, inf)",
-            backtrack="(0, 1)",
-            max_backtracks="[0, inf)",
+            num_envs="[1, inf)",
+            hidden_sizes="[1, inf)",
+            num_steps="[1, inf)",
+            target_kl="(0, inf)",
+            cg_max_steps="[1, inf)",
+            cg_damping="[0, inf)",
+            sub_sampling_factor="[1, inf)",
+            line_search_shrinking_factor="(0, 1)",
+            line_search_max_iter="[0, inf)",
             gamma="[0, 1]",
-            lam="[0, 1]",
-            value_epochs="[1, inf)",
-            value_minibatches="[1, inf)",
-            value_learning_rate="(0, inf)",
+            gae_lambda="[0, 1]",
+            critic_epochs="[1, inf)",
+            critic_minibatches="[1, inf)",
+            critic_learning_rate="(0, inf)",
             sampling=("single-path", "vine"),
             vine_points="[1, inf)",
             vine_actions="[2, inf)",
             vine_steps="[1, inf)",
         )
-        if self.sampling == "vine" and self.steps % self.vine_points:
-            raise ValueError(f"vine_points ({self.vine_points}) must divide steps ({self.steps})")
-        samples = self.environments * self.steps
-        if self.sampling == "single-path" and samples % self.value_minibatches:
+        if self.sampling == "vine" and self.num_steps % self.vine_points:
+            raise ValueError(f"vine_points ({self.vine_points}) must divide steps ({self.num_steps})")
+        samples = self.num_envs * self.num_steps
+        if self.sampling == "single-path" and samples % self.critic_minibatches:
             raise ValueError(
-                f"value_minibatches ({self.value_minibatches}) must divide the rollout: {self.environments} "
-                f"environments x {self.steps} steps = {samples} samples"
+                f"critic_minibatches ({self.critic_minibatches}) must divide the rollout: {self.num_envs} "
+                f"environments x {self.num_steps} steps = {samples} samples"
             )
 
     @property
@@ -125,12 +125,12 @@ class TRPOConfig:
         """How vine sampling branches."""
         return Vine(
             points=self.vine_points,
-            spacing=self.steps // self.vine_points,
+            spacing=self.num_steps // self.vine_points,
             actions=self.vine_actions,
             steps=self.vine_steps,
             common=self.vine_common,
             gamma=self.gamma,
-            lam=self.lam,
+            lam=self.gae_lambda,
         )
 
 
@@ -174,11 +174,11 @@ class TRPO:
         self.agent = Agent(
             env,
             seeds=seeds,
-            rows=config.environments,
+            rows=config.num_envs,
             algorithm=algorithm,
-            spec=Spec(hidden=config.hidden, activation=config.activation, shared=False),
-            log_std=config.log_std,
-            scaling=Scaling(config.normalise_observations, config.normalise_rewards, config.gamma),
+            spec=Spec(hidden=config.hidden_sizes, activation=config.activation, shared=False),
+            log_std=config.log_std_init,
+            scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
         )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
         self.learned = self.agent.learned
@@ -195,10 +195,10 @@ class TRPO:
     def _check_vine(self, env: BatchEnv) -> None:
         config = self.config
         require_branching(env, masked=self.agent.collector.features.masked)
-        samples = config.environments * config.vine_points * config.vine.branches(env)
-        if samples % config.value_minibatches:
+        samples = config.num_envs * config.vine_points * config.vine.branches(env)
+        if samples % config.critic_minibatches:
             raise ValueError(
-                f"value_minibatches ({config.value_minibatches}) must divide the {samples} samples of a vine: "
+                f"critic_minibatches ({config.value_minibatches}) must divide the {samples} samples of a vine: "
                 f"{config.environments} environments x {config.vine_points} vine_points x "
                 f"{config.vine.branches(env)} actions"
             )
@@ -206,37 +206,37 @@ class TRPO:
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes, nearly all of them the critic's."""
-        return -(-self.budget // self.rollout_steps) * self.config.value_epochs * self.config.value_minibatches
+        return -(-self.budget // self.rollout_steps) * self.config.critic_epochs * self.config.critic_minibatches
 
     @property
     def rollout_steps(self) -> int:
         """Environment steps of a seed in one iteration, those of branches included."""
         config = self.config
         vine = config.sampling == "vine"
-        return config.environments * (config.vine.cost(self.agent.collector.env) if vine else config.steps)
+        return config.num_envs * (config.vine.cost(self.agent.collector.env) if vine else config.num_steps)
 
     def iterate(self) -> Metrics:
         """Collect experience, judge it and improve on it."""
         batch, episodes = self.sample()
-        if self.config.normalise_advantages:
-            batch = batch.standardised()
+        if self.config.normalize_advantage == "batch":
+            batch = batch.standardized()
         skipped = self.rejected + self.optimizer.skipped
-        metrics = {**episodes, **self.improve(batch), **self.fit_critic(batch)}
+        metrics = {**episodes, **self.update(batch), **self.fit_critic(batch)}
         metrics["health/skipped_updates"] = self.rejected + self.optimizer.skipped - skipped
         self.consumed += self.rollout_steps
         return metrics
 
     def single_path(self) -> tuple[Samples, Metrics]:
         """Collect a rollout; return its samples and the metrics of its episodes."""
-        rollout = self.agent.collect(self.config.steps)
-        return self.judge(rollout), rollout.metrics
+        rollout = self.agent.collect(self.config.num_steps)
+        return self.estimate_advantages(rollout), rollout.metrics
 
     def vine(self) -> tuple[Samples, Metrics]:
         """Branch in some states of a rollout; return as `single_path` does."""
         return collect_vine(self.agent, self.config.vine)
 
     @torch.no_grad()
-    def judge(self, rollout: Rollout) -> Samples:
+    def estimate_advantages(self, rollout: Rollout) -> Samples:
         """Estimate the advantage of every action, and the returns that the critic should predict."""
         values, next_values = rollout.successor_values(self.agent.networks.value)
         advantages = ops.gae(
@@ -246,11 +246,11 @@ class TRPO:
             terminated=rollout.terminated,
             truncated=rollout.truncated,
             gamma=self.config.gamma,
-            lam=self.config.lam,
+            lam=self.config.gae_lambda,
         )
         return Samples.of(rollout, self.agent, advantages=advantages, values=values)
 
-    def improve(self, batch: Samples) -> Metrics:
+    def update(self, batch: Samples) -> Metrics:
         """Move each seed's policy once, within its trust region."""
         config = self.config
         step, loss, report = self.propose(batch)
@@ -260,10 +260,12 @@ class TRPO:
             new = self.measure(batch, self.actor + scaled)
             tried[:] = new
             finite = new.isfinite().all(0)
-            return finite & (new[0] < loss) & (new[1] <= config.delta) if config.line_search else finite
+            return finite & (new[0] < loss) & (new[1] <= config.target_kl) if config.line_search else finite
 
-        backtracks = config.max_backtracks if config.line_search else 0
-        search = ops.backtrack(acceptable, step, coefficient=config.backtrack, max_backtracks=backtracks)
+        backtracks = config.line_search_max_iter if config.line_search else 0
+        search = ops.backtrack(
+            acceptable, step, coefficient=config.line_search_shrinking_factor, max_backtracks=backtracks
+        )
         self.actor += search.step
         new_loss, kl = tried
         self.rejected += ~step.isfinite().all(1)
@@ -283,7 +285,11 @@ class TRPO:
         config = self.config
         gradient, loss = self.policy_gradient(batch)
         step = ops.natural_step(
-            self.fisher(batch), gradient, delta=config.delta, iterations=config.cg_iterations, damping=config.damping
+            self.fisher(batch),
+            gradient,
+            delta=config.target_kl,
+            iterations=config.cg_max_steps,
+            damping=config.cg_damping,
         )
         entropy = ops.weighted_mean(self.agent.head.entropy(batch.outputs, self.agent.networks.free), batch.weights)
         report = {"losses/entropy": entropy, "losses/gradient_norm": torch.linalg.vector_norm(gradient, dim=1)}
@@ -291,16 +297,16 @@ class TRPO:
 
     def policy_gradient(self, batch: Samples) -> tuple[Tensor, Tensor]:
         """Return the gradient `[S, D]` of the surrogate at the old policy, to be followed, and its loss `[S]`."""
-        policy, outputs = self.linearised(batch.obs)
+        policy, outputs = self.linearized(batch.obs)
         outputs, free = outputs.requires_grad_(), self.agent.networks.free.detach().requires_grad_()
         loss = self.surrogate(outputs, free, batch)
         by_outputs, by_free = torch.autograd.grad(loss.sum(), (outputs, free), materialize_grads=True)
         return -torch.cat((policy.pull(by_outputs), by_free), dim=1), loss.detach()
 
-    def linearised(self, obs: Tensor) -> tuple[Jacobian, Tensor]:
+    def linearized(self, obs: Tensor) -> tuple[Jacobian, Tensor]:
         """Return the policies' networks at their parameters, and the head's outputs, which a mask of actions bounds."""
         shape = self.agent.networks.shape
-        jacobian = Jacobian(self.mlp, self.agent.networks.actor, shape.seen(obs))
+        jacobian = Jacobian(self.mlp, self.agent.networks.actor, shape.encode(obs))
         return jacobian, shape.allowed(jacobian.outputs, obs)
 
     def surrogate(self, outputs: Tensor, free: Tensor, batch: Samples) -> Tensor:
@@ -314,8 +320,12 @@ class TRPO:
 
         F depends on the states alone, so a sample counts or does not: the weights of a vine speak of actions.
         """
-        head, free, chosen = self.agent.head, self.agent.networks.free, slice(None, None, self.config.fisher_every)
-        policy, outputs = self.linearised(batch.obs[:, chosen])
+        head, free, chosen = (
+            self.agent.head,
+            self.agent.networks.free,
+            slice(None, None, self.config.sub_sampling_factor),
+        )
+        policy, outputs = self.linearized(batch.obs[:, chosen])
         weights = outputs.new_ones(outputs.shape[:2])
         if batch.weights is not None:
             weights = (batch.weights[:, chosen] > 0).to(outputs.dtype)
@@ -337,14 +347,14 @@ class TRPO:
         """
         weights, free = actor.split([self.mlp.size, self.agent.head.free], dim=1)
         shape = self.agent.networks.shape
-        outputs = shape.allowed(self.mlp(self.mlp.layers(weights), shape.seen(batch.obs)), batch.obs)
+        outputs = shape.allowed(self.mlp(self.mlp.layers(weights), shape.encode(batch.obs)), batch.obs)
         kl = self.agent.head.kl(batch.outputs, self.agent.networks.free, outputs, free)
         return torch.stack((self.surrogate(outputs, free, batch), ops.weighted_mean(kl, batch.weights)))
 
     def fit_critic(self, batch: Samples) -> Metrics:
         """Move the values towards the targets by `value_epochs * value_minibatches` steps of Adam."""
         losses: list[Tensor] = []
-        for _ in range(self.config.value_epochs):
+        for _ in range(self.config.critic_epochs):
             losses = [self.critic_step(part) for part in self.minibatches(batch)]
         return {
             "losses/value": torch.stack(losses).mean(0),
@@ -354,13 +364,13 @@ class TRPO:
     def critic_step(self, part: Samples) -> Tensor:
         """Take one step of Adam and return the loss `[S]` before it."""
         gradient, loss = self.critic_gradient(part)
-        self.optimizer.step(gradient, learning_rate=self.config.value_learning_rate)
+        self.optimizer.step(gradient, learning_rate=self.config.critic_learning_rate)
         return loss
 
     @compilable
     def critic_gradient(self, part: Samples) -> tuple[Tensor, Tensor]:
         """Return the gradient `[S, D]` of half the mean squared error of the values, and that `[S]`."""
-        critic = Jacobian(self.mlp, self.agent.networks.critic, self.agent.networks.shape.seen(part.obs))
+        critic = Jacobian(self.mlp, self.agent.networks.critic, self.agent.networks.shape.encode(part.obs))
         outputs = critic.outputs.requires_grad_()
         loss = ops.weighted_mean(ops.value_loss(outputs[..., 0], part.targets), part.weights)
         (gradient,) = torch.autograd.grad(loss.sum(), outputs)
@@ -369,7 +379,7 @@ class TRPO:
 
     def minibatches(self, batch: Samples) -> Iterator[Samples]:
         """Split a batch at random for the critic, each seed by its own stream."""
-        return self.agent.minibatches(batch, self.config.value_minibatches, self.batch_streams)
+        return self.agent.minibatches(batch, self.config.critic_minibatches, self.batch_streams)
 
     def state_dict(self) -> State:
         """Return networks, optimizer, random streams, environments and counters."""

@@ -150,14 +150,14 @@ def follow(agent: Agent, vine: Vine, saved: State, action: Tensor, luck: Tensor)
     results: list[Step] = []
     for t in range(vine.steps):
         if t:
-            obs = agent.collector.seen(results[-1].obs)
+            obs = agent.collector.encode(results[-1].obs)
             action = agent.head.sample(networks.policy(obs), networks.free, luck[t - 1])
         results.append(env.step(agent.head.to_env(action).flatten(0, 1)))
     rewards, terminated, truncated = (
         torch.stack(column).view(vine.steps, len(agent.seeds), agent.rows)
         for column in zip(*((step.reward, step.terminated, step.truncated) for step in results), strict=True)
     )
-    final_obs = torch.stack([agent.collector.seen(step.final_obs) for step in results])
+    final_obs = torch.stack([agent.collector.encode(step.final_obs) for step in results])
     values = networks.value(by_seed(final_obs)).view(len(agent.seeds), vine.steps, agent.rows).movedim(1, 0)
     returns = ops.lambda_returns(
         rewards, values, terminated=terminated, truncated=truncated, gamma=vine.gamma, lam=vine.lam

@@ -10,7 +10,7 @@ from operant.envs.features import Features, is_picture
 from operant.envs.finite import FiniteEnv, Transitions
 from operant.envs.grid import GridWorld, grid_transitions
 from operant.envs.making import make, maker_like, only_here, resolve_backend
-from operant.envs.normalise import Normalise
+from operant.envs.normalize import Normalize
 from operant.envs.tensor import (
     TENSOR_ENVS,
     Acrobot,
@@ -42,7 +42,7 @@ __all__ = [
     "GymnasiumEnv",
     "MountainCar",
     "MountainCarContinuous",
-    "Normalise",
+    "Normalize",
     "Pendulum",
     "RestoreError",
     "Rules",

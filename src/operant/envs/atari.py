@@ -83,7 +83,7 @@ class Games(VectorEnv):
 
 
 class Atari:
-    """`B` rows of one game, seen as the last four pictures of 84 x 84 grey pixels, bytes `[B, 4, 84, 84]`.
+    """`B` rows of one game, seen as the last four pictures of 84 x 84 gray pixels, bytes `[B, 4, 84, 84]`.
 
     One step is four frames of the game (Mnih et al. 2015), each picture the larger of the last two frames. The last
     action is repeated with the probability that the game is registered with, 0.25 for `ALE/*-v5` (Machado et al. 2018,

@@ -88,7 +88,7 @@ class Pool(VectorEnv):
 class EnvPool(GymnasiumEnv):
     """`B` rows of a task of EnvPool.
 
-    What a row does depends on its seed and actions alone, and not on its neighbours. But EnvPool can neither save where
+    What a row does depends on its seed and actions alone, and not on its neighbors. But EnvPool can neither save where
     a row is nor begin an episode from a seed of its own, so a state of `state_dict` holds no episode: who loads it
     begins new ones, from seeds that differ from those before (see `operant.envs.base.begins_anew`).
 

@@ -14,7 +14,7 @@ MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1), (-1, 1), (1, 1), (1, -1), (-1, -1), (
 
 _CELL = 24
 _INK, _LINE, _PAPER, _AGENT = (64, 64, 64), (222, 222, 222), (255, 255, 255), (0, 114, 178)
-_COLOURS = {
+_COLORS = {
     WALL: _INK,
     FLOOR: _PAPER,
     START: (208, 226, 242),
@@ -25,7 +25,7 @@ _COLOURS = {
     CLIFF: (230, 159, 0),
     BONUS: (240, 228, 66),
 }
-_JUMP_COLOUR = (204, 160, 200)
+_JUMP_COLOR = (204, 160, 200)
 
 
 def grid_transitions(grid: Grid, *, also: NDArray[np.bool_] | None = None) -> Transitions:
@@ -161,10 +161,10 @@ class GridWorld(FiniteEnv):
 
 def _raster(grid: Grid, state: int | None) -> NDArray[np.uint8]:
     """Return the picture of a grid, with the agent as a square in its cell."""
-    colours = np.full((*grid.shape, 3), _JUMP_COLOUR, np.uint8)
-    for symbol, colour in _COLOURS.items():
-        colours[grid.symbols == symbol] = colour
-    picture = colours.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
+    colors = np.full((*grid.shape, 3), _JUMP_COLOR, np.uint8)
+    for symbol, color in _COLORS.items():
+        colors[grid.symbols == symbol] = color
+    picture = colors.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
     picture[_CELL - 1 :: _CELL] = _LINE
     picture[:, _CELL - 1 :: _CELL] = _LINE
     if state is not None:

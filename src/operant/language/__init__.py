@@ -1,7 +1,7 @@
 """Language models: from supervised fine-tuning to reinforcement learning from verifiers and preferences."""
 
-from operant.language.assembly import Experiment, assemble
 from operant.language.dpo import DPO, DPOConfig
+from operant.language.factory import Experiment, assemble
 from operant.language.grpo import GRPO, GRPOConfig
 from operant.language.inputs import pin
 from operant.language.iterative import IterativeGRPO, IterativeGRPOConfig

@@ -1,12 +1,12 @@
-"""The best weights of a language model, as `operant.runtime.learned.Best` keeps them: `Weights`, `best_state`."""
+"""The best weights of a language model, as `operant.runtime.weights.Best` keeps them: `Weights`, `best_state`."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from operant.runtime.learned import Best, Learned
 from operant.runtime.run import Run
+from operant.runtime.weights import Best, Weights
 from operant.state import State
 
 MODEL, HEAD = "model", "head"
@@ -29,7 +29,7 @@ class Weights:
         return self.learner.consumed
 
     @property
-    def learned(self) -> Learned:
+    def learned(self) -> Weights:
         """The parameters themselves, `[1, ...]` each."""
         found: dict[str, Tensor] = {f"{MODEL}.{name}": value for name, value in self.learner.model.trained().items()}
         if scorer := getattr(self.learner, "scorer", None):

@@ -1,9 +1,9 @@
-"""What algorithms of this chapter are told in common: `ModelOptions`, `LanguageConfig`, `SamplingConfig`."""
+"""What algorithms of this package are told in common: `ModelOptions`, `LanguageConfig`, `SamplingConfig`."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from operant.language.mismatch import Correction
+from operant.language.importance import Correction
 from operant.runtime.bounds import require
 
 
@@ -19,11 +19,11 @@ class ModelOptions:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Numbers that the model computes in. Under bfloat16 the optimizer keeps 32-bit copies of what it trains, since
     small steps would be rounded away."""
-    lora_rank: int = 0
+    lora_r: int = 0
     """Rank of LoRA adapters, which are trained instead of the weights; 0 trains all weights."""
     lora_alpha: int = 0
     """Scale of the adapters: they count alpha / rank; 0 is twice the rank."""
-    lora_targets: tuple[str, ...] = ()
+    lora_target_modules: tuple[str, ...] = ()
     """Names of the layers that get adapters; none: every linear layer but the last."""
     gradient_checkpointing: bool = False
     """Whether activations are computed again in the backward pass: less memory for a third more time."""
@@ -32,7 +32,7 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
-        require(self, dtype=("float32", "bfloat16"), lora_rank="[0, inf)", lora_alpha="[0, inf)")
+        require(self, dtype=("float32", "bfloat16"), lora_r="[0, inf)", lora_alpha="[0, inf)")
         if not self.model.strip():
             raise ValueError("model must name a folder, a hub model or one built here, got ''")
 
@@ -44,19 +44,19 @@ class LanguageConfig(ModelOptions):
     dataset: str = ""
     """Rows to train on, in TRL's formats: a .jsonl, .json, .parquet or .csv file, a folder saved by `datasets`, or a
     hub name. Empty: the task makes them."""
-    train_rows: int = 4096
+    train_examples: int = 4096
     """Rows that a built-in task makes to train on."""
     held_out: int = 200
     """Rows kept for evaluation, at most a fifth of a data set."""
-    max_prompt: int = 512
+    max_prompt_length: int = 512
     """Tokens of a prompt that are kept, its last ones."""
-    max_completion: int = 0
+    max_completion_length: int = 0
     """Most tokens of a completion, its end of sequence included; 0: what the task names, 256 for a data set."""
     learning_rate: float = 1e-5
     """Largest step size of AdamW."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the step size goes on after the warm-up: not at all, or to 0 in a line or half a cosine over the budget."""
-    warmup: float = 0.0
+    warmup_ratio: float = 0.0
     """Share of the budget over which the step size rises from 0."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay of Adam's two moving averages a step."""
@@ -72,13 +72,13 @@ class LanguageConfig(ModelOptions):
         super().__post_init__()
         require(
             self,
-            train_rows="[1, inf)",
+            train_examples="[1, inf)",
             held_out="[1, inf)",
-            max_prompt="[1, inf)",
-            max_completion="[0, inf)",
+            max_prompt_length="[1, inf)",
+            max_completion_length="[0, inf)",
             learning_rate="(0, inf)",
-            schedule=("constant", "linear", "cosine"),
-            warmup="[0, 1]",
+            lr_schedule=("constant", "linear", "cosine"),
+            warmup_ratio="[0, 1]",
             weight_decay="[0, inf)",
             max_grad_norm="(0, inf)",
             micro_batch_tokens="[1, inf)",
@@ -113,13 +113,13 @@ class SamplingConfig(LanguageConfig):
     engine: str = "native"
     """What samples: the model in this process (native), or the address of a vLLM server, such as
     http://127.0.0.1:8000."""
-    engine_rows: int = 256
+    engine_batch_size: int = 256
     """Sequences that the native engine completes at once. More are faster and need more memory."""
-    correction: Correction = "truncate"
+    importance_sampling_correction: Correction = "truncate"
     """What is done where the engine's log-probabilities differ from the trainer's: nothing; importance weights of the
     tokens, up to the cap (truncate), or 0 where the ratio is outside [0.5, cap] (mask); or one weight for all tokens of
     an answer, the product of their ratios, up to the cap (sequence-truncate) or 0 above it (sequence-mask, as TRL)."""
-    correction_cap: float | None = None
+    importance_sampling_cap: float | None = None
     """Largest such weight; None: 2 for tokens, and 3 for sequences as in TRL."""
 
     def __post_init__(self) -> None:
@@ -131,9 +131,9 @@ class SamplingConfig(LanguageConfig):
             reward_timeout="(0, inf)",
             reward_workers="[1, inf)",
             reward_memory="[0, inf)",
-            engine_rows="[1, inf)",
-            correction=("none", "truncate", "mask", "sequence-truncate", "sequence-mask"),
-            correction_cap="[1, inf) or None",
+            engine_batch_size="[1, inf)",
+            importance_sampling_correction=("none", "truncate", "mask", "sequence-truncate", "sequence-mask"),
+            importance_sampling_cap="[1, inf) or None",
         )
         if self.reward_weights and len(self.reward_weights) != len(self.rewards) + bool(self.reward_model):
             raise ValueError(

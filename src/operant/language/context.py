@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from operant.language.examples import Pair, Prompt, Ranking, Stepwise
 from operant.language.models import LanguageModel
 from operant.language.packing import Sample
-from operant.language.tokenised import Pair, Prompt, Ranking, Stepwise
 
 Example = Prompt | Sample | Pair | Ranking | Stepwise
 

@@ -29,14 +29,14 @@ class CriticConfig(SamplingConfig):
     """First batches that only the critic learns from, by regression on the returns (λ = 1)."""
     gamma: float = 1.0
     """Discount a token."""
-    lam: float = 0.95
+    gae_lambda: float = 0.95
     """λ of the advantage estimates: 0 trusts the critic, 1 the score."""
     bootstrap_truncated: bool = False
     """Whether an answer that was cut off is worth, after its last token, what the critic says; else nothing, as if it
     had ended there, which is what others do."""
-    value_coefficient: float = 0.1
+    vf_coef: float = 0.1
     """Weight of the value loss. It matters where policy and critic share a trunk, or its gradient is clipped."""
-    value_clip: float | None = 0.2
+    clip_range_vf: float | None = 0.2
     """How far a value may move in an update before moving it further gains nothing, in units of reward; None: any."""
 
     def __post_init__(self) -> None:
@@ -48,9 +48,9 @@ class CriticConfig(SamplingConfig):
             critic_learning_rate="(0, inf) or None",
             critic_warmup="[0, inf)",
             gamma="[0, 1]",
-            lam="[0, 1]",
-            value_coefficient="(0, inf)",
-            value_clip="(0, inf) or None",
+            gae_lambda="[0, 1]",
+            vf_coef="(0, inf)",
+            clip_range_vf="(0, inf) or None",
         )
         if self.critic == "reward-model" and not self.reward_model:
             raise ValueError("critic=reward-model needs a reward model (--reward-model RUN); or take --critic copy")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant import streams
-from operant.language.joining import shared_length
+from operant.language.encoding import shared_length
 from operant.language.layouts import standard
 from operant.language.sources import Row, Source, read
 from operant.language.templates import Message
@@ -25,9 +25,7 @@ __all__ = ["ACCEPTS", "Comparison", "Kind", "Row", "compare", "extremes", "kind"
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal[
-    "preference", "stepwise", "ranking", "unpaired", "prompt-completion", "language-modelling", "prompt-only"
-]
+Kind = Literal["preference", "stepwise", "ranking", "unpaired", "prompt-completion", "language-modeling", "prompt-only"]
 # A row is of the first kind one of whose sets of columns it has.
 COLUMNS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "preference": (("chosen", "rejected"),),
@@ -35,7 +33,7 @@ COLUMNS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "ranking": (("prompt", "completions"),),
     "unpaired": (("prompt", "completion", "label"),),
     "prompt-completion": (("prompt", "completion"),),
-    "language-modelling": (("messages",), ("text",)),
+    "language-modeling": (("messages",), ("text",)),
     "prompt-only": (("prompt",),),
 }
 LISTS = ("completions", "labels", "label")  # columns that are no texts
@@ -43,7 +41,7 @@ ONE_FORM: dict[str, type] = {"messages": list, "text": str}  # texts that cannot
 MESSAGES = "a list of messages with `role` and `content`"
 PROMPTED: tuple[Kind, ...] = ("prompt-only", "prompt-completion", "unpaired", "preference", "stepwise", "ranking")
 ACCEPTS: dict[str, tuple[Kind, ...]] = {
-    "sft": ("language-modelling", "prompt-completion"),
+    "sft": ("language-modeling", "prompt-completion"),
     "reward-model": ("preference", "ranking"),
     "reward-model of steps": ("stepwise", "unpaired"),
     "dpo": ("preference", "ranking"),
@@ -116,7 +114,7 @@ def kind(rows: Sequence[Row], *, accept: Sequence[Kind] = ()) -> Kind:
     | `ranking` | `prompt`, `completions`, best first unless `ranks` has an integer for each, 1 the best |
     | `unpaired` | `prompt`, `completion`, `label` (a boolean) |
     | `prompt-completion` | `prompt`, `completion` |
-    | `language-modelling` | `messages`, or `text` (a string) |
+    | `language-modeling` | `messages`, or `text` (a string) |
     | `prompt-only` | `prompt` |
 
     Args:

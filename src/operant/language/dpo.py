@@ -1,6 +1,6 @@
-r"""Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290): a preferred answer, without a reward model.
+r"""Direct preference optimization (Rafailov et al. 2023, arXiv:2305.18290): a preferred answer, without a reward model.
 
-The policy that maximises E[r] - β KL(π‖ref) is π* = ref·exp(r/β)/Z. Solved for the reward, r = β log(π*/ref) + β log Z,
+The policy that maximizes E[r] - β KL(π‖ref) is π* = ref·exp(r/β)/Z. Solved for the reward, r = β log(π*/ref) + β log Z,
 it turns the loss of a reward model into one of the policy, since Z depends on the prompt alone and cancels in a
 comparison: -log σ(β[(log π_w - log ref_w) - (log π_l - log ref_l)]), equation 7. IPO (Azar et al. 2023,
 arXiv:2310.12036, equation 17) and the hinge of SLiC (Zhao et al. 2023, arXiv:2305.10425) are values of `loss_type`.
@@ -19,11 +19,11 @@ from torch import Tensor
 
 from operant import ops
 from operant.language.configs import LanguageConfig
+from operant.language.examples import Pair
 from operant.language.models import LanguageModel, Reference
+from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Packed, Sample, group_batches, pack
 from operant.language.rollouts import shuffled
-from operant.language.stepping import Stepper
-from operant.language.tokenised import Pair
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.state import State, clone
@@ -43,7 +43,7 @@ class DPOConfig(LanguageConfig):
 
     learning_rate: float = 1e-6
     """Step size of AdamW. Models of a few million parameters want 1e-5 to 1e-4."""
-    batch: int = 32
+    batch_size: int = 32
     """Pairs of a step."""
     beta: float = 0.1
     """Strength of the pull to the reference, above 0; more keeps the policy nearer."""
@@ -51,14 +51,14 @@ class DPOConfig(LanguageConfig):
     """The loss of a pair (`operant.ops.dpo`). `ipo` takes the mean log-probability of a token, the others the sum."""
     label_smoothing: float = 0.0
     """Assumed share of pairs whose label is the wrong way round, in [0, 0.5); for `sigmoid` alone."""
-    precompute: bool = True
+    precompute_ref_log_probs: bool = True
     """Whether the reference's log-probabilities are computed once, at the start, instead of at every step: less work,
     and no second model in memory."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        require(self, batch="[1, inf)", beta="(0, inf)", loss_type=("sigmoid", "ipo", "hinge"))
+        require(self, batch_size="[1, inf)", beta="(0, inf)", loss_type=("sigmoid", "ipo", "hinge"))
         require(self, label_smoothing="[0, 0.5)" if self.loss_type == "sigmoid" else "[0, 0]")
 
 
@@ -93,19 +93,19 @@ class DPO:
     ):
         self.config, self.model, self.seed, self.budget = config, model, seed, budget
         self.pairs, self.held_out = list(pairs), list(held_out)
-        self.stepper = Stepper(model.trained(), config)
-        self.reference = None if config.precompute else Reference(model)
+        self.stepper = OptimizerStep(model.trained(), config)
+        self.reference = None if config.precompute_ref_log_probs else Reference(model)
         self.precomputed: Tensor | None = None
         self.consumed = 0
 
     def iterate(self) -> Metrics:
         """Take one step on the next pairs."""
-        count = min(self.config.batch, len(self.pairs))
-        metrics = self.improve(shuffled(len(self.pairs), self.consumed, count, seed=self.seed))
+        count = min(self.config.batch_size, len(self.pairs))
+        metrics = self.update(shuffled(len(self.pairs), self.consumed, count, seed=self.seed))
         self.consumed += count
         return metrics
 
-    def improve(self, batch: Sequence[int]) -> dict[str, Any]:
+    def update(self, batch: Sequence[int]) -> dict[str, Any]:
         """Take one step on the pairs at some positions, micro-batch by micro-batch, with one denominator for all."""
         total = len(batch)
         losses, policies, rewards = [], [], []

@@ -13,14 +13,14 @@ from operant import ops, streams
 from operant.language.divergence import Start
 from operant.language.engines.native import ROWS, NativeEngine
 from operant.language.engines.protocol import Sampling
+from operant.language.examples import Prompt
 from operant.language.models import LanguageModel
 from operant.language.rewards import Rewards
 from operant.language.rollouts import Answers, Judge, ask, asked, judge
-from operant.language.tokenised import Prompt
 from operant.runtime.statistics import stratified_bootstrap
 
 SHOWN = 16
-"""Prompts of an evaluation of one seed whose answers are kept, to be looked at and labelled."""
+"""Prompts of an evaluation of one seed whose answers are kept, to be looked at and labeled."""
 DRAWN = 2
 """Answers to each of them that are drawn at temperature 1, beside the likeliest one."""
 

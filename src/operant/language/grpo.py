@@ -1,4 +1,4 @@
-"""Group relative policy optimisation (Shao et al. 2024, arXiv:2402.03300) and what grew out of it.
+"""Group relative policy optimization (Shao et al. 2024, arXiv:2402.03300) and what grew out of it.
 
 Several answers to each prompt are sampled; each is judged by how much better its reward is than its siblings', so that
 no critic is needed; the clipped surrogate improves the policy. Four choices make the family: what the advantage is,
@@ -26,59 +26,59 @@ from operant import ops, streams
 from operant.language.configs import SamplingConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine, Sampling
-from operant.language.groups import (
+from operant.language.examples import Prompt
+from operant.language.grpo_batch import (
     ADVANTAGES,
-    Judged,
-    Seen,
+    GRPOBatch,
     Step,
+    TokenStats,
     group_metrics,
     log_probs_before,
     measured,
     plan,
     warn_of_nothing,
 )
-from operant.language.mismatch import check_start, corrections
+from operant.language.importance import check_start, corrections
 from operant.language.models import LanguageModel, Reference
+from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Packed, pack, step_weights, take
-from operant.language.process import StepJudge
+from operant.language.process_rewards import StepRewards
 from operant.language.rollouts import Judge, Rollout, Sampler
-from operant.language.stepping import Stepper
-from operant.language.tokenised import Prompt
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.state import State
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "grpo": {"weights": "sequence_mean", "kl_coefficient": 0.04},
-    "dr-grpo": {"advantage": "mean", "weights": "constant"},
+    "grpo": {"loss_aggregation": "sequence_mean", "beta": 0.04},
+    "dr-grpo": {"advantage": "mean", "loss_aggregation": "constant"},
     "dapo": {
-        "clip_high": 0.28,
+        "epsilon_high": 0.28,
         "filter": "refill",
         "overlong_buffer": 0.2,
         "overlong_penalty": 0.5,
-        "group": 16,
-        "minibatches": 16,
+        "num_generations": 16,
+        "num_minibatches": 16,
     },
     "prorl": {
-        "clip_high": 0.4,
+        "epsilon_high": 0.4,
         "filter": "refill",
-        "kl_coefficient": 1e-4,
+        "beta": 1e-4,
         "kl_estimator": "k2",
         "kl_weighted": False,
-        "reset_every": 200,
+        "ref_reset_interval": 200,
         "temperature": 1.2,
-        "group": 16,
-        "minibatches": 4,
+        "num_generations": 16,
+        "num_minibatches": 4,
     },
-    "rloo": {"advantage": "leave-one-out", "weights": "constant"},
+    "rloo": {"advantage": "leave-one-out", "loss_aggregation": "constant"},
     "gspo": {
         "objective": "sequence",
-        "weights": "sequence_mean",
-        "clip_low": 3e-4,
-        "clip_high": 4e-4,
-        "minibatches": 4,
+        "loss_aggregation": "sequence_mean",
+        "epsilon": 3e-4,
+        "epsilon_high": 4e-4,
+        "num_minibatches": 4,
     },
-    "cispo": {"objective": "cispo", "clip_high": 4.0},
+    "cispo": {"objective": "cispo", "epsilon_high": 4.0},
 }
 """Named choices. What a task needs (step size, sizes of batches) is another matter: `operant.language.presets`."""
 
@@ -89,14 +89,14 @@ class GRPOConfig(SamplingConfig):
 
     learning_rate: float = 1e-6
     """Step size of AdamW. Models of a few million parameters want 1e-4 to 1e-3."""
-    prompts: int = 32
+    prompts_per_batch: int = 32
     """Prompts of a batch, P."""
-    group: int = 8
+    num_generations: int = 8
     """Answers to each prompt, G, at least 2. More make the group's mean a better baseline, and cost as much more."""
-    minibatches: int = 1
+    num_minibatches: int = 1
     """Optimizer steps that a batch is divided into, by prompts; 1 is on-policy, more are cheaper and clip more. Groups
     that are left out make the steps fewer, not smaller."""
-    epochs: int = 1
+    num_iterations: int = 1
     """How often a batch is gone through (TRL: num_iterations)."""
     advantage: Literal["group", "batch", "mean", "leave-one-out"] = "group"
     """What an answer is measured against, and in which unit (`ADVANTAGES`)."""
@@ -107,16 +107,16 @@ class GRPOConfig(SamplingConfig):
     """Whether an answer is rewarded as a whole, or each of its steps (the task or a process reward model says how)."""
     objective: Literal["clip", "sequence", "cispo"] = "clip"
     """What is clipped: ratios of tokens, ratios of sequences (GSPO), or the weights of a policy gradient (CISPO)."""
-    clip_low: float = 0.2
+    epsilon: float = 0.2
     """How far a ratio may fall below 1 before its token loses its gradient; means nothing for cispo."""
-    clip_high: float = 0.2
+    epsilon_high: float = 0.2
     """How far it may rise above 1. More (DAPO: 0.28) lets unlikely tokens grow, and entropy last."""
     dual_clip: float | None = None
     """Bound on the ratio where the advantage is negative, above 1 (often 3); None: none. Means nothing for cispo."""
-    weights: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
+    loss_aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
     """What a token weighs: as much as any other of the step, one over its answer's length, or one over the longest
     length allowed (`operant.ops.token_weights`)."""
-    scale: Literal["1/G", "1/sqrt(G)"] = "1/G"
+    group_loss_scale: Literal["1/G", "1/sqrt(G)"] = "1/G"
     """Factor of the sum over a group; Adam cancels it, unless the gradient is clipped or has a KL term."""
     filter: Literal["none", "drop", "refill"] = "none"
     """What becomes of groups whose rewards are all equal, before any punishment of lengths: they stay and dilute the
@@ -125,7 +125,7 @@ class GRPOConfig(SamplingConfig):
     """Most rounds of sampling for one batch under `refill`."""
     statistics: int = 0
     """Extra answers to each prompt that only sharpen mean and standard deviation of the group."""
-    overlong_filter: bool = False
+    mask_truncated_completions: bool = False
     """Whether answers that were cut off teach nothing (TRL: mask_truncated_completions). Their tokens leave the loss
     and the denominator of token_mean, not those of sequence_mean and constant; their rewards stay in the statistics."""
     overlong_buffer: float = 0.0
@@ -133,13 +133,13 @@ class GRPOConfig(SamplingConfig):
     overlong_penalty: float = 1.0
     """Reward that an answer of the longest length loses (verl: penalty_factor). DAPO takes 1 for rewards of 1 and -1;
     for rewards of 1 and 0 take 0.5, so that a long right answer still beats a short wrong one."""
-    kl_coefficient: float = 0.0
+    beta: float = 0.0
     """Weight of the KL divergence to the reference, a nat a token (TRL: beta). Above 0 a copy of the model is kept."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """How the divergence is estimated (`operant.ops.kl_estimate`)."""
     kl_weighted: bool = True
     """Whether each sample of the estimate carries its ratio, with gradient: right for k1 and k3; k2 goes without."""
-    reset_every: int = 0
+    ref_reset_interval: int = 0
     """Batches after which the policy of now becomes the reference and the optimizer forgets (ProRL); 0: never."""
 
     def __post_init__(self) -> None:
@@ -147,34 +147,34 @@ class GRPOConfig(SamplingConfig):
         super().__post_init__()
         require(
             self,
-            prompts="[1, inf)",
-            group="[2, inf)",
-            minibatches=f"[1, {self.prompts}]",
-            epochs="[1, inf)",
+            prompts_per_batch="[1, inf)",
+            num_generations="[2, inf)",
+            num_minibatches=f"[1, {self.prompts_per_batch}]",
+            num_iterations="[1, inf)",
             advantage=tuple(ADVANTAGES),
             advantage_eps="[0, inf)",
             supervision=("outcome", "process"),
             objective=tuple(OBJECTIVES),
-            clip_low="(0, 1]",
-            clip_high="(0, inf)",
+            epsilon="(0, 1]",
+            epsilon_high="(0, inf)",
             dual_clip="(1, inf) or None",
-            weights=("token_mean", "sequence_mean", "constant"),
-            scale=("1/G", "1/sqrt(G)"),
+            loss_aggregation=("token_mean", "sequence_mean", "constant"),
+            group_loss_scale=("1/G", "1/sqrt(G)"),
             filter=("none", "drop", "refill"),
             max_rounds="[1, inf)",
             statistics="[0, inf)",
             overlong_buffer="[0, 1]",
             overlong_penalty="(0, inf)",
-            kl_coefficient="[0, inf)",
+            beta="[0, inf)",
             kl_estimator=("k1", "k2", "k3"),
-            reset_every="[0, inf)",
+            ref_reset_interval="[0, inf)",
         )
         if self.supervision == "process" and (self.advantage != "group" or self.overlong_buffer):
             raise ValueError(
-                "supervision=process normalises the rewards of steps over the group: it needs advantage=group and "
+                "supervision=process normalizes the rewards of steps over the group: it needs advantage=group and "
                 f"overlong_buffer=0, got {self.advantage} and {self.overlong_buffer}"
             )
-        if self.kl_coefficient and self.kl_estimator == "k1" and not self.kl_weighted:
+        if self.beta and self.kl_estimator == "k1" and not self.kl_weighted:
             raise ValueError(
                 "kl_estimator=k1 with kl_weighted=False has an expected gradient of 0; set one of them otherwise"
             )
@@ -186,7 +186,7 @@ Clipped = tuple[Tensor, Tensor]
 
 def of_tokens(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
     """The clipped surrogate of each token (GRPO, equation 3; with two ranges DAPO, equation 8)."""
-    low, high, dual = config.clip_low, config.clip_high, config.dual_clip
+    low, high, dual = config.epsilon, config.epsilon_high, config.dual_clip
     return ops.clipped_surrogate(new, old, advantages, clip_low=low, clip_high=high, dual_clip=dual), new - old
 
 
@@ -198,7 +198,7 @@ def of_sequences(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, co
 
 def of_weights(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
     """The policy gradient with clipped weights (CISPO, equation 4), which no lower bound clips."""
-    return ops.cispo(new, old, advantages, cap=1 + config.clip_high), (new - old).clamp(min=0)
+    return ops.cispo(new, old, advantages, cap=1 + config.epsilon_high), (new - old).clamp(min=0)
 
 
 Objective = Callable[[Tensor, Tensor, Tensor, Packed, GRPOConfig], Clipped]
@@ -239,7 +239,7 @@ class GRPO:
         max_tokens: int,
         seed: int,
         budget: int,
-        steps: StepJudge | None = None,
+        steps: StepRewards | None = None,
     ):
         if config.supervision == "process" and steps is None:
             raise ValueError("supervision=process needs a task with rewards of steps, or a process reward model")
@@ -247,8 +247,8 @@ class GRPO:
         sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
         self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, seed=seed, budget=budget)
         self.steps, self.seed, self.iterations, self._warned = steps, seed, 0, False
-        self.stepper = Stepper(model.trained(), config)
-        self.reference = Reference(model) if config.kl_coefficient else None
+        self.stepper = OptimizerStep(model.trained(), config)
+        self.reference = Reference(model) if config.beta else None
 
     @property
     def consumed(self) -> int:
@@ -259,12 +259,12 @@ class GRPO:
         """Sample answers, judge them against their siblings, and improve the policy on them."""
         began = self.consumed
         rollout, metrics = self.collect()
-        improved = self.improve(self.judge(rollout), began=began) if len(rollout) else {}
+        improved = self.update(self.estimate_advantages(rollout), began=began) if len(rollout) else {}
         if not improved and not self._warned:
             self._warned = True
             warn_of_nothing(self.consumed - began)
         self.iterations += 1
-        if self.config.reset_every and self.iterations % self.config.reset_every == 0:
+        if self.config.ref_reset_interval and self.iterations % self.config.ref_reset_interval == 0:
             self.reset()
         self.sampler.engine.update(self.model)
         return metrics | improved | {"health/empty_batches": float(not improved)}
@@ -277,17 +277,17 @@ class GRPO:
 
     def collect(self) -> tuple[Rollout, dict[str, Any]]:
         """Sample answers to P prompts, and more where groups without signal are to be replaced."""
-        config, missing = self.config, self.config.prompts
+        config, missing = self.config, self.config.prompts_per_batch
         drawn, kept = list[Rollout](), list[Rollout]()
         steps = self.steps if config.supervision == "process" else None
         while missing and len(drawn) < (config.max_rounds if config.filter == "refill" else 1):
-            rollout = self.sampler.draw(missing, config.group + config.statistics, steps=steps)
+            rollout = self.sampler.draw(missing, config.num_generations + config.statistics, steps=steps)
             drawn.append(rollout)
             if config.filter != "none":
                 rollout = rollout.take(self.signal(rollout).nonzero().squeeze(1).tolist())
             kept.append(rollout)
             missing -= len(rollout)
-        metrics = {"sampling/rounds": float(len(drawn)), "sampling/groups": float(config.prompts - missing)}
+        metrics = {"sampling/rounds": float(len(drawn)), "sampling/groups": float(config.prompts_per_batch - missing)}
         return Rollout.join(kept), group_metrics(Rollout.join(drawn)) | metrics
 
     def signal(self, rollout: Rollout) -> Tensor:
@@ -297,7 +297,7 @@ class GRPO:
             return ops.has_signal(rewards.flatten(1), exists.flatten(1))
         return ops.has_signal(rollout.rewards().nan_to_num(), rollout.valid())
 
-    def judge(self, rollout: Rollout) -> Judged:
+    def estimate_advantages(self, rollout: Rollout) -> GRPOBatch:
         """Return the advantage of every token of the answers that are learned from."""
         config, size, answers = self.config, rollout.group, rollout.answers
         lengths = torch.tensor([len(c.ids) for c in answers.completions])
@@ -313,12 +313,12 @@ class GRPO:
                 rewards = rewards + config.overlong_penalty * penalties.view(-1, size)
             scaled = ADVANTAGES[config.advantage](rewards.nan_to_num(), rollout.valid(), config.advantage_eps)
             advantages = [a.expand(n) for a, n in zip(scaled.flatten(), lengths.tolist(), strict=True)]
-        counts = torch.tensor([not (config.overlong_filter and c.truncated) for c in answers.completions])
-        own = [i for i in range(len(lengths)) if i % size < config.group]
-        samples, behaviour = answers.samples(), [torch.tensor(c.log_probs) for c in answers.completions]
-        return Judged(take(samples, own), take(advantages, own), take(behaviour, own), counts[own])
+        counts = torch.tensor([not (config.mask_truncated_completions and c.truncated) for c in answers.completions])
+        own = [i for i in range(len(lengths)) if i % size < config.num_generations]
+        samples, behavior = answers.samples(), [torch.tensor(c.log_probs) for c in answers.completions]
+        return GRPOBatch(take(samples, own), take(advantages, own), take(behavior, own), counts[own])
 
-    def improve(self, batch: Judged, *, began: int) -> dict[str, Any]:
+    def update(self, batch: GRPOBatch, *, began: int) -> dict[str, Any]:
         """Take the optimizer steps of a batch and return what was measured in them; nothing if no answer counts.
 
         Args:
@@ -327,56 +327,64 @@ class GRPO:
         """
         config = self.config
         chance = streams.torch_generator(self.seed, "minibatches", self.iterations)
-        count = -(-len(batch.samples) * config.minibatches // (config.group * config.prompts))
-        steps = plan(batch, group=config.group, steps=count, tokens=config.micro_batch_tokens, generator=chance)
+        count = -(-len(batch.samples) * config.num_minibatches // (config.num_generations * config.prompts_per_batch))
+        steps = plan(
+            batch, group=config.num_generations, steps=count, tokens=config.micro_batch_tokens, generator=chance
+        )
         # The first step begins at the policy that sampled, which only `check_start` wants measured beforehand.
-        known = config.epochs == 1 and self.stepper.steps > 0
+        known = config.num_iterations == 1 and self.stepper.steps > 0
         old = [None if known and not index else self._log_probs(batch, s.parts) for index, s in enumerate(steps)]
-        rounds = [*zip(steps, old, strict=True)] * config.epochs
+        rounds = [*zip(steps, old, strict=True)] * config.num_iterations
         asked = self.consumed - began
         found = [
             self._step(batch, step, before, (began + asked * (index + 0.5) / len(rounds)) / self.budget)
             for index, (step, before) in enumerate(rounds)
         ]
-        metrics = measured(found, clip_low=config.clip_low, clip_high=config.clip_high)
+        metrics = measured(found, clip_low=config.epsilon, clip_high=config.epsilon_high)
         if found:
             metrics["policy/kl_old"] = kl_of_batch(self.model, *log_probs_before(batch, steps, found), config)
         return {name: value for name, value in metrics.items() if self.reference or name not in ("kl", "losses/kl")}
 
     @torch.no_grad()
-    def _log_probs(self, batch: Judged, parts: Sequence[Sequence[int]]) -> list[Tensor]:
+    def _log_probs(self, batch: GRPOBatch, parts: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the log-probabilities now, for each micro-batch of an optimizer step that comes later."""
         return [self._forward(batch, part)[1] for part in parts]
 
-    def _forward(self, batch: Judged, part: Sequence[int]) -> tuple[Packed, Tensor, Tensor]:
+    def _forward(self, batch: GRPOBatch, part: Sequence[int]) -> tuple[Packed, Tensor, Tensor]:
         packed = pack(take(batch.samples, part), device=self.model.device)
         return packed, *self.model.log_probs(packed, temperature=self.config.temperature)
 
     def _step(
-        self, batch: Judged, step: Step, old: Sequence[Tensor] | None, progress: float
-    ) -> tuple[dict[str, Any], list[Seen]]:
+        self, batch: GRPOBatch, step: Step, old: Sequence[Tensor] | None, progress: float
+    ) -> tuple[dict[str, Any], list[TokenStats]]:
         """Take one optimizer step, micro-batch by micro-batch, with one denominator for all of them."""
         config, device = self.config, self.model.device
-        factor = math.sqrt(config.group) if config.scale == "1/sqrt(G)" else 1.0
+        factor = math.sqrt(config.num_generations) if config.group_loss_scale == "1/sqrt(G)" else 1.0
         size = {"longest": self.max_tokens, "answers": step.answers}
-        weight = step_weights(batch.samples, step.parts, how=config.weights, device=device, **size)
+        weight = step_weights(batch.samples, step.parts, how=config.loss_aggregation, device=device, **size)
         total = penalty = torch.zeros((), device=device)
-        seen: list[Seen] = []
+        seen: list[TokenStats] = []
         for index, part in enumerate(step.parts):
             packed, new, entropy = self._forward(batch, part)
             before = new.detach() if old is None else old[index]
-            advantages, behaviour = (torch.cat(take(r, part)).to(device) for r in (batch.advantages, batch.behaviour))
+            advantages, behavior = (torch.cat(take(r, part)).to(device) for r in (batch.advantages, batch.behavior))
             if not self.stepper.steps:
-                check_start(new, before, behaviour, dtype=self.model.dtype)
-            trust = corrections(before, behaviour, config.correction, packed.lengths, cap=config.correction_cap)
+                check_start(new, before, behavior, dtype=self.model.dtype)
+            trust = corrections(
+                before,
+                behavior,
+                config.importance_sampling_correction,
+                packed.lengths,
+                cap=config.importance_sampling_cap,
+            )
             losses, ratios = OBJECTIVES[config.objective](new, before, advantages, packed, config)
             kl = self._divergence(packed, new, before)
             spread = weight[part][packed.owner]
             policy = factor * (spread * trust * losses).sum()
-            reference = config.kl_coefficient * (spread * kl).sum()
+            reference = config.beta * (spread * kl).sum()
             (policy + reference).backward()
             total, penalty = total + policy.detach(), penalty + reference.detach()
-            seen.append(Seen(*(x.detach() for x in (before, behaviour, trust, advantages, ratios, entropy, kl))))
+            seen.append(TokenStats(*(x.detach() for x in (before, behavior, trust, advantages, ratios, entropy, kl))))
         norm, skipped = self.stepper.step(progress)
         report = {"losses/policy": total, "losses/kl": penalty, "losses/gradient_norm": norm}
         return report | {"health/skipped_updates": skipped}, seen

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from operant.language.configs import LanguageConfig
-from operant.language.material import source_of
+from operant.language.datasets import source_of
 from operant.language.models import BUILT_IN
 from operant.runtime.inputs import Input, pinned
 from operant.runtime.settings import Settings

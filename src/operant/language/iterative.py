@@ -1,6 +1,6 @@
 """Iterative GRPO: the reward model learns on while the policy improves (arXiv:2402.03300, algorithm 1).
 
-A reward model is right about answers like those that it has learnt from; a policy that is trained on it soon gives
+A reward model is right about answers like those that it has learned from; a policy that is trained on it soon gives
 others. So every `reset_every` batches an annotator compares the policy's newest answers, the reward model is trained
 further on these comparisons with a share of older ones among them (Shao et al. 2024, section 4.1.4), and the policy of
 now becomes the reference. In between the learner is GRPO on the score of the reward model.
@@ -19,6 +19,7 @@ import torch
 from operant import streams
 from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Engine
+from operant.language.examples import Pair, Prompt, pairs
 from operant.language.grpo import GRPO, GRPOConfig
 from operant.language.models import LanguageModel, load
 from operant.language.packing import take
@@ -29,7 +30,6 @@ from operant.language.rewards import Rewards
 from operant.language.rollouts import OWN_COLUMNS, Judge
 from operant.language.scoring import starting_head
 from operant.language.tasks import Row
-from operant.language.tokenised import Pair, Prompt, pairs
 from operant.ops.weights import Aggregation
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
@@ -44,17 +44,17 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {}
 class IterativeGRPOConfig(GRPOConfig):
     """Hyperparameters."""
 
-    weights: Aggregation = "sequence_mean"
+    loss_aggregation: Aggregation = "sequence_mean"
     """What a token weighs, as in GRPO (`operant.ops.token_weights`)."""
-    kl_coefficient: float = 0.04
+    beta: float = 0.04
     """Weight of the KL divergence to the newest reference, a nat a token."""
-    reset_every: int = 20
+    ref_reset_interval: int = 20
     """Batches of an iteration, after which reference and reward model are renewed, at least 1."""
     replay: float = 0.1
     """Share of older comparisons among those that the reward model is trained on, in [0, 1). More forget less."""
     reward_learning_rate: float = 3e-5
     """Step size of AdamW for the reward model."""
-    reward_batch: int = 32
+    reward_batch_size: int = 32
     """Comparisons of a step of the reward model."""
     annotator_temperature: float = 1.0
     """How random the annotator's choices are, in units of the task's reward; 0: always the better answer."""
@@ -64,10 +64,10 @@ class IterativeGRPOConfig(GRPOConfig):
         super().__post_init__()
         require(
             self,
-            reset_every="[1, inf)",
+            ref_reset_interval="[1, inf)",
             replay="[0, 1)",
             reward_learning_rate="(0, inf)",
-            reward_batch="[1, inf)",
+            reward_batch_size="[1, inf)",
             annotator_temperature="[0, inf)",
         )
         if self.supervision != "outcome":
@@ -80,7 +80,7 @@ class Companions(NamedTuple):
     Attributes:
         reward: the reward model's learner, trained before.
         annotator: compares answers.
-        history: comparisons that the reward model has learnt from before.
+        history: comparisons that the reward model has learned from before.
     """
 
     reward: RewardModel
@@ -106,9 +106,9 @@ class IterativeGRPO:
         grpo: the policy's learner.
         reward: the reward model's.
         annotator: compares answers.
-        history: comparisons that the reward model had learnt from before.
+        history: comparisons that the reward model had learned from before.
         newest: comparisons of this iteration.
-        labelled: those of the iterations before.
+        labeled: those of the iterations before.
 
     Raises:
         ValueError: the reward model has another vocabulary than the policy.
@@ -135,7 +135,7 @@ class IterativeGRPO:
             )
         self.config, self.reward, self.annotator, self.seed = config, reward, others.annotator, seed
         self.history, self._rewards = others.history, judge
-        self.newest, self.labelled = list[Pair](), list[Pair]()
+        self.newest, self.labeled = list[Pair](), list[Pair]()
         self.grpo = GRPO(config, model, engine, prompts, self._judge, max_tokens=max_tokens, seed=seed, budget=budget)
 
     @property
@@ -151,13 +151,13 @@ class IterativeGRPO:
     def iterate(self) -> Metrics:
         """Improve the policy on one batch; after the last of an iteration, improve the reward model."""
         metrics = dict(self.grpo.iterate())  # which renews the reference, too
-        if self.grpo.iterations % self.config.reset_every == 0 and self.newest:
+        if self.grpo.iterations % self.config.ref_reset_interval == 0 and self.newest:
             metrics |= self.retrain()
         return metrics
 
     def _judge(self, **given: Any) -> Rewards:
         """Reward answers, and have two answers to each prompt compared."""
-        size = self.config.group + self.config.statistics
+        size = self.config.num_generations + self.config.statistics
         for start in range(0, len(given["completions"]), size):
             pair = self.compare({name: column[start : start + size] for name, column in given.items()})
             if pair is not None:
@@ -186,7 +186,7 @@ class IterativeGRPO:
 
     def retrain(self) -> dict[str, Any]:
         """Train the reward model on the newest comparisons and on a share of older ones, each once."""
-        older, share = [*self.history, *self.labelled], self.config.replay
+        older, share = [*self.history, *self.labeled], self.config.replay
         generator = streams.torch_generator(self.seed, "replay", self.grpo.iterations)
         count = min(len(older), round(len(self.newest) * share / (1 - share)))
         replayed = take(older, torch.randperm(len(older), generator=generator)[:count].tolist())
@@ -194,9 +194,9 @@ class IterativeGRPO:
         examples = self.reward.prepared([*self.newest, *replayed])
         order = torch.randperm(len(examples), generator=generator).tolist()
         losses = []
-        for start in range(0, len(order), self.config.reward_batch):
-            batch = take(examples, order[start : start + self.config.reward_batch])
-            losses.append(float(self.reward.improve(batch)["losses/reward"]))
+        for start in range(0, len(order), self.config.reward_batch_size):
+            batch = take(examples, order[start : start + self.config.reward_batch_size])
+            losses.append(float(self.reward.update(batch)["losses/reward"]))
             self.reward.consumed += len(batch)
         after = self.reward.accuracies(self.newest)
         metrics = {
@@ -206,7 +206,7 @@ class IterativeGRPO:
             "reward_model/comparisons": float(len(self.newest)),
             "reward_model/replayed": float(count),
         }
-        self.labelled += self.newest
+        self.labeled += self.newest
         self.newest = []
         return metrics
 
@@ -219,7 +219,7 @@ class IterativeGRPO:
         """Go on from a state of `state_dict`, exactly."""
         self.grpo.load_state_dict(state)
         self.reward.load_state_dict(state["reward"])
-        self.newest, self.labelled = ([Pair(*row) for row in state[name]] for name in _PAIRS)
+        self.newest, self.labeled = ([Pair(*row) for row in state[name]] for name in _PAIRS)
 
 
 def reward_run(folder: str) -> tuple[Run, RewardModelConfig]:
@@ -254,9 +254,9 @@ def companions(
 
     Args:
         config: names the run (`reward_model`).
-        rows: pairs that the reward model has learnt from.
+        rows: pairs that the reward model has learned from.
         known: the reward that the annotator knows.
-        limits: of their lengths, as `operant.language.tokenised.pairs` takes them.
+        limits: of their lengths, as `operant.language.examples.pairs` takes them.
         seed: of the learner; which seed of the run, too, if it has that.
         budget: prompts.
         device: where the reward model goes.
@@ -294,4 +294,4 @@ def _plain(judge: Judge) -> Callable[..., list[float | None]]:
     return reward
 
 
-_PAIRS = ("newest", "labelled")
+_PAIRS = ("newest", "labeled")

@@ -1,4 +1,4 @@
-"""Causal language models of transformers, as the algorithms of this chapter see them: `LanguageModel`, `load`.
+"""Causal language models of transformers, as the algorithms of this package see them: `LanguageModel`, `load`.
 
 Weights come from safetensors files only, and no code of a model's author runs unless it is asked for. Dropout is off:
 ratios of probabilities compare policies, not dropout masks.
@@ -18,7 +18,7 @@ from operant.language.attention import install
 from operant.language.configs import ModelOptions
 from operant.language.packing import Packed, Sample, micro_batches, pack, take
 from operant.language.pretrained import pretrained, with_adapter
-from operant.language.tokens import character_tokenizer, stop_ids
+from operant.language.tokenizer import character_tokenizer, stop_ids
 from operant.state import State, copy_named
 
 BUILT_IN: Mapping[str, tuple[str, int, int, int]] = {
@@ -108,7 +108,7 @@ class LanguageModel:
         return self.hidden(batch.ids, batch.positions, batch.layout)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the unnormalised log-probabilities `[n, V]` of the next token, in 32-bit numbers."""
+        """Return the unnormalized log-probabilities `[n, V]` of the next token, in 32-bit numbers."""
         logits = self._output(hidden).float() * self._scale
         return logits if self._softcap is None else self._softcap * torch.tanh(logits / self._softcap)
 
@@ -301,10 +301,10 @@ def finish(network: Any, tokenizer: Any, options: ModelOptions, *, seed: int) ->
         enable = getattr(network, "activation_checkpointing_enable", None)  # its name in newer transformers
         (enable or network.gradient_checkpointing_enable)({"use_reentrant": False})
         network.enable_input_require_grads()
-    if options.lora_rank:
+    if options.lora_r:
         network = with_adapter(network, options, seed=seed)
     stop = stop_ids(tokenizer, getattr(network, "generation_config", None))
-    model = LanguageModel(network, tokenizer, stop=stop, fresh_adapter=options.lora_rank > 0)
+    model = LanguageModel(network, tokenizer, stop=stop, fresh_adapter=options.lora_r > 0)
     model.check()
     return model
 

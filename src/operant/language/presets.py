@@ -1,4 +1,4 @@
-"""From names and numbers to the configuration of an algorithm of this chapter: `configuration`."""
+"""From names and numbers to the configuration of an algorithm of this package: `configuration`."""
 
 import math
 from collections.abc import Mapping
@@ -9,36 +9,36 @@ from operant.catalog import Algorithm
 from operant.language.configs import ModelOptions
 from operant.language.models import BUILT_IN
 from operant.language.runs import base_model
-from operant.runtime import experiments
+from operant.runtime import configuration as configuration_module
 
-POLICY: Mapping[str, Any] = {"schedule": "linear", "warmup": 0.1, "betas": (0.9, 0.99)}
+POLICY: Mapping[str, Any] = {"lr_schedule": "linear", "warmup_ratio": 0.1, "betas": (0.9, 0.99)}
 """How the step size of a policy that is built here rises and falls. Without a warmup the first steps of Adam, whose
 moments have seen one gradient, undo the imitation that training starts from; without a decay the last ones keep shaking
 it; a second moment over 1 000 steps is older than most of these runs."""
 
 SMALL: Mapping[str, Mapping[str, Any]] = {
-    "sft": {"learning_rate": 1e-3, "weight_decay": 0.1, "schedule": "cosine", "warmup": 0.05},
-    "reward-model": {"learning_rate": 3e-4, "schedule": "cosine", "warmup": 0.05},
+    "sft": {"learning_rate": 1e-3, "weight_decay": 0.1, "lr_schedule": "cosine", "warmup_ratio": 0.05},
+    "reward-model": {"learning_rate": 3e-4, "lr_schedule": "cosine", "warmup_ratio": 0.05},
     "process-reward-model": {
         "learning_rate": 1e-3,
-        "schedule": "cosine",
-        "warmup": 0.05,
+        "lr_schedule": "cosine",
+        "warmup_ratio": 0.05,
         "lm_coef": 1.0,
-        "train_rows": 20_000,
+        "train_examples": 20_000,
     },
     "dpo": {"learning_rate": 3e-5},
     "rlhf": {
         **POLICY,
         "critic_learning_rate": 1e-3,
         "critic_warmup": 2,
-        "epochs": 1,
-        "minibatches": 4,
-        "kl_coefficient": 0.1,
+        "num_iterations": 1,
+        "num_minibatches": 4,
+        "beta": 0.1,
     },
     "iterative-grpo": {**POLICY, "reward_learning_rate": 1e-4},
     "grpo": POLICY,
 }
-"""What a randomly initialised model of a million parameters wants, by algorithm: the default for the models that are
+"""What a randomly initialized model of a million parameters wants, by algorithm: the default for the models that are
 built here. Step sizes of policies are those of `step_size`."""
 
 STEP_SIZES: Mapping[str, float] = {"grpo": 2e-4, "iterative-grpo": 2e-4, "rlhf": 2e-4}
@@ -47,7 +47,7 @@ STEP_SIZES: Mapping[str, float] = {"grpo": 2e-4, "iterative-grpo": 2e-4, "rlhf":
 ANSWERS = 256
 """Answers of a step that `STEP_SIZES` are for."""
 
-LEARNED_REWARD = {"kl_coefficient": 0.1}
+LEARNED_REWARD = {"beta": 0.1}
 """What a learned reward wants: it is right near the answers that it has learned from, and a policy without a price for
 leaving them finds others that it is wrong about (DeepSeekMath: 0.04, for a model of 7 billion parameters)."""
 
@@ -85,12 +85,12 @@ def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **
     model, init = values.get("model", ModelOptions.model), values.get("init", "")
     chosen = "paper" if preset is None else preset
     if preset == "paper" or base_model(model, init) not in BUILT_IN:
-        return experiments.configuration(algorithm, task, chosen, **values)
+        return configuration_module.configuration(algorithm, task, chosen, **values)
     wanted = dict(SMALL.get(algorithm.name, {}))
     if values.get("reward_model") and algorithm.name in STEP_SIZES:
         wanted |= LEARNED_REWARD
-    found = experiments.configuration(algorithm, task, chosen, under=wanted, **values)
+    found = configuration_module.configuration(algorithm, task, chosen, under=wanted, **values)
     if algorithm.name not in STEP_SIZES or "learning_rate" in values:
         return found
-    answers = found.prompts * found.group / found.minibatches
+    answers = found.prompts_per_batch * found.num_generations / found.num_minibatches
     return replace(found, learning_rate=step_size(STEP_SIZES[algorithm.name], answers))

@@ -55,7 +55,7 @@ def pretrained(
     network, base = _with_trained_adapter(options, found, device=device, dtype=dtype)
     own = _file(name, "tokenizer_config.json") is not None
     tokenizer = _tokenizer(options if own else replace(options, model=base), others)
-    return (network.merge_and_unload() if options.lora_rank else network), tokenizer
+    return (network.merge_and_unload() if options.lora_r else network), tokenizer
 
 
 def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
@@ -71,13 +71,15 @@ def with_adapter(network: Any, options: ModelOptions, *, seed: int) -> Any:
     """
     from peft import LoraConfig
 
-    if "lm_head" in options.lora_targets:
-        raise ValueError("lora_targets must not hold lm_head, whose weights the log-probabilities read; leave it out")
+    if "lm_head" in options.lora_target_modules:
+        raise ValueError(
+            "lora_target_modules must not hold lm_head, whose weights the log-probabilities read; leave it out"
+        )
     config = LoraConfig(
         task_type="CAUSAL_LM",
-        r=options.lora_rank,
-        lora_alpha=options.lora_alpha or 2 * options.lora_rank,
-        target_modules="all-linear" if not options.lora_targets else list(options.lora_targets),
+        r=options.lora_r,
+        lora_alpha=options.lora_alpha or 2 * options.lora_r,
+        target_modules="all-linear" if not options.lora_target_modules else list(options.lora_target_modules),
     )
     network = _wrapped(network, config)
     generator = streams.torch_generator(seed, "adapter")

@@ -1,6 +1,6 @@
-r"""Reward models: a score for an answer, learnt from which of several answers was preferred.
+r"""Reward models: a score for an answer, learned from which of several answers was preferred.
 
-The rater is modelled by Bradley and Terry, P(w ≻ l) = σ(r_w - r_l); the loss is -log σ(r_w - r_l) (Christiano et al.
+The rater is modeled by Bradley and Terry, P(w ≻ l) = σ(r_w - r_l); the loss is -log σ(r_w - r_l) (Christiano et al.
 2017, arXiv:1706.03741, section 2.2.3; Ouyang et al. 2022, arXiv:2203.02155, equation 1), with a margin inside where the
 data have one (Touvron et al. 2023, arXiv:2307.09288, equation 2). The score is read by a linear head, in the place of
 the layer that predicts tokens, at the last token of the answer. A ranking of K answers is all its C(K, 2) pairs, each
@@ -11,7 +11,7 @@ the step is right: the loss is the binary cross-entropy with the labels of the s
 arXiv:2211.14275; Lightman et al. 2023, arXiv:2305.20050).
 
 What differs from the papers: the head starts at 0, so that the first loss is log 2 whatever the model; and since only
-differences of scores within a prompt are learnt, the constant that is left over is not trained but set at the end,
+differences of scores within a prompt are learned, the constant that is left over is not trained but set at the end,
 such that scores of the training set have mean 0 (Huang et al. 2024, arXiv:2403.17031, do so on demonstrations).
 """
 
@@ -26,12 +26,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from operant import ops
 from operant.language.configs import LanguageConfig
+from operant.language.examples import Pair, Ranking, Stepwise
 from operant.language.models import LanguageModel, ScalarHead
+from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Packed, Sample, group_batches, pack
 from operant.language.rollouts import shuffled
-from operant.language.scoring import RewardModelFunction, Scorer, load_scorer, load_step_judge, places
-from operant.language.stepping import Stepper
-from operant.language.tokenised import Pair, Ranking, Stepwise
+from operant.language.scoring import RewardModelFunction, Scorer, load_scorer, load_step_rewards, places
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.state import State, copy_named
@@ -43,7 +43,7 @@ __all__ = [
     "RewardModelFunction",
     "Scorer",
     "load_scorer",
-    "load_step_judge",
+    "load_step_rewards",
 ]
 
 PRESETS: dict[str, dict[str, Any]] = {}
@@ -56,13 +56,13 @@ class RewardModelConfig(LanguageConfig):
 
     learning_rate: float = 1e-4
     """Step size of AdamW (TRL: 1e-4)."""
-    batch: int = 32
+    batch_size: int = 32
     """Comparisons of a step: pairs, rankings, or solutions with judged steps."""
     supervision: Literal["outcome", "process"] = "outcome"
     """Whether an answer is scored as a whole, or each of its steps."""
     ranking_loss: Literal["pairs", "plackett-luce"] = "pairs"
     """Whether a ranking of K answers counts as its pairs, or as one draw of an order; the same for K = 2."""
-    centre: int = 256
+    centering_examples: int = 256
     """Answers of the training set whose mean score is made 0 at the end; 0: the scores stay where they are."""
     lm_coef: float = 0.0
     """Weight of a second loss, that of imitation (nats a token), on the steps that are right, or on the best answer:
@@ -78,10 +78,10 @@ class RewardModelConfig(LanguageConfig):
         super().__post_init__()
         require(
             self,
-            batch="[1, inf)",
+            batch_size="[1, inf)",
             supervision=("outcome", "process"),
             ranking_loss=tuple(LOSSES),
-            centre="[0, inf)",
+            centering_examples="[0, inf)",
             lm_coef="[0, inf)",
         )
         if not self.step_separator:
@@ -172,7 +172,7 @@ LOSSES: Mapping[str, Callable[[Tensor, Sequence[Example], Pairs], Tensor]] = {
 """From scores, examples and their pairs to the loss of each example, `[B]`."""
 
 
-class Judged(NamedTuple):
+class ScoredBatch(NamedTuple):
     """How the scores of B examples fit their labels.
 
     Attributes:
@@ -220,11 +220,11 @@ class RewardModel:
         self.process = config.supervision == "process"
         self.examples = self.prepared(rows)
         self.scorer = Scorer(model, head)
-        learnt = dict(self.scorer.head.named_parameters())
+        learned = dict(self.scorer.head.named_parameters())
         if not self.process:
-            del learnt["bias"]  # no comparison depends on it: Adam would make steps of its rounding errors
+            del learned["bias"]  # no comparison depends on it: Adam would make steps of its rounding errors
         body = model.trained() if config.lm_coef else self.scorer.body()
-        self.stepper = Stepper(body | {f"head.{name}": value for name, value in learnt.items()}, config)
+        self.stepper = OptimizerStep(body | {f"head.{name}": value for name, value in learned.items()}, config)
         self.consumed = 0
 
     def prepared(self, rows: Sequence[Pair | Ranking | Stepwise]) -> list[Example]:
@@ -253,16 +253,16 @@ class RewardModel:
         return examples
 
     def iterate(self) -> Metrics:
-        """Take one step on the next comparisons; after the last one, centre the scores."""
-        count = min(self.config.batch, len(self.examples))
+        """Take one step on the next comparisons; after the last one, center the scores."""
+        count = min(self.config.batch_size, len(self.examples))
         order = shuffled(len(self.examples), self.consumed, count, seed=self.seed)
-        metrics = self.improve([self.examples[i] for i in order])
+        metrics = self.update([self.examples[i] for i in order])
         self.consumed += count
         if self.consumed >= self.budget and not self.process:
-            self.centre()
+            self.center()
         return metrics
 
-    def improve(self, batch: Sequence[Example]) -> dict[str, Any]:
+    def update(self, batch: Sequence[Example]) -> dict[str, Any]:
         """Take one step on a batch, micro-batch by micro-batch, with one denominator for all of them."""
         total, imitated = self._units(batch), max(1, sum(sum(mask) for e in batch for mask in e.imitated))
         scores, reports = [], []
@@ -275,7 +275,7 @@ class RewardModel:
             judged = self._fit(found, part)
             (judged.losses.sum() / total + self.config.lm_coef * nats / imitated).backward()
             scores.append(found.detach())
-            reports.append(Judged(*(field.detach() for field in judged)))
+            reports.append(ScoredBatch(*(field.detach() for field in judged)))
             imitation = imitation + nats.detach().cpu() / imitated
         norm, skipped = self.stepper.step(self.consumed / self.budget)
         every = torch.cat(scores)
@@ -294,7 +294,7 @@ class RewardModel:
             metrics["losses/lm"] = imitation
         return metrics if self.process else metrics | {"margin": margins.mean()}
 
-    def judge(self, batch: Sequence[Example]) -> tuple[Tensor, Judged]:
+    def judge(self, batch: Sequence[Example]) -> tuple[Tensor, ScoredBatch]:
         """Return the scores `[p]` of a micro-batch, with a graph, and how they fit the labels."""
         scores = self.scorer.read(*self._packed(batch))
         return scores, self._fit(scores, batch)
@@ -308,7 +308,7 @@ class RewardModel:
         log_probs, _ = self.model.judge(hidden.index_select(0, packed.before[mask]), packed.targets[mask])
         return self.scorer.head(hidden.index_select(0, where)), -log_probs.sum()
 
-    def _fit(self, scores: Tensor, batch: Sequence[Example]) -> Judged:
+    def _fit(self, scores: Tensor, batch: Sequence[Example]) -> ScoredBatch:
         """Return how the scores `[p]` of a micro-batch fit its labels."""
         if self.process:
             labels = torch.tensor([label for e in batch for label in e.labels], device=scores.device)
@@ -317,13 +317,13 @@ class RewardModel:
             losses = binary_cross_entropy_with_logits(scores, labels, reduction="none")
             right = (2 * labels - 1).sign() * scores.detach().sign()
             sums = [ops.segment_sum(values, owner, len(batch)) for values in (losses, (1 + right) / 2)]
-            return Judged(sums[0], sums[1], torch.zeros_like(sums[1]))
+            return ScoredBatch(sums[0], sums[1], torch.zeros_like(sums[1]))
         pairs = pairs_of(batch, scores.device)
         gaps = (scores[pairs.better] - scores[pairs.worse]).detach()
         right, margins = (
             ops.segment_sum(pairs.weights * values, pairs.owner, len(batch)) for values in ((1 + gaps.sign()) / 2, gaps)
         )
-        return Judged(LOSSES[self.config.ranking_loss](scores, batch, pairs), right, margins)
+        return ScoredBatch(LOSSES[self.config.ranking_loss](scores, batch, pairs), right, margins)
 
     @torch.no_grad()
     def accuracies(self, rows: Sequence[Pair | Ranking | Stepwise]) -> list[float]:
@@ -332,9 +332,11 @@ class RewardModel:
         right = torch.cat([self.judge(part)[1].right for part in self._parts(examples)]).tolist()
         return [share / self._units([e]) for share, e in zip(right, examples, strict=True)]
 
-    def centre(self) -> None:
+    def center(self) -> None:
         """Shift the scores so that answers of the training set have mean 0."""
-        samples = [sample for e in self.examples[: self.config.centre] for sample in e.samples][: self.config.centre]
+        samples = [sample for e in self.examples[: self.config.centering_examples] for sample in e.samples][
+            : self.config.centering_examples
+        ]
         if samples:
             scores = self.scorer.scores(samples, tokens=self.config.micro_batch_tokens)
             self.scorer.head.bias.data -= scores.mean()

@@ -3,8 +3,8 @@
 Ziegler et al. 2019 (arXiv:1909.08593) and Ouyang et al. 2022 (arXiv:2203.02155), with the details of Huang et al. 2024
 (arXiv:2403.17031). A state is a prompt with the tokens so far, an action the next token. The reward of a token is -β
 times the log-ratio of the policy to a frozen reference, so that on average the policy pays β KL(policy‖reference); the
-last token gets the score of the answer too. A critic values every state, generalised advantage estimation judges the
-tokens, and policy and critic are improved on them. The optimum is the reference times exp(score / β), normalised.
+last token gets the score of the answer too. A critic values every state, generalized advantage estimation judges the
+tokens, and policy and critic are improved on them. The optimum is the reference times exp(score / β), normalized.
 
 The step of the policy can be exchanged: PPO, a plain gradient (VPG), or a natural one in a trust region (TRPO). PPO's
 own penalty, on KL(old‖new), keeps an update small; it has nothing to do with the one on the reference.
@@ -23,26 +23,26 @@ import torch
 from torch import Tensor
 
 from operant import ops
-from operant.language.credit import outcome_metrics, shaped, token_advantages, token_rewards, whitened
 from operant.language.critic import Critic, CriticConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine, Sampling
-from operant.language.measuring import check_reference, flat, measure, plans, read
-from operant.language.mismatch import check_start, corrections, mismatch_metrics
+from operant.language.examples import Prompt
+from operant.language.importance import check_start, corrections, mismatch_metrics
+from operant.language.logprobs import check_reference, flat, measure, plans, read
 from operant.language.models import LanguageModel, Reference
-from operant.language.natural import Part, Region, natural_step
+from operant.language.natural_gradient import Part, Region, natural_step
+from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Plan, Sample, pack, step_weights, take
 from operant.language.rollouts import Judge, Rollout, Sampler, length_metrics, reward_metrics
-from operant.language.stepping import Stepper
-from operant.language.tokenised import Prompt
+from operant.language.token_rewards import outcome_metrics, shaped, token_advantages, token_rewards, whitened
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.state import State
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "ziegler": {"kl_coefficient": 0.2, "kl_target": 6.0, "whiten_rewards": True},
-    "instructgpt": {"kl_coefficient": 0.02, "epochs": 1, "minibatches": 8},
-    "huang": {"missing_eos": -1.0, "schedule": "linear"},
+    "ziegler": {"beta": 0.2, "beta_target": 6.0, "whiten_rewards": True},
+    "instructgpt": {"beta": 0.02, "num_iterations": 1, "num_minibatches": 8},
+    "huang": {"missing_eos": -1.0, "lr_schedule": "linear"},
     "vpg": {"step": "vpg"},
     "trpo": {"step": "trpo"},
 }
@@ -55,30 +55,30 @@ class RLHFConfig(CriticConfig):
 
     learning_rate: float = 3e-6
     """Step size of AdamW for the policy. Models of a few million parameters want 1e-4 or more."""
-    prompts: int = 64
+    prompts_per_batch: int = 64
     """Prompts of a batch."""
-    group: int = 1
+    num_generations: int = 1
     """Answers to each prompt."""
-    epochs: int = 4
+    num_iterations: int = 4
     """How often a batch is gone through."""
-    minibatches: int = 1
+    num_minibatches: int = 1
     """Optimizer steps of an epoch, which the batch is divided into by prompts."""
     step: Literal["ppo", "vpg", "trpo"] = "ppo"
     """How the policy is improved: PPO; a plain gradient, once a batch; a natural gradient within a trust region, once a
     batch (for small models). Epochs and minibatches are the critic's alone in the last two."""
     objective: Literal["clip", "penalty", "clip-and-penalty"] = "clip"
     """What keeps PPO near the policy that sampled: the clip range, a penalty on KL(old‖new), or both."""
-    clip_low: float = 0.2
+    epsilon: float = 0.2
     """How far a ratio may fall below 1 before its token loses its gradient."""
-    clip_high: float = 0.2
+    epsilon_high: float = 0.2
     """How far it may rise above 1."""
-    beta: float = 1.0
+    kl_coef: float = 1.0
     """Weight of the penalty on KL(old‖new) at first."""
-    beta_target: float | None = 0.01
+    kl_coef_target: float | None = 0.01
     """KL(old‖new) of an update, in nats a token, that it is adapted to, within 1e-6 to 1e6; None: it is fixed."""
-    entropy_coefficient: float = 0.0
+    ent_coef: float = 0.0
     """Weight of the entropy bonus of PPO and VPG."""
-    weights: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
+    loss_aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
     """What a token weighs: as any other, one over its answer's length, or one over the longest length allowed."""
     missing_eos: float | None = None
     """Score of an answer that was cut off, whatever the rewards say; None: what they say."""
@@ -86,17 +86,17 @@ class RLHFConfig(CriticConfig):
     """Largest size of a score; None: any."""
     whiten_rewards: bool = False
     """Whether the rewards of the tokens of a batch are scaled to variance 1, their mean kept."""
-    whiten_advantages: bool = True
+    normalize_advantage: Literal["batch", "none"] = "batch"
     """Whether the advantages of the tokens of a batch are brought to mean 0 and variance 1."""
-    kl_coefficient: float = 0.05
+    beta: float = 0.05
     """β, the price of a nat of KL(policy‖reference), in units of reward."""
-    kl_target: float | None = None
+    beta_target: float | None = None
     """KL(policy‖reference) that β is adapted to, in nats an answer (Ziegler et al., section 2.2); None: β is fixed."""
-    kl_horizon: int = 10_000
+    beta_horizon: int = 10_000
     """Answers after which an error of 20 % or more has changed β by about 20 %."""
-    delta: float = 0.01
+    target_kl: float = 0.01
     """Trust region: largest KL(old‖new) of a step, in nats a token."""
-    damping: float = 0.01
+    cg_damping: float = 0.01
     """Added to the diagonal of the Fisher matrix, in its units. More makes the step more like a plain gradient."""
 
     def __post_init__(self) -> None:
@@ -104,41 +104,39 @@ class RLHFConfig(CriticConfig):
         super().__post_init__()
         require(
             self,
-            prompts="[1, inf)",
-            group="[1, inf)",
-            epochs="[1, inf)",
-            minibatches=f"[1, {self.prompts}]",
+            prompts_per_batch="[1, inf)",
+            num_generations="[1, inf)",
+            num_iterations="[1, inf)",
+            num_minibatches=f"[1, {self.prompts_per_batch}]",
             step=("ppo", "vpg", "trpo"),
             objective=("clip", "penalty", "clip-and-penalty"),
-            clip_low="(0, 1]",
-            clip_high="(0, inf)",
-            beta="(0, inf)",
-            beta_target="(0, inf) or None",
-            entropy_coefficient="[0, inf)",
-            weights=("token_mean", "sequence_mean", "constant"),
+            epsilon="(0, 1]",
+            epsilon_high="(0, inf)",
+            kl_coef="(0, inf)",
+            kl_coef_target="(0, inf) or None",
+            ent_coef="[0, inf)",
+            loss_aggregation=("token_mean", "sequence_mean", "constant"),
             score_clip="(0, inf) or None",
-            kl_coefficient="[0, inf)",
-            kl_target="(0, inf) or None",
-            kl_horizon="[1, inf)",
-            delta="(0, inf)",
-            damping="[0, inf)",
+            beta="[0, inf)",
+            beta_target="(0, inf) or None",
+            beta_horizon="[1, inf)",
+            target_kl="(0, inf)",
+            cg_damping="[0, inf)",
         )
         if self.critic == "shared" and self.step != "ppo":
             raise ValueError(
                 f"critic=shared needs step=ppo: after step={self.step} the critic's own steps would move the policy, "
                 "got both; take --critic copy"
             )
-        if self.kl_target is not None and self.kl_coefficient == 0:
-            raise ValueError(
-                "kl_target cannot move a kl_coefficient of 0, which is only ever multiplied; start above 0"
-            )
+        if self.beta_target is not None and self.beta == 0:
+            raise ValueError("beta_target cannot move a beta of 0, which is only ever multiplied; start above 0")
 
 
 OBJECTIVES: Mapping[str, Callable[[Tensor, Tensor, Tensor, float, RLHFConfig], Tensor]] = {
     "clip": lambda new, old, advantages, beta, config: ops.clipped_surrogate(
-        new, old, advantages, clip_low=config.clip_low, clip_high=config.clip_high
+        new, old, advantages, clip_low=config.epsilon, clip_high=config.epsilon_high
     ),
-    "penalty": lambda new, old, advantages, beta, config: ops.penalised_surrogate(
+    "penalty": lambda new, old, advantages, beta, config: ops.penalized_surrogate(
         new, old, advantages, ops.kl_estimate(old, new, "k3"), beta=beta
     ),
     "clip-and-penalty": lambda new, old, advantages, beta, config: (
@@ -149,13 +147,13 @@ OBJECTIVES: Mapping[str, Callable[[Tensor, Tensor, Tensor, float, RLHFConfig], T
 """Losses `[m]` of the tokens. On samples of the old policy k3 estimates KL(old‖new) and its gradient without bias."""
 
 
-class Judged(NamedTuple):
+class RLHFBatch(NamedTuple):
     """N answers that are learned from, token by token: lists of N tensors `[l]`.
 
     Attributes:
         samples: the sequences.
         plans: the minibatches of each epoch.
-        behaviour: log-probabilities that the engine drew the tokens with.
+        behavior: log-probabilities that the engine drew the tokens with.
         old: the same by the policy, before any step.
         values: of the states that the tokens were chosen in, before any step.
         advantages: of the tokens, times what corrects for an engine that drew them with other probabilities.
@@ -164,7 +162,7 @@ class Judged(NamedTuple):
 
     samples: list[Sample]
     plans: list[Plan]
-    behaviour: list[Tensor]
+    behavior: list[Tensor]
     old: list[Tensor]
     values: list[Tensor]
     advantages: list[Tensor]
@@ -215,9 +213,9 @@ class RLHF:
         sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
         self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, seed=seed, budget=budget)
         self.reference = Reference(model)
-        self.stepper = Stepper(model.trained(), config)
-        self.critic_stepper = Stepper(critic.trained(), config, learning_rate=config.critic_learning_rate)
-        self.kl_coefficient, self.beta, self.iterations = config.kl_coefficient, config.beta, 0
+        self.stepper = OptimizerStep(model.trained(), config)
+        self.critic_stepper = OptimizerStep(critic.trained(), config, learning_rate=config.critic_learning_rate)
+        self.kl_coefficient, self.beta, self.iterations = config.beta, config.kl_coef, 0
 
     @property
     def consumed(self) -> int:
@@ -226,11 +224,11 @@ class RLHF:
 
     def iterate(self) -> Metrics:
         """Sample answers, judge their tokens, and improve critic and policy."""
-        rollout = self.sampler.draw(self.config.prompts, self.config.group)
+        rollout = self.sampler.draw(self.config.prompts_per_batch, self.config.num_generations)
         metrics = {**reward_metrics(rollout), **length_metrics(rollout.answers.completions)}
         if rollout.judged.valid.any():
-            batch, judged = self.judge(rollout)
-            metrics |= judged | self.improve(batch)
+            batch, judged = self.estimate_advantages(rollout)
+            metrics |= judged | self.update(batch)
         else:
             metrics["health/empty_batches"] = 1.0
         self.iterations += 1
@@ -238,7 +236,7 @@ class RLHF:
         return metrics
 
     @torch.no_grad()
-    def judge(self, rollout: Rollout) -> tuple[Judged, dict[str, Any]]:
+    def estimate_advantages(self, rollout: Rollout) -> tuple[RLHFBatch, dict[str, Any]]:
         """Return the advantage of every token and the target of its value, and how good the answers are."""
         config, device = self.config, self.model.device
         kept = rollout.judged.valid.nonzero().squeeze(1).tolist()
@@ -247,7 +245,9 @@ class RLHF:
         scores = rollout.judged.total[kept].to(device)
         scores = shaped(scores, truncated, clip=config.score_clip, missing_eos=config.missing_eos)
         owners, seed = [k // rollout.group for k in kept], self.seed + 1 + self.iterations
-        planned = plans(samples, owners, config.epochs, config.minibatches, tokens=config.micro_batch_tokens, seed=seed)
+        planned = plans(
+            samples, owners, config.num_iterations, config.num_minibatches, tokens=config.micro_batch_tokens, seed=seed
+        )
         old, ref, values, after = measure(
             self.model, self.reference, self.critic, samples, planned[0], temperature=config.temperature
         )
@@ -256,7 +256,7 @@ class RLHF:
             check_reference(kl)
         rewards = token_rewards(kl, scores, coefficient=self.kl_coefficient, whiten=config.whiten_rewards)
         cut = truncated & config.bootstrap_truncated
-        lam = 1.0 if self.iterations < config.critic_warmup else config.lam
+        lam = 1.0 if self.iterations < config.critic_warmup else config.gae_lambda
         advantages = token_advantages(rewards, values, after, cut=cut, gamma=config.gamma, lam=lam)
         targets = [a + v for a, v in zip(advantages, values, strict=True)]
         metrics = {
@@ -265,28 +265,34 @@ class RLHF:
             "val/num_eos_tokens": (~truncated).sum(),
             "value/explained_variance": ops.explained_variance(torch.cat(values), torch.cat(targets)),
         }
-        behaviour = [torch.tensor(c.log_probs, device=device) for c in completions]
+        behavior = [torch.tensor(c.log_probs, device=device) for c in completions]
         lengths = torch.tensor([len(row) for row in old], device=device)
-        trust = corrections(torch.cat(old), torch.cat(behaviour), config.correction, lengths, cap=config.correction_cap)
-        metrics |= mismatch_metrics(torch.cat(old), torch.cat(behaviour), trust)
-        advantages = whitened(advantages) if config.whiten_advantages else advantages
+        trust = corrections(
+            torch.cat(old),
+            torch.cat(behavior),
+            config.importance_sampling_correction,
+            lengths,
+            cap=config.importance_sampling_cap,
+        )
+        metrics |= mismatch_metrics(torch.cat(old), torch.cat(behavior), trust)
+        advantages = whitened(advantages) if config.normalize_advantage == "batch" else advantages
         advantages = [w * a for w, a in zip(trust.split(lengths.tolist()), advantages, strict=True)]
         self._adapt_price(metrics["objective/kl"], len(samples))
-        return Judged(samples, planned, behaviour, old, values, advantages, targets), metrics
+        return RLHFBatch(samples, planned, behavior, old, values, advantages, targets), metrics
 
     def _adapt_price(self, kl: Tensor, answers: int) -> None:
         """Adapt β to KL(policy‖reference) in nats an answer, over so many answers (Ziegler et al., section 2.2)."""
         config, price = self.config, self.kl_coefficient
-        if config.kl_target is not None and self.iterations >= config.critic_warmup:
-            target, horizon = config.kl_target, config.kl_horizon
+        if config.beta_target is not None and self.iterations >= config.critic_warmup:
+            target, horizon = config.beta_target, config.beta_horizon
             self.kl_coefficient = ops.adapt_horizon(price, float(kl), target=target, horizon=horizon, n=answers)
 
-    def improve(self, batch: Judged) -> dict[str, Any]:
+    def update(self, batch: RLHFBatch) -> dict[str, Any]:
         """Improve policy and critic on a batch, and return what was measured in it."""
         config, warm = self.config, self.iterations >= self.config.critic_warmup
         for part in batch.parts if self.iterations == config.critic_warmup else []:
             new = self._log_probs(batch, part)
-            check_start(new, flat(part, batch.old), flat(part, batch.behaviour), dtype=self.model.dtype)
+            check_start(new, flat(part, batch.old), flat(part, batch.behavior), dtype=self.model.dtype)
         together = warm and config.step == "ppo"
         reports: list[dict[str, Any]] = []
         if warm and config.step == "vpg":
@@ -304,11 +310,11 @@ class RLHF:
         return metrics
 
     def _step(
-        self, batch: Judged, parts: list[list[int]], *, policy: bool = True, critic: bool = True
+        self, batch: RLHFBatch, parts: list[list[int]], *, policy: bool = True, critic: bool = True
     ) -> dict[str, Any]:
         """Take one step of policy and critic, or of one, with one denominator for all micro-batches."""
         config, device = self.config, self.model.device
-        weight = step_weights(batch.samples, parts, how=config.weights, longest=self.max_tokens, device=device)
+        weight = step_weights(batch.samples, parts, how=config.loss_aggregation, longest=self.max_tokens, device=device)
         totals: dict[str, Tensor] = {}
         for part in parts:
             packed, hidden = pack(take(batch.samples, part), device=device), None
@@ -316,16 +322,16 @@ class RLHF:
             if policy:
                 packed, hidden, new, entropy = read(self.model, batch.samples, part, temperature=config.temperature)
                 losses, share = self._policy_losses(batch, part, new)
-                loss = (weight[part][packed.owner] * (losses - config.entropy_coefficient * entropy)).sum()
+                loss = (weight[part][packed.owner] * (losses - config.ent_coef * entropy)).sum()
                 share["policy/entropy_avg"] = entropy.detach()
             elif self.critic.trunk is None:
                 with torch.no_grad():
                     hidden = self.model.read(packed)
             if critic:
-                old = None if config.value_clip is None else flat(part, batch.values)
+                old = None if config.clip_range_vf is None else flat(part, batch.values)
                 values, _ = self.critic(packed, hidden)
-                errors = ops.value_loss(values, flat(part, batch.targets), old_values=old, clip=config.value_clip)
-                loss = loss + config.value_coefficient * (weight[part][packed.owner] * errors).sum()
+                errors = ops.value_loss(values, flat(part, batch.targets), old_values=old, clip=config.clip_range_vf)
+                loss = loss + config.vf_coef * (weight[part][packed.owner] * errors).sum()
                 share["losses/value"] = errors.detach()
             loss.backward()
             for name, value in share.items():
@@ -339,7 +345,7 @@ class RLHF:
             skipped += missed
         return metrics | {"health/skipped_updates": torch.tensor(skipped)}
 
-    def _policy_losses(self, batch: Judged, part: Sequence[int], new: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def _policy_losses(self, batch: RLHFBatch, part: Sequence[int], new: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses `[m]` of the tokens of a micro-batch, and what is to be reported of each."""
         config, old, advantages = self.config, flat(part, batch.old), flat(part, batch.advantages)
         losses = OBJECTIVES[config.objective if config.step == "ppo" else "vpg"](
@@ -349,30 +355,32 @@ class RLHF:
         return losses, {
             "losses/policy": losses.detach(),
             "policy/approxkl_avg": ops.kl_estimate(old, new.detach(), "k3"),
-            "policy/clipfrac_avg": ((rho < 1 - config.clip_low) | (rho > 1 + config.clip_high)).float(),
+            "policy/clipfrac_avg": ((rho < 1 - config.epsilon) | (rho > 1 + config.epsilon_high)).float(),
             "val/ratio": rho,
         }
 
-    def _natural(self, batch: Judged) -> dict[str, Any]:
+    def _natural(self, batch: RLHFBatch) -> dict[str, Any]:
         """Take the step of TRPO on the whole batch."""
         config, parts, device = self.config, list[Part](), self.model.device
-        weight = step_weights(batch.samples, batch.parts, how=config.weights, longest=self.max_tokens, device=device)
+        weight = step_weights(
+            batch.samples, batch.parts, how=config.loss_aggregation, longest=self.max_tokens, device=device
+        )
         for part in batch.parts:
             packed = pack(take(batch.samples, part), device=device)
             old, advantages = flat(part, batch.old), flat(part, batch.advantages)
             parts.append(Part(packed, weight[part][packed.owner], old, advantages))
-        return natural_step(self.model, parts, Region(config.delta, config.damping, config.temperature))
+        return natural_step(self.model, parts, Region(config.target_kl, config.cg_damping, config.temperature))
 
-    def _adapt_penalty(self, batch: Judged) -> dict[str, float]:
+    def _adapt_penalty(self, batch: RLHFBatch) -> dict[str, float]:
         """Adapt the penalty for the next update to how far this one went, KL(old‖new) in nats a token."""
         moved = [ops.kl_estimate(flat(part, batch.old), self._log_probs(batch, part), "k3") for part in batch.parts]
-        kl, used, target = float(torch.cat(moved).mean()), self.beta, self.config.beta_target
+        kl, used, target = float(torch.cat(moved).mean()), self.beta, self.config.kl_coef_target
         if target is not None and math.isfinite(kl):
             self.beta = min(max(ops.adapt_penalty(self.beta, kl, target=target), 1e-6), 1e6)
         return {"policy/kl_old": kl, "policy/beta": used}
 
     @torch.no_grad()
-    def _log_probs(self, batch: Judged, part: Sequence[int]) -> Tensor:
+    def _log_probs(self, batch: RLHFBatch, part: Sequence[int]) -> Tensor:
         return read(self.model, batch.samples, part, temperature=self.config.temperature)[2]
 
     def state_dict(self) -> State:

@@ -14,11 +14,11 @@ from torch import Tensor
 from operant import streams
 from operant.language.data import Row, compare, order
 from operant.language.engines.protocol import Completion, Engine, Sampling
+from operant.language.examples import Prompt
 from operant.language.packing import Sample
-from operant.language.process import StepJudge, Steps, join_steps
+from operant.language.process_rewards import StepRewards, Steps, join_steps
 from operant.language.rewards import TRAINER, Combined, Rewards
-from operant.language.tokenised import Prompt
-from operant.language.tokens import decode
+from operant.language.tokenizer import decode
 from operant.state import State, generator_state, set_generator_state
 
 Judge = Callable[..., Rewards]
@@ -142,7 +142,7 @@ class Sampler:
         self.sampling, self.seed, self.budget, self.asked = sampling, seed, budget, 0
         self._chance = streams.torch_generator(seed, "sampling")
 
-    def draw(self, count: int, group: int, *, steps: StepJudge | None = None) -> Rollout:
+    def draw(self, count: int, group: int, *, steps: StepRewards | None = None) -> Rollout:
         """Ask the next `count` prompts, `group` times each.
 
         Args:

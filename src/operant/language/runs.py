@@ -13,8 +13,8 @@ from operant.language import models
 from operant.language.best import best_state
 from operant.language.configs import ModelOptions
 from operant.runtime.checkpoints import load as load_checkpoint
-from operant.runtime.learned import opened
 from operant.runtime.run import Run, RunError
+from operant.runtime.weights import opened
 from operant.state import State
 
 
@@ -45,7 +45,7 @@ def load_trained(options: ModelOptions, *, seed: int, device: torch.device | str
             "began with, or name another run"
         ) from error
     network = model.network
-    if options.lora_rank and hasattr(network, "merge_and_unload"):
+    if options.lora_r and hasattr(network, "merge_and_unload"):
         network = network.merge_and_unload()
     return models.finish(network.to(models.DTYPES[options.dtype]), model.tokenizer, options, seed=seed)
 
@@ -117,7 +117,7 @@ def model_options(run: Run) -> ModelOptions:
         ValueError: it has not trained a language model.
     """
     entry = catalog.find(run.settings.algorithm)
-    if entry.chapter != "language":
+    if entry.package != "language":
         raise ValueError(f"{run.path} is a run of {entry.name}, which trains no language model; name another run")
     config = run.config(getattr(importlib.import_module(entry.module), entry.config))
     return ModelOptions(**{field.name: getattr(config, field.name) for field in fields(ModelOptions)})

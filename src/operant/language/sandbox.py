@@ -91,7 +91,7 @@ class Sandbox:
         for slot in slots:
             self._idle.put(slot)
         self._workers = workers
-        self._finalise = weakref.finalize(self, _kill_all, slots)  # also when the interpreter exits
+        self._finalize = weakref.finalize(self, _kill_all, slots)  # also when the interpreter exits
 
     def start(self) -> None:
         """Start one worker now, so that a mistake in the file is found before the first call.
@@ -156,7 +156,7 @@ class Sandbox:
 
     def close(self) -> None:
         """Kill the workers. May be called again; a closed sandbox takes no calls."""
-        self._finalise()
+        self._finalize()
 
     def __enter__(self) -> "Sandbox":
         """Return the sandbox, to be closed at the end of the block."""
@@ -167,7 +167,7 @@ class Sandbox:
         self.close()
 
     def _open(self) -> None:
-        if not self._finalise.alive:
+        if not self._finalize.alive:
             raise ValueError(f"the sandbox of {self.target} is closed")
 
     def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], fallback: Any) -> tuple[Any, str | None]:

@@ -1,8 +1,8 @@
-"""What a trained reward model is used for: `Scorer`, `load_scorer`, `load_step_judge`.
+"""What a trained reward model is used for: `Scorer`, `load_scorer`, `load_step_rewards`.
 
 A score is a number that a linear head reads from the hidden state of a token: at the last token of an answer, its end
 of sequence, for an outcome; at the last token of each step for a process. The answers themselves are scored, token by
-token as they were sampled; only a policy with another tokenizer has them tokenised anew.
+token as they were sampled; only a policy with another tokenizer has them tokenized anew.
 """
 
 import importlib
@@ -15,15 +15,15 @@ from torch import Tensor
 from operant import catalog
 from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Completion
+from operant.language.examples import Prompt
 from operant.language.models import LanguageModel, ScalarHead
 from operant.language.packing import Packed, Sample, micro_batches, pack, take
-from operant.language.process import StepJudge, Steps, last_token, table
+from operant.language.process_rewards import StepRewards, Steps, last_token, table
 from operant.language.rewards import text_of
 from operant.language.runs import load_trained, trained_state
-from operant.language.tokenised import Prompt
-from operant.language.tokens import decode, encode_pair
-from operant.runtime.learned import opened
+from operant.language.tokenizer import decode, encode_pair
 from operant.runtime.run import Run
+from operant.runtime.weights import opened
 from operant.state import copy_named
 
 
@@ -119,7 +119,7 @@ class RewardModelFunction:
         scorer: the model.
         process: whether it scores steps.
         separator: what stands between two steps.
-        tokenizer: of the policy. If its vocabulary is not that of the reward model, answers are tokenised anew.
+        tokenizer: of the policy. If its vocabulary is not that of the reward model, answers are tokenized anew.
     """
 
     __name__ = "reward_model"
@@ -215,14 +215,14 @@ def load_scorer(
     return RewardModelFunction(scorer, process=process, separator=config.step_separator, tokenizer=tokenizer)
 
 
-def load_step_judge(
+def load_step_rewards(
     run: str,
     *,
     device: torch.device | str = "cpu",
     tokenizer: Any = None,
     seed: int = 0,
     remote_code: bool = False,
-) -> StepJudge:
+) -> StepRewards:
     """Return the process reward model of a run as a judge of steps, for GRPO with process supervision.
 
     The reward of a step is the probability that it is right.

@@ -1,6 +1,6 @@
 """Supervised fine-tuning: the likeliest continuation becomes the demonstrated one.
 
-Maximises the log-likelihood of demonstrations, token by token, given what came before (Ouyang et al. 2022,
+Maximizes the log-likelihood of demonstrations, token by token, given what came before (Ouyang et al. 2022,
 arXiv:2203.02155, section 3.5; nothing is known of who first did so). Only the tokens of the completion count, its end
 of sequence among them, or else the model would never learn to stop.
 
@@ -17,9 +17,9 @@ import torch
 from operant import ops
 from operant.language.configs import LanguageConfig
 from operant.language.models import LanguageModel
+from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Sample, micro_batches, pack, take
 from operant.language.rollouts import shuffled
-from operant.language.stepping import Stepper
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.state import State, clone
@@ -34,9 +34,9 @@ class SFTConfig(LanguageConfig):
 
     learning_rate: float = 2e-5
     """Step size of AdamW (TRL: 2e-5). Models of a few million parameters want 1e-3."""
-    batch: int = 32
+    batch_size: int = 32
     """Demonstrations of a step."""
-    weights: Literal["token_mean", "sequence_mean"] = "token_mean"
+    loss_aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
     """Whether every token of a step weighs the same, or every demonstration."""
     keep_best: bool = True
     """Whether training ends with the weights that had the least validation loss, instead of the last ones."""
@@ -46,7 +46,7 @@ class SFTConfig(LanguageConfig):
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        require(self, batch="[1, inf)", weights=("token_mean", "sequence_mean"), validations="[1, inf)")
+        require(self, batch_size="[1, inf)", loss_aggregation=("token_mean", "sequence_mean"), validations="[1, inf)")
 
 
 class SFT:
@@ -78,16 +78,16 @@ class SFT:
     ):
         self.config, self.model, self.budget, self.seed = config, model, budget, seed
         self.demonstrations, self.held_out = demonstrations, held_out
-        self.stepper = Stepper(model.trained(), config)
+        self.stepper = OptimizerStep(model.trained(), config)
         self.consumed = 0
         self.validation, self.least = float("nan"), float("inf")
         self.best: State | None = None
 
     def iterate(self) -> Metrics:
         """Take one step on the next demonstrations."""
-        count = min(self.config.batch, len(self.demonstrations))
+        count = min(self.config.batch_size, len(self.demonstrations))
         order = shuffled(len(self.demonstrations), self.consumed, count, seed=self.seed)
-        metrics = self.improve(take(self.demonstrations, order))
+        metrics = self.update(take(self.demonstrations, order))
         before, self.consumed = self.consumed, self.consumed + count
         every = max(1, self.budget // self.config.validations)
         over = self.consumed >= self.budget
@@ -99,12 +99,14 @@ class SFT:
                 self.validation = self.least
         return metrics | {"validation/loss": self.validation}
 
-    def improve(self, batch: Sequence[Sample]) -> dict[str, Any]:
+    def update(self, batch: Sequence[Sample]) -> dict[str, Any]:
         """Take one step on a batch, micro-batch by micro-batch, with one denominator for all of them."""
         parts = micro_batches(batch, tokens=self.config.micro_batch_tokens)
         packed = [pack(take(batch, part), device=self.model.device) for part in parts]
         lengths = [part.lengths for part in packed]
-        weights = ops.token_weights(torch.cat(lengths), how=self.config.weights).split([len(n) for n in lengths])
+        weights = ops.token_weights(torch.cat(lengths), how=self.config.loss_aggregation).split(
+            [len(n) for n in lengths]
+        )
         tokens = sum(int(n.sum()) for n in lengths)
         loss, entropy = torch.zeros(2, device=self.model.device)
         for part, weight in zip(packed, weights, strict=True):

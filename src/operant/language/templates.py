@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from operant.language.joining import encode, encode_parts, shared_length
+from operant.language.encoding import encode, encode_parts, shared_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -20,15 +20,15 @@ from operant.mdp.evaluation import Evaluation, policy_evaluation
 from operant.mdp.examples import random_model, slippery_grid
 from operant.mdp.files import load, save
 from operant.mdp.horizon import FiniteHorizonSolution, backward_induction
+from operant.mdp.iterate import Sweep, sweeps
 from operant.mdp.linear_programming import linear_programming
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy
 from operant.mdp.policy_iteration import inexact_policy_iteration, modified_policy_iteration, policy_iteration
-from operant.mdp.real_time import asynchronous_value_iteration
+from operant.mdp.rtdp import asynchronous_value_iteration
 from operant.mdp.solution import Solution, action_values
 from operant.mdp.solving import solve
-from operant.mdp.sweeping import prioritised_sweeping
-from operant.mdp.sweeps import Sweep, sweeps
+from operant.mdp.sweeping import prioritized_sweeping
 from operant.mdp.value_iteration import q_value_iteration, value_iteration
 
 __all__ = [
@@ -58,7 +58,7 @@ __all__ = [
     "policy_evaluation",
     "policy_gradient",
     "policy_iteration",
-    "prioritised_sweeping",
+    "prioritized_sweeping",
     "q_value_iteration",
     "random_model",
     "relative_value_iteration",

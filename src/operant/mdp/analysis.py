@@ -80,20 +80,20 @@ def policy_chain(mdp: MDP, policy: ArrayLike) -> tuple[sparse.csr_array, Floats]
     return weights @ transitions, _expectation(probabilities, mdp.expected_rewards)
 
 
-def occupancy(mdp: MDP, policy: ArrayLike, *, gamma: float, normalised: bool = False) -> Floats:
+def occupancy(mdp: MDP, policy: ArrayLike, *, gamma: float, normalized: bool = False) -> Floats:
     """Return how often each state is visited, `ρ(s) = Σ_t γ^t P(s_t = s)`, `[S]`.
 
     Args:
         mdp: the model; episodes begin as its `start` says.
         policy: `[S]` or `[S, A]`.
         gamma: discount. At 1, ρ counts the expected visits, and its sum is the expected length of an episode.
-        normalised: return `ν = (1 - γ) ρ`, which sums to 1 if no episode ends; else the rest is the time after the end.
+        normalized: return `ν = (1 - γ) ρ`, which sums to 1 if no episode ends; else the rest is the time after the end.
 
     Raises:
         ValueError: if gamma is not in [0, 1], or is 1 where the policy does not end every episode.
     """
     solver, _ = _system(mdp, policy, gamma)
-    return solver.solve(mdp.start, trans="T") * (1 - gamma if normalised else 1.0)
+    return solver.solve(mdp.start, trans="T") * (1 - gamma if normalized else 1.0)
 
 
 def expected_return(mdp: MDP, policy: ArrayLike, *, gamma: float) -> float:
@@ -178,7 +178,7 @@ def max_kl(mdp: MDP, policy: ArrayLike, other: ArrayLike) -> float:
 def policy_gradient(mdp: MDP, logits: ArrayLike, *, gamma: float) -> Floats:
     """Return `∂J / ∂θ(s, a) = ρ_π(s) π(a|s) A_π(s, a)` of the softmax policy with the parameters θ, `[S, A]`.
 
-    The policy-gradient theorem (Sutton et al. 2000, theorem 1) for tables; `ρ` is not normalised, so that no constant
+    The policy-gradient theorem (Sutton et al. 2000, theorem 1) for tables; `ρ` is not normalized, so that no constant
     is missing.
     """
     policy = softmax_policy(mdp, logits)

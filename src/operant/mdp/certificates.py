@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from operant.mdp.groups import Groups, free_groups
 from operant.mdp.linear import solve
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
 from operant.mdp.rows import rows_of
 from operant.mdp.undiscounted import chain_steps, ends, exits, reach
+from operant.mdp.zero_cost_components import Groups, free_groups
 
 __all__ = ["bounds_of_chain", "bounds_without_discount"]
 

@@ -67,7 +67,7 @@ def iterate_on_device(solver: Iteration, device: str, *, evaluations: int = 0) -
         if solver.finished:
             break
         if problem.even:
-            problem.centre(solver.values, solver.change)
+            problem.center(solver.values, solver.change)
             values = torch.as_tensor(solver.values, device=device)
         if evaluations:
             chosen = first_rows + actions

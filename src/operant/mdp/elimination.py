@@ -9,9 +9,9 @@ have drifted since then is still the best, and it alone is backed up. The result
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.mdp import kernels
+from operant.mdp import bellman_kernels
+from operant.mdp.bellman_kernels import Leads, Vectors
 from operant.mdp.iteration import Iteration
-from operant.mdp.kernels import Leads, Vectors
 from operant.mdp.problem import Change, Problem
 
 __all__ = ["Improver"]
@@ -55,7 +55,7 @@ class Improver:
             rows = rows._replace(indptr=np.zeros_like(rows.indptr))
         vectors = Vectors(solver.values, solver.out, solver.policy, 4 * noise)
         arguments = rows, vectors, self._leads._replace(chain=self.chain.rows)
-        parts = problem.workers.run(kernels.jacobi_where_due, problem.states, *arguments)
+        parts = problem.workers.run(bellman_kernels.jacobi_where_due, problem.states, *arguments)
         solver.change = min(part[0] for part in parts), max(part[1] for part in parts)
         solver.values, solver.out = solver.out, solver.values
         self.changed = sum(part[2] for part in parts)
@@ -64,7 +64,7 @@ class Improver:
         """Move the values to the middle of their bounds where that can be done, and return the chain of the policy."""
         solver, problem = self.solver, self.solver.problem
         if problem.even:
-            constant = problem.centre(solver.values, solver.change)
+            constant = problem.center(solver.values, solver.change)
             self._move((constant, constant))
         if self.changed or self._held is None:
             self.chain = problem.chain(solver.policy, None if self._held is None else (self._held, self.chain))

@@ -160,7 +160,7 @@ def _sorted(states: int, *columns: NDArray[Any]) -> tuple[NDArray[Any], ...]:
 
 
 def _merged(*columns: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """Add the probabilities of neighbours that agree in row, successor, reward and termination."""
+    """Add the probabilities of neighbors that agree in row, successor, reward and termination."""
     rows, successors, probabilities, rewards, terminates = columns
     alike = [column[1:] == column[:-1] for column in (rows, successors, rewards, terminates)]
     first = np.concatenate([[True], ~np.logical_and.reduce(alike)])[: rows.size]

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp.analysis import policy_chain
 from operant.mdp.certificates import bounds_of_chain
-from operant.mdp.linear import DIRECT_UP_TO, factorise, solve_chain
+from operant.mdp.linear import DIRECT_UP_TO, factorize, solve_chain
 from operant.mdp.model import MDP
 from operant.mdp.policies import check_policy
 from operant.mdp.problem import Problem, check_tolerance
@@ -33,7 +33,7 @@ class Evaluation:
         lower: `[S]`, certified: no value is less. None where nothing is certified.
         upper: `[S]`, certified: no value is greater. None where nothing is certified.
         residual: the greatest change in a last sweep.
-        iterations: sweeps, or steps of the Krylov method; 0 for a factorisation.
+        iterations: sweeps, or steps of the Krylov method; 0 for a factorization.
         converged: whether all values are within the tolerance.
         gamma: the discount factor.
         seconds: of wall time.
@@ -68,7 +68,7 @@ def policy_evaluation(
         mdp: the model.
         policy: `[S]` actions, or `[S, A]` probabilities.
         gamma: the discount factor; at 1 the policy must end every episode.
-        method: `"direct"` factorises `I - gamma P`; `"krylov"` solves it by BiCGStab to rounding errors; `"iterative"`
+        method: `"direct"` factorizes `I - gamma P`; `"krylov"` solves it by BiCGStab to rounding errors; `"iterative"`
             backs up all states in place, in alternating order, until nothing changes; `"auto"` is `"direct"` for small
             models and `"krylov"` for others.
         tolerance: accuracy of every value, in units of reward.
@@ -89,7 +89,7 @@ def policy_evaluation(
         check_chain_ends(chain)
     values, iterations = chain.start(initial), 0
     if method == "direct" or (method == "auto" and mdp.states <= DIRECT_UP_TO):
-        values = factorise(chain)
+        values = factorize(chain)
     elif method == "iterative":
         values, iterations = _sweep(chain, values, tolerance, max_iterations)
     else:

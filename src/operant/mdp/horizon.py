@@ -50,7 +50,7 @@ def backward_induction(
     """
     began = time.perf_counter()
     horizon = check_count(horizon, "horizon")
-    problem = Problem.of(mdp, gamma, threads=threads, centred=False)
+    problem = Problem.of(mdp, gamma, threads=threads, centered=False)
     values = np.empty((horizon + 1, mdp.states))
     policy = np.full((horizon, mdp.states), -1)
     values[horizon] = problem.start(np.zeros(mdp.states) if final is None else final)

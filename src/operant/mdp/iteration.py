@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from operant.mdp.certificates import bounds_without_discount
-from operant.mdp.linear import DIRECT_UP_TO, factorise, solve_chain
+from operant.mdp.linear import DIRECT_UP_TO, factorize, solve_chain
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem, check_tolerance
 from operant.mdp.solution import Solution
@@ -98,13 +98,13 @@ class Iteration:
         An action is replaced only by one that is better by more than rounding errors, so that ties never make it cycle.
 
         Args:
-            direct: by a factorisation, or by a Krylov method; None to choose by the number of states.
+            direct: by a factorization, or by a Krylov method; None to choose by the number of states.
         """
         problem = self.problem
         for _ in self.rounds():
             chain, held = problem.chain(self.policy), self.policy.copy()
             if direct or (direct is None and problem.states <= DIRECT_UP_TO):
-                self.values = factorise(chain)
+                self.values = factorize(chain)
             else:
                 solve_chain(chain, self.values, 2 * problem.rounding(self.values))
             self.back_up(margin=problem.keep_margin(self.values))

@@ -7,16 +7,16 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse import linalg
 
-from operant.mdp import kernels
-from operant.mdp.kernels import backup, compiled, expect
+from operant.mdp import bellman_kernels
+from operant.mdp.bellman_kernels import backup, compiled, expect
 from operant.mdp.problem import Problem
 
-__all__ = ["DIRECT_UP_TO", "factorise", "solve", "solve_chain"]
+__all__ = ["DIRECT_UP_TO", "factorize", "solve", "solve_chain"]
 
 Floats = NDArray[np.float64]
 
 DIRECT_UP_TO = 2_000
-"""States up to which a factorisation is cheap whatever the structure: that of a random graph fills in."""
+"""States up to which a factorization is cheap whatever the structure: that of a random graph fills in."""
 
 
 class _Krylov(NamedTuple):
@@ -136,7 +136,7 @@ def solve_chain(chain: Problem, values: Floats, target: float, *, limit: int = 1
             values[:] = trial
         if after > target:
             for backward in (False, True):
-                kernels.sweep_chain(chain.rows, values, backward)
+                bellman_kernels.sweep_chain(chain.rows, values, backward)
             after = _largest_residual(chain, values)
         if after >= residual and residual <= 4 * chain.rounding(values):
             break
@@ -150,8 +150,8 @@ def _largest_residual(chain: Problem, values: Floats) -> float:
     return largest if np.isfinite(sum(part[1] for part in parts)) else np.inf
 
 
-def factorise(chain: Problem) -> Floats:
-    """Solve for the values of a chain by a sparse LU factorisation.
+def factorize(chain: Problem) -> Floats:
+    """Solve for the values of a chain by a sparse LU factorization.
 
     Raises:
         ValueError: the system is singular: from some state the chain never ends, and nothing discounts.
@@ -166,9 +166,9 @@ def factorise(chain: Problem) -> Floats:
 
 
 def solve(chain: Problem, values: Floats, target: float) -> Floats:
-    """Return the values of a chain: by a factorisation if it is small, else by a Krylov method from a first guess."""
+    """Return the values of a chain: by a factorization if it is small, else by a Krylov method from a first guess."""
     if chain.states <= DIRECT_UP_TO:
-        return factorise(chain)
+        return factorize(chain)
     values = values.copy()
     solve_chain(chain, values, target)
     return values

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from operant.mdp import building
+from operant.mdp.bellman_kernels import Rows
 from operant.mdp.entries import Entries, compress, start_distribution
-from operant.mdp.kernels import Rows
 from operant.mdp.rows import Facts, examine, rows_of
 from operant.mdp.validation import (
     Bools,

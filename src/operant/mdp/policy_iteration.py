@@ -43,7 +43,7 @@ def policy_iteration(
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         tolerance: accuracy of every value that counts as converged, in units of reward.
         max_iterations: improvements after which it returns what it has, `converged` being false.
-        evaluation: `"direct"` factorises the linear system, which is best for small models and hopeless for large
+        evaluation: `"direct"` factorizes the linear system, which is best for small models and hopeless for large
             random graphs; `"krylov"` solves it iteratively to rounding errors; `"auto"` is the former for small models.
         initial: `[S]`, the first policy, proper if gamma is 1; None for shortest ways to an end, and, where none
             leads there, for what is greedy on the least values.

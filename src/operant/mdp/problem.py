@@ -20,8 +20,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from operant.mdp import kernels
-from operant.mdp.kernels import TINY, Rows, Vectors
+from operant.mdp import bellman_kernels
+from operant.mdp.bellman_kernels import TINY, Rows, Vectors
 from operant.mdp.model import MDP
 from operant.mdp.rows import Facts, examine
 
@@ -108,14 +108,14 @@ class Problem:
     workers: Workers
 
     @classmethod
-    def of(cls, mdp: MDP, gamma: float, *, threads: int | None = None, centred: bool = True) -> Self:
-        """Prepare a model, with an offset where `centred`.
+    def of(cls, mdp: MDP, gamma: float, *, threads: int | None = None, centered: bool = True) -> Self:
+        """Prepare a model, with an offset where `centered`.
 
         Raises:
             ValueError: `gamma` is not between 0 and 1, or `threads` is below 1.
         """
         rows = mdp.rows._replace(gamma=check_gamma(gamma))
-        return cls.of_rows(rows, mdp.terminal, facts=mdp.facts, threads=threads, centred=centred)
+        return cls.of_rows(rows, mdp.terminal, facts=mdp.facts, threads=threads, centered=centered)
 
     @classmethod
     def of_rows(
@@ -125,7 +125,7 @@ class Problem:
         *,
         facts: Facts | None = None,
         threads: int | None = None,
-        centred: bool = True,
+        centered: bool = True,
         roundings: int = 0,
     ) -> Self:
         """Prepare rows with plain rewards, which are ignored in states that are terminal.
@@ -135,7 +135,7 @@ class Problem:
             terminal: `[S]`.
             facts: about the rows; None to look.
             threads: that share a sweep at most; None to choose.
-            centred: whether to take an offset.
+            centered: whether to take an offset.
             roundings: how many have gone into each probability and each reward.
 
         Raises:
@@ -147,7 +147,7 @@ class Problem:
         stretch = 1 / (1 - most) if most < 1 else float(np.inf)
         _check_representable(largest, stretch if most < 1 else 1.0, gamma)
         offset, rewards = 0.0, rows.rewards
-        if centred and gamma < 1:
+        if centered and gamma < 1:
             offset = smallest / (1 - gamma)
             rewards = rewards - smallest
             if fewest or most_ends:
@@ -224,14 +224,14 @@ class Problem:
         An action that the policy holds stays unless another is better by more than `margin` (None: the default).
         """
         vectors = Vectors(values, out, policy, self.margin(values) if margin is None else margin)
-        parts = self.workers.run(kernels.jacobi, self.states, self.rows, vectors)
+        parts = self.workers.run(bellman_kernels.jacobi, self.states, self.rows, vectors)
         return min(part[0] for part in parts), max(part[1] for part in parts)
 
     def sweep(self, values: Floats, policy: Actions, *, backward: bool) -> Change:
         """Back up `values` in place, one state after the other; return the least and the greatest change."""
-        return kernels.gauss_seidel(self.rows, Vectors(values, values, policy, self.margin(values)), backward)
+        return bellman_kernels.gauss_seidel(self.rows, Vectors(values, values, policy, self.margin(values)), backward)
 
-    def centre(self, values: Floats, change: Change) -> float:
+    def center(self, values: Floats, change: Change) -> float:
         """Move the values of an even problem by a constant, to the middle of the bounds that a backup gave them.
 
         Returns:
@@ -247,7 +247,7 @@ class Problem:
     def action_values(self, values: Floats) -> Floats:
         """Return the values of all actions, less the offset, `[S, A]`; minus infinity where one is not feasible."""
         table = np.empty(self.rows.rewards.size)
-        self.workers.run(kernels.action_values, table.size, self.rows, values, table)
+        self.workers.run(bellman_kernels.action_values, table.size, self.rows, values, table)
         return table.reshape(self.states, self.rows.actions)
 
     def chain(self, policy: Actions, before: tuple[Actions, Self] | None = None) -> Self:
@@ -259,16 +259,16 @@ class Problem:
         """
         held, chain = (np.full(self.states, -1), None) if before is None else before
         begins = np.zeros(self.states + 1, np.uint64) if chain is None else chain.rows.indptr
-        if kernels.lay_out(self.rows, policy, begins) or chain is None:
+        if bellman_kernels.lay_out(self.rows, policy, begins) or chain is None:
             size, held = int(begins[-1]), np.full(self.states, -1)
             numbers = np.empty(size, np.uint32), np.empty(size), np.empty(self.states)
             chain = replace(self, rows=Rows(begins, *numbers, actions=1, gamma=self.rows.gamma))
-        self.workers.run(kernels.select, self.states, self.rows, (held, policy), chain.rows)
+        self.workers.run(bellman_kernels.select, self.states, self.rows, (held, policy), chain.rows)
         return chain
 
     def follow(self, values: Floats, out: Floats) -> Change:
         """Write the backup of the values of a chain to `out`; return the least and the greatest change."""
-        parts = self.workers.run(kernels.follow, self.states, self.rows, values, out)
+        parts = self.workers.run(bellman_kernels.follow, self.states, self.rows, values, out)
         return min(part[0] for part in parts), max(part[1] for part in parts)
 
     def rounding(self, values: Floats) -> float:

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.mdp import kernels
-from operant.mdp.kernels import Rows
+from operant.mdp import bellman_kernels
+from operant.mdp.bellman_kernels import Rows
 
 __all__ = ["Facts", "examine", "rows_of"]
 
@@ -37,7 +37,7 @@ class Facts(NamedTuple):
 def examine(rows: Rows) -> Facts:
     """Look at all rows once."""
     ends = np.empty(rows.rewards.size)
-    least, most, longest = kernels.endings(0, ends.size, rows, ends)
+    least, most, longest = bellman_kernels.endings(0, ends.size, rows, ends)
     feasible = rows.rewards > -np.inf
     smallest = float(rows.rewards.min(where=feasible, initial=np.inf))
     greatest = float(rows.rewards.max(initial=-np.inf))

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.mdp import kernels
+from operant.mdp import bellman_kernels
 from operant.mdp.model import MDP
 
 __all__ = ["Solution", "action_values"]
@@ -67,5 +67,5 @@ def action_values(mdp: MDP, values: Floats, *, gamma: float) -> Floats:
     """
     rows = mdp.rows._replace(gamma=gamma)
     out = np.empty(rows.rewards.size)
-    kernels.action_values(0, out.size, rows, np.asarray(values, float), out)
+    bellman_kernels.action_values(0, out.size, rows, np.asarray(values, float), out)
     return out.reshape(mdp.states, mdp.actions)

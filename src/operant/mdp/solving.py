@@ -6,9 +6,9 @@ from typing import Any
 from operant.mdp.linear_programming import linear_programming
 from operant.mdp.model import MDP
 from operant.mdp.policy_iteration import inexact_policy_iteration, modified_policy_iteration, policy_iteration
-from operant.mdp.real_time import asynchronous_value_iteration
+from operant.mdp.rtdp import asynchronous_value_iteration
 from operant.mdp.solution import Solution
-from operant.mdp.sweeping import prioritised_sweeping
+from operant.mdp.sweeping import prioritized_sweeping
 from operant.mdp.value_iteration import q_value_iteration, value_iteration
 
 __all__ = ["METHODS", "solve"]
@@ -17,7 +17,7 @@ METHODS: dict[str, Callable[..., Solution]] = {
     "value-iteration": value_iteration,
     "q-value-iteration": q_value_iteration,
     "asynchronous-value-iteration": asynchronous_value_iteration,
-    "prioritised-sweeping": prioritised_sweeping,
+    "prioritized-sweeping": prioritized_sweeping,
     "policy-iteration": policy_iteration,
     "modified-policy-iteration": modified_policy_iteration,
     "inexact-policy-iteration": inexact_policy_iteration,
@@ -25,7 +25,7 @@ METHODS: dict[str, Callable[..., Solution]] = {
 }
 
 DIRECT_UP_TO = 500
-"""States up to which policy iteration with a factorisation is the fastest, whatever the structure."""
+"""States up to which policy iteration with a factorization is the fastest, whatever the structure."""
 
 
 def solve(

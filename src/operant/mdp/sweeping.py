@@ -1,17 +1,17 @@
-"""Prioritised sweeping: back up first where it matters most (Moore and Atkeson 1993)."""
+"""Prioritized sweeping: back up first where it matters most (Moore and Atkeson 1993)."""
 
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from operant.mdp.bellman_kernels import Rows, Vectors, best_action, compiled
 from operant.mdp.iteration import Iteration
-from operant.mdp.kernels import Rows, Vectors, best_action, compiled
 from operant.mdp.model import MDP
 from operant.mdp.solution import Solution
 from operant.mdp.undiscounted import check_bounded
 
-__all__ = ["prioritised_sweeping"]
+__all__ = ["prioritized_sweeping"]
 
 
 class _Heap(NamedTuple):
@@ -113,7 +113,7 @@ def _sweep(rows, vectors, predecessors, heap, threshold, limit):  # pragma: no c
     return limit
 
 
-def prioritised_sweeping(
+def prioritized_sweeping(
     mdp: MDP,
     *,
     gamma: float,
@@ -153,7 +153,7 @@ def prioritised_sweeping(
         solver.count += _sweep(problem.rows, vectors, predecessors, heap, threshold, most)
         solver.back_up()
         if solver.finished:
-            return solver.conclude("prioritised-sweeping")
+            return solver.conclude("prioritized-sweeping")
         threshold = min(threshold, solver.residual) / 2
         if not problem.discounted:
             check_bounded(mdp, solver.policy)

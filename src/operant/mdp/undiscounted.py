@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from operant.mdp import kernels
-from operant.mdp.kernels import compiled
+from operant.mdp import bellman_kernels
+from operant.mdp.bellman_kernels import compiled
 from operant.mdp.linear import solve
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
@@ -145,7 +145,7 @@ def expectedchain_steps(problem: Problem, policy: Actions) -> Floats:
 def check_chain_ends(chain: Problem) -> None:
     """Raise ValueError if the chain of a policy, the last step of which leads out of it, never ends from some state."""
     ends = np.zeros(chain.states)
-    kernels.endings(0, chain.states, chain.rows, ends)
+    bellman_kernels.endings(0, chain.states, chain.rows, ends)
     leaking = ends > 1e-12
     reached = reach(chain.rows.indptr.view(np.int64), chain.rows.successors.astype(np.int64), leaking, chain.states)
     _refuse(reached < 0, "this policy never ends an episode that is in")

@@ -1,18 +1,18 @@
 """Networks and policy heads, stacked along the seed axis."""
 
+from operant.nets.action_bounds import Bounded, is_bounded, is_continuous
 from operant.nets.actor_critic import ActorCritic, BoundActorCritic, Pass, Spec
-from operant.nets.bounded import Bounded, is_bounded, is_continuous
 from operant.nets.cnn import StackedCNN, TorsoName
+from operant.nets.compiled import Program, compilable, compiler, missing_tool, outgrows_cache, programs
+from operant.nets.cuda_graphs import Graph
 from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
 from operant.nets.factory import network_for
-from operant.nets.graph import Graph
 from operant.nets.gru import Memory, StackedGRU
 from operant.nets.heads import CategoricalHead, GaussianHead, Head, MultiCategoricalHead, head_for
 from operant.nets.jacobian import Jacobian
+from operant.nets.matmul import set_precision
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedRMSprop
-from operant.nets.products import set_precision
-from operant.nets.program import Program, compilable, compiler, missing_tool, outgrows_cache, programs
 
 __all__ = [
     "OPTIMIZERS",

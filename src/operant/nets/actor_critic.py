@@ -98,7 +98,7 @@ class ActorCritic:
         rows = [[self.mlp.initial(generator, block), free] for generator in generators for block in blocks]
         return torch.stack([torch.cat(row) for row in rows]).view(len(generators), -1)
 
-    def seen(self, obs: Tensor) -> Tensor:
+    def encode(self, obs: Tensor) -> Tensor:
         """Return what the networks see of observations."""
         return obs[..., : -self.masked] if self.masked else obs
 
@@ -153,13 +153,13 @@ class BoundActorCritic:
 
     def policy(self, obs: Tensor) -> Tensor:
         """Return the head's outputs `[S, M, outputs]`."""
-        outputs = self.shape.mlp(self.actor, self.shape.seen(obs))[..., : self.shape.head.outputs]
+        outputs = self.shape.mlp(self.actor, self.shape.encode(obs))[..., : self.shape.head.outputs]
         return self.shape.allowed(outputs, obs)
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values `[S, M]`, the mean over the critics."""
         critics = self.networks[1:] or self.networks
-        seen = self.shape.seen(obs)
+        seen = self.shape.encode(obs)
         values = [self.shape.mlp(critic, seen)[..., self.value_column] for critic in critics]
         return values[0] if len(values) == 1 else torch.stack(values).mean(0)
 
@@ -188,7 +188,7 @@ class Pass:
     @torch.no_grad()
     def __init__(self, bound: BoundActorCritic, obs: Tensor) -> None:
         self.bound, shape = bound, bound.shape
-        self.seeds, seen = len(obs), shape.seen(obs)
+        self.seeds, seen = len(obs), shape.encode(obs)
         stacked = seen.unsqueeze(1).expand(-1, shape.networks, *seen.shape[1:]).flatten(0, 1)
         self.trace = shape.mlp.trace(bound.layers, stacked)
         out = self._by_network(self.trace[-1])

@@ -30,7 +30,7 @@ class Ensemble:
         self.activation: Activation = activation
         self.mlp = StackedMLP(sizes, activation=activation)
 
-    def alone(self) -> "Ensemble":
+    def single(self) -> "Ensemble":
         """Return the shape of a single member."""
         return Ensemble(self.sizes, members=1, activation=self.activation)
 
@@ -91,7 +91,7 @@ class BoundEnsemble:
         """Return the first member of each seed as an ensemble of one, sharing its memory."""
         members = self.shape.members
         layers = [(weight[::members], bias[::members]) for weight, bias in self.layers]
-        return BoundEnsemble(self.shape.alone(), layers, self.seeds)
+        return BoundEnsemble(self.shape.single(), layers, self.seeds)
 
     def by_member(self, stacked: Tensor) -> Tensor:
         """View `[S * K, M, ...]` as `[K, S, M, ...]`."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from operant.nets.bounded import bounds_within, is_continuous
+from operant.nets.action_bounds import bounds_within, is_continuous
 from operant.ops import categorical_fisher, categorical_kl, gaussian_fisher, gaussian_kl
 from operant.ops import distributions as d
 

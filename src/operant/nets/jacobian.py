@@ -1,10 +1,10 @@
-"""Perceptrons linearised at their parameters: how outputs answer to parameters, and back."""
+"""Perceptrons linearized at their parameters: how outputs answer to parameters, and back."""
 
 import torch
 from torch import Tensor
 
+from operant.nets.matmul import affine
 from operant.nets.mlp import Layers, StackedMLP
-from operant.nets.products import affine
 
 
 class Jacobian:

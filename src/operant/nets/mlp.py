@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from operant.nets.products import affine, product, rounds
+from operant.nets.matmul import affine, product, rounds
 
 Activation = Literal["tanh", "relu"]
 """The nonlinearities of hidden layers."""

@@ -34,7 +34,7 @@ class StackedOptimizer(ABC):
     """What every optimizer here does before and after its own step: the gradient of each seed is clipped and guarded.
 
     A seed whose gradient norm is not finite, or that is switched off, keeps its parameters, moments and step count
-    unchanged, and the others are stepped as if it were not there: what a seed learns does not depend on its neighbours.
+    unchanged, and the others are stepped as if it were not there: what a seed learns does not depend on its neighbors.
 
     Args:
         parameters: `[S, P]`, stepped in place.
@@ -58,7 +58,7 @@ class StackedOptimizer(ABC):
         """Clip `gradient [S, P]` in place, step, and return its norm `[S]` from before the clipping.
 
         Args:
-            gradient: gradient of the loss to be minimised.
+            gradient: gradient of the loss to be minimized.
             learning_rate: step size.
             active: `[S]` bool, the seeds to step. Default: all.
         """

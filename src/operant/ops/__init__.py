@@ -1,7 +1,7 @@
 """The equations: pure functions on tensors, each written once.
 
 Shapes are time first, `[T, B, ...]`; leading dimensions are independent problems; losses are per element and to be
-minimised; logarithms are natural. Nothing here knows of devices, files, configurations or random generators.
+minimized; logarithms are natural. Nothing here knows of devices, files, configurations or random generators.
 """
 
 from operant.ops.distributions import (
@@ -37,7 +37,7 @@ from operant.ops.kl import (
 )
 from operant.ops.moments import (
     explained_variance,
-    standardise,
+    standardize,
     weighted_mean,
     whiten,
 )
@@ -52,7 +52,7 @@ from operant.ops.policy import (
     clip_fraction,
     clipped_surrogate,
     mismatch_mask,
-    penalised_surrogate,
+    penalized_surrogate,
     policy_gradient,
     sequence_log_ratio,
     sequence_weights,
@@ -146,7 +146,7 @@ __all__ = [
     "natural_step",
     "overlong_penalty",
     "pass_at_k",
-    "penalised_surrogate",
+    "penalized_surrogate",
     "perturbed_action",
     "plackett_luce",
     "policy_gradient",
@@ -157,7 +157,7 @@ __all__ = [
     "sequence_weights",
     "soft_q",
     "soft_value",
-    "standardise",
+    "standardize",
     "surrogate",
     "tanh_gaussian_log_prob",
     "tanh_gaussian_mode",

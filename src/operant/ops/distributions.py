@@ -1,6 +1,6 @@
 """Action distributions as plain functions: `sample`, `log_prob`, `entropy` and `mode` of three families.
 
-- categorical, over A choices, from unnormalised log-probabilities `logits`; -inf marks a choice that is not allowed;
+- categorical, over A choices, from unnormalized log-probabilities `logits`; -inf marks a choice that is not allowed;
 - gaussian, diagonal, from `mean` and `log_std`, with all A dimensions of the last axis as one action;
 - tanh_gaussian, a gaussian squashed into (-1, 1) by tanh (Haarnoja et al. 2018, arXiv 1801.01290, App. C).
 
@@ -22,7 +22,7 @@ def categorical_sample(logits: Float[Tensor, "*B A"], noise: Float[Tensor, "*B A
     """Draws a choice by the Gumbel-max trick: argmax(logits + noise) has the probabilities softmax(logits).
 
     Args:
-        logits: Unnormalised log-probabilities; every row needs a finite one.
+        logits: Unnormalized log-probabilities; every row needs a finite one.
         noise: Standard Gumbel noise, -log(-log(u)) with u uniform in (0, 1).
     """
     return (logits + noise).argmax(-1)
@@ -54,7 +54,7 @@ def categorical_mode(logits: Float[Tensor, "*B A"]) -> Int64[Tensor, "*B"]:
 def gaussian_sample(
     mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"], noise: Float[Tensor, "*B A"]
 ) -> Float[Tensor, "*B A"]:
-    """The action mean + exp(log_std)·noise, differentiable in the parameters (the reparameterisation trick).
+    """The action mean + exp(log_std)·noise, differentiable in the parameters (the reparameterization trick).
 
     Args:
         mean: Means of the A dimensions.

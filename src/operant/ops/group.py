@@ -150,7 +150,7 @@ def process_advantages(
     correction: int = 1,
     eps: float = 1e-4,
 ) -> Float[Tensor, "P G {length}"]:
-    """Advantage of every token from rewards of reasoning steps: the normalised rewards of the steps not yet ended.
+    """Advantage of every token from rewards of reasoning steps: the normalized rewards of the steps not yet ended.
 
     A_{i,t} = Σ_{j: end(j) >= t} (r_j - mean(R))/(std(R) + eps), where R holds all step rewards of all answers to the
     prompt (GRPO, process supervision; Shao et al. 2024, arXiv 2402.03300, §4.1.3).
@@ -182,9 +182,9 @@ def process_advantages(
         )
     valid = step_mask.flatten(1)
     deviations = _deviations(step_rewards.flatten(1), valid)
-    normalised = (deviations / _divisor(deviations, valid, correction, eps)).view_as(step_rewards)
-    at_end = normalised.new_zeros(*step_rewards.shape[:2], length)
-    at_end.scatter_add_(-1, step_ends.masked_fill(~step_mask, 0), normalised)
+    normalized = (deviations / _divisor(deviations, valid, correction, eps)).view_as(step_rewards)
+    at_end = normalized.new_zeros(*step_rewards.shape[:2], length)
+    at_end.scatter_add_(-1, step_ends.masked_fill(~step_mask, 0), normalized)
     return at_end.flip(-1).cumsum(-1).flip(-1).to(_float_dtype(step_rewards))
 
 

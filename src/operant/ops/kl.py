@@ -30,12 +30,12 @@ def kl_estimate(
     * k2 = `d² / 2`: biased, never negative.
     * k3 = `exp(-d) - 1 + d`: unbiased, never negative, lower variance near the reference.
 
-    An unbiased *value* need not have an unbiased *gradient*. Minimising the mean over samples drawn from the policy
+    An unbiased *value* need not have an unbiased *gradient*. Minimizing the mean over samples drawn from the policy
     follows, in expectation:
 
     | kind | without `old_log_probs` | with `old_log_probs` |
     | --- | --- | --- |
-    | k1 | 0: no regularisation at all | the gradient of KL(policy‖ref) |
+    | k1 | 0: no regularization at all | the gradient of KL(policy‖ref) |
     | k2 | the gradient of KL(policy‖ref) | the gradient of E_policy[k2], which is no KL |
     | k3 | the gradient of KL(ref‖policy) | the gradient of KL(policy‖ref) |
 
@@ -86,7 +86,7 @@ def categorical_kl(logits_p: Float[Tensor, "*B A"], logits_q: Float[Tensor, "*B 
     the divergence infinite.
 
     Args:
-        logits_p: `[..., A]` unnormalised log-probabilities of p.
+        logits_p: `[..., A]` unnormalized log-probabilities of p.
         logits_q: `[..., A]` those of q.
 
     Returns:
@@ -100,7 +100,7 @@ def cross_entropy(logits_p: Float[Tensor, "*B A"], logits_q: Float[Tensor, "*B A
     """Cross-entropy `-Σ p log q` of two categorical distributions: the entropy of p plus KL(p‖q).
 
     Args:
-        logits_p: `[..., A]` unnormalised log-probabilities of p, the target.
+        logits_p: `[..., A]` unnormalized log-probabilities of p, the target.
         logits_q: `[..., A]` those of q, the prediction.
 
     Returns:
@@ -127,8 +127,8 @@ def gaussian_kl(
         `[...]` divergences.
     """
     log_ratio = log_std_p - log_std_q
-    standardised = (mean_p - mean_q) * (-log_std_q).exp()
-    return 0.5 * ((2.0 * log_ratio).expm1() - 2.0 * log_ratio + standardised.square()).sum(-1)
+    standardized = (mean_p - mean_q) * (-log_std_q).exp()
+    return 0.5 * ((2.0 * log_ratio).expm1() - 2.0 * log_ratio + standardized.square()).sum(-1)
 
 
 def adapt_penalty(beta: Number, kl: Number, *, target: float) -> Number:

@@ -21,7 +21,7 @@ def weighted_mean(values: Float[Tensor, "*B M"], weights: Float[Tensor, "*B M"] 
     return (values * weights).sum(-1) / weights.sum(-1).clamp(min=1e-8)
 
 
-def standardise(
+def standardize(
     values: Float[Tensor, "*B M"], weights: Float[Tensor, "*B M"] | None = None, *, eps: float = 1e-8
 ) -> Float[Tensor, "*B M"]:
     """Shift and scale to mean 0 and standard deviation 1, as PPO does with advantages.
@@ -33,8 +33,8 @@ def standardise(
         weights: `[..., M]`; None weighs all samples equally. Samples of weight 0 are shifted and scaled too.
         eps: added to the standard deviation.
     """
-    centred = _centred(values, weights)
-    return centred / (weighted_mean(centred.square(), weights).sqrt().unsqueeze(-1) + eps)
+    centered = _centered(values, weights)
+    return centered / (weighted_mean(centered.square(), weights).sqrt().unsqueeze(-1) + eps)
 
 
 def whiten(
@@ -48,7 +48,7 @@ def whiten(
     """Scale to variance 1, and shift to mean 0 or keep the mean: `(values - mean) / sqrt(variance + eps)`.
 
     As RLHF with PPO does with advantages, shifted, and with rewards, whose mean is kept because their sign has a
-    meaning (Huang et al. 2024, arXiv 2403.17031). `standardise` divides by the population's standard deviation plus
+    meaning (Huang et al. 2024, arXiv 2403.17031). `standardize` divides by the population's standard deviation plus
     eps instead, as PPO on other tasks does.
 
     Where there is nothing to divide by, with `correction` samples of weight or fewer in a row, nothing is scaled: a
@@ -62,13 +62,13 @@ def whiten(
             population's.
         eps: added to the variance.
     """
-    centred = _centred(values, weights)
+    centered = _centered(values, weights)
     total = torch.full_like(values[..., 0], values.shape[-1]) if weights is None else weights.sum(-1)
-    squares = (centred.square() if weights is None else weights * centred.square()).sum(-1)
+    squares = (centered.square() if weights is None else weights * centered.square()).sum(-1)
     freedom = total - correction
     variance = squares / freedom.clamp(min=1e-8)
     scale = torch.where(freedom > 0.0, (variance + eps).rsqrt(), 1.0).unsqueeze(-1)
-    return centred * scale if shift_mean else values - centred + centred * scale
+    return centered * scale if shift_mean else values - centered + centered * scale
 
 
 def explained_variance(
@@ -78,12 +78,12 @@ def explained_variance(
 
     Not a number where the targets are all equal.
     """
-    total = weighted_mean(_centred(targets, weights).square(), weights)
-    unexplained = weighted_mean(_centred(targets - predictions, weights).square(), weights)
+    total = weighted_mean(_centered(targets, weights).square(), weights)
+    unexplained = weighted_mean(_centered(targets - predictions, weights).square(), weights)
     return (1 - unexplained / total).masked_fill(total == 0, float("nan"))
 
 
-def _centred(values: Float[Tensor, "*B M"], weights: Float[Tensor, "*B M"] | None) -> Float[Tensor, "*B M"]:
+def _centered(values: Float[Tensor, "*B M"], weights: Float[Tensor, "*B M"] | None) -> Float[Tensor, "*B M"]:
     """Subtract the mean, after a sample that counts: of equal values nothing remains, not even a rounding error."""
     live = values[..., :1] if weights is None else values.gather(-1, weights.argmax(-1, keepdim=True))
     shifted = values - live

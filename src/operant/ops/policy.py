@@ -1,10 +1,10 @@
-r"""Policy-gradient losses, one per element, to be minimised.
+r"""Policy-gradient losses, one per element, to be minimized.
 
 Shapes: every tensor of a call has the same shape, usually flat `[n]` with live elements only, or `[S, n]`; the
 caller weighs and sums: `loss = (weights * per_element).sum()`.
 
 `rho = π(a|s) / π_old(a|s)` is the probability ratio to the policy that drew the actions. Gradients flow through
-`log_probs` alone (and the penalty of `penalised_surrogate`): advantages and old log-probabilities are
+`log_probs` alone (and the penalty of `penalized_surrogate`): advantages and old log-probabilities are
 constants, so `surrogate(log_probs, log_probs, advantages)` is the on-policy loss. The ratio is not clamped before
 `exp`: in float32 it overflows only at a log-ratio of 88, where a non-finite gradient is the right answer.
 """
@@ -109,7 +109,7 @@ def clipped_surrogate(
     return torch.minimum(losses, (dual_clip * costs).masked_fill(costs <= 0.0, torch.inf))
 
 
-def penalised_surrogate(
+def penalized_surrogate(
     log_probs: Float[Tensor, "*B"],
     old_log_probs: Float[Tensor, "*B"],
     advantages: Float[Tensor, "*B"],
@@ -197,7 +197,7 @@ def cispo(
 
 
 def truncated_weights(
-    log_probs: Float[Tensor, "*B"], behaviour_log_probs: Float[Tensor, "*B"], *, cap: float
+    log_probs: Float[Tensor, "*B"], behavior_log_probs: Float[Tensor, "*B"], *, cap: float
 ) -> Float[Tensor, "*B"]:
     r"""Truncated importance weights `min(π(a|s) / μ(a|s), cap)`, detached (Ionides 2008).
 
@@ -207,7 +207,7 @@ def truncated_weights(
 
     Args:
         log_probs: log-probabilities under the policy to correct to.
-        behaviour_log_probs: those under the policy that drew the actions.
+        behavior_log_probs: those under the policy that drew the actions.
         cap: largest weight, positive.
 
     Returns:
@@ -216,14 +216,14 @@ def truncated_weights(
     Raises:
         ValueError: if shapes differ or `cap` is not positive.
     """
-    _check_shapes(log_probs, behaviour_log_probs=behaviour_log_probs)
+    _check_shapes(log_probs, behavior_log_probs=behavior_log_probs)
     if not cap > 0.0:
         raise ValueError(f"cap is {cap}, expected a positive number")
-    return _ratio(log_probs.detach(), behaviour_log_probs).clamp(max=cap)
+    return _ratio(log_probs.detach(), behavior_log_probs).clamp(max=cap)
 
 
 def mismatch_mask(
-    log_probs: Float[Tensor, "*B"], behaviour_log_probs: Float[Tensor, "*B"], *, low: float, high: float
+    log_probs: Float[Tensor, "*B"], behavior_log_probs: Float[Tensor, "*B"], *, low: float, high: float
 ) -> Float[Tensor, "*B"]:
     r"""Mask of the actions on which two policies agree, `1[low <= π(a|s) / μ(a|s) <= high]`, detached.
 
@@ -234,7 +234,7 @@ def mismatch_mask(
 
     Args:
         log_probs: log-probabilities under the policy to correct to.
-        behaviour_log_probs: those under the policy that drew the actions.
+        behavior_log_probs: those under the policy that drew the actions.
         low: smallest ratio kept, not negative.
         high: largest ratio kept, at least `low`.
 
@@ -244,16 +244,16 @@ def mismatch_mask(
     Raises:
         ValueError: if shapes differ or the range is out of bounds.
     """
-    _check_shapes(log_probs, behaviour_log_probs=behaviour_log_probs)
+    _check_shapes(log_probs, behavior_log_probs=behavior_log_probs)
     if not 0.0 <= low <= high:
         raise ValueError(f"low is {low} and high is {high}, expected 0 <= low <= high: they bound the ratio itself")
-    rho = _ratio(log_probs.detach(), behaviour_log_probs)
+    rho = _ratio(log_probs.detach(), behavior_log_probs)
     return ((rho >= low) & (rho <= high)).to(log_probs.dtype)
 
 
 def sequence_weights(
     log_probs: Float[Tensor, " m"],
-    behaviour_log_probs: Float[Tensor, " m"],
+    behavior_log_probs: Float[Tensor, " m"],
     segments: Int[Tensor, " m"],
     count: int,
     *,
@@ -270,7 +270,7 @@ def sequence_weights(
 
     Args:
         log_probs: `[m]` log-probabilities of the tokens under the policy to correct to.
-        behaviour_log_probs: `[m]` those under the policy that drew them.
+        behavior_log_probs: `[m]` those under the policy that drew them.
         segments: `[m]` the sequence of each token, in 0 to `count - 1`; a sequence must be here whole.
         count: number of sequences.
         cap: largest weight, positive.
@@ -282,10 +282,10 @@ def sequence_weights(
     Raises:
         ValueError: if shapes differ, `count` is negative or `cap` is not positive.
     """
-    _check_shapes(log_probs, behaviour_log_probs=behaviour_log_probs, segments=segments)
+    _check_shapes(log_probs, behavior_log_probs=behavior_log_probs, segments=segments)
     if not cap > 0.0:
         raise ValueError(f"cap is {cap}, expected a positive number")
-    rho = segment_sum(log_probs.detach() - behaviour_log_probs.detach(), segments, count).exp()
+    rho = segment_sum(log_probs.detach() - behavior_log_probs.detach(), segments, count).exp()
     weights = torch.where(rho > cap, 0.0, rho) if mask else rho.clamp(max=cap)
     return weights.to(log_probs.dtype)[segments]
 

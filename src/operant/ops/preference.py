@@ -1,13 +1,13 @@
-"""Losses that learn from comparisons: reward models and direct preference optimisation.
+"""Losses that learn from comparisons: reward models and direct preference optimization.
 
-A rater who prefers answer w to answer l of the same prompt is modelled by Bradley and Terry (1952),
+A rater who prefers answer w to answer l of the same prompt is modeled by Bradley and Terry (1952),
 P(w ≻ l) = σ(r_w - r_l); a full ranking by Plackett (1975) and Luce (1959). Only differences of scores within a prompt
 enter, so a score is defined up to a constant per prompt.
 
-DPO inverts the solution of the regularised objective max_π E[r] - β KL(π‖ref), which is π* = ref·exp(r/β)/Z: it reads
+DPO inverts the solution of the regularized objective max_π E[r] - β KL(π‖ref), which is π* = ref·exp(r/β)/Z: it reads
 r = β log(π/ref) + β log Z as the score of an answer. Z depends on the prompt alone, so it cancels in the comparison.
 
-All losses are per comparison, natural logarithms, to be minimised.
+All losses are per comparison, natural logarithms, to be minimized.
 """
 
 import torch
@@ -80,7 +80,7 @@ def dpo(
     label_smoothing: float = 0.0,
     kind: str = "sigmoid",
 ) -> Float[Tensor, "*B"]:
-    """Direct preference optimisation: a reward-model loss whose score is the policy's own log-ratio to a reference.
+    """Direct preference optimization: a reward-model loss whose score is the policy's own log-ratio to a reference.
 
     With h = log(π_w/ref_w) - log(π_l/ref_l), w the chosen and l the rejected answer:
 

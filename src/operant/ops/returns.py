@@ -67,7 +67,7 @@ def gae(
     gamma: float | Float[Tensor, "..."],
     lam: float | Float[Tensor, "..."],
 ) -> Float[Tensor, " T *B"]:
-    r"""Generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438, equations 16 to 18).
+    r"""Generalized advantage estimation (Schulman et al. 2016, arXiv 1506.02438, equations 16 to 18).
 
     `Â_t = Σ_l (γλ)^l δ_{t+l}` with `δ_t = r_t + γ V(s_{t+1}) - V(s_t)`, summed to the end of the episode or of
     the data. λ = 0 gives `δ_t`; λ = 1 the Monte Carlo return less the value. `Â_t + V(s_t)`, the λ-return, is the

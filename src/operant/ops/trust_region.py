@@ -1,6 +1,6 @@
 """Steps that a trust region allows: conjugate gradients, Fisher-vector products, the natural step, the line search.
 
-TRPO (Schulman et al. 2015, arXiv 1502.05477, §6 and App. C): maximise a surrogate with gradient g while the mean KL
+TRPO (Schulman et al. 2015, arXiv 1502.05477, §6 and App. C): maximize a surrogate with gradient g while the mean KL
 from the old policy stays below δ. To second order KL(old‖θ) = ½ sᵀF s with F the Fisher matrix, so the best step is
 along F⁻¹g. F is never formed: all that is needed is v -> F v.
 
@@ -129,7 +129,7 @@ def categorical_fisher(logits: Float[Tensor, "*B A"], vector: Float[Tensor, "*B 
     It is the Hessian of `categorical_kl(old, new)` where both are equal, without sampled actions.
 
     Args:
-        logits: [..., A] unnormalised log-probabilities.
+        logits: [..., A] unnormalized log-probabilities.
         vector: v, a change of the logits.
 
     Returns:
@@ -167,7 +167,7 @@ def natural_step(
 
     Args:
         matvec: v -> F v, for each problem by itself.
-        gradient: g, the gradient of an objective to be **maximised**; the step is to be added to the parameters. Of a
+        gradient: g, the gradient of an objective to be **maximized**; the step is to be added to the parameters. Of a
             loss pass the negative gradient.
         delta: Size of the trust region: the KL, to second order, in nats; above 0. TRPO has 0.01.
         iterations: Iterations of conjugate gradients at most.

@@ -2,7 +2,7 @@ r"""Log-probabilities and entropies of tokens, from hidden states and an output 
 
 The logits `[n, V]` of a language model's last layer are by far its largest tensor: at 4096 tokens and 128 000 choices
 2 GiB in float32, and several times that with their log-softmax and gradient. Here only a tile of them exists at a
-time: the forward pass keeps the logarithm of each row's normaliser, and the backward pass computes the tiles again.
+time: the forward pass keeps the logarithm of each row's normalizer, and the backward pass computes the tiles again.
 
 With `h` the hidden states and `W` the embedding, the logits are `z = c tanh(s (h W^T + b) / c) / T`, or
 `s (h W^T + b) / T` without a softcap, where s is the scale, c the softcap and T the temperature; `p = softmax(z)`, and
@@ -78,7 +78,7 @@ def token_log_probs(
     are, into float32; there the gradients of the logits are rounded to bfloat16. Autocast does not apply.
 
     Args:
-        hidden: `[n, H]` states of the last layer, after its normalisation, each at the position *before* its target.
+        hidden: `[n, H]` states of the last layer, after its normalization, each at the position *before* its target.
         weight: `[V, H]` output embedding.
         targets: `[n]` tokens, in 0 to V - 1. Leave out what is not to be scored.
         bias: `[V]` added to the logits.
@@ -186,7 +186,7 @@ class _Head:
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """Two passes over the tiles: one for the normalisers, one for the gradients."""
+    """Two passes over the tiles: one for the normalizers, one for the gradients."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -198,7 +198,7 @@ class _TokenLogProbs(torch.autograd.Function):
         entropies = found.entropies if request.entropy else None
         ctx.form = request.form
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden, weight, bias, request.targets, found.log_normaliser, entropies, *found.tiles)
+        ctx.save_for_backward(hidden, weight, bias, request.targets, found.log_normalizer, entropies, *found.tiles)
         return found.log_probs, entropies
 
     @staticmethod
@@ -212,10 +212,10 @@ class _TokenLogProbs(torch.autograd.Function):
             )
         if grad is None and entropy_grad is None:
             return None, None, None, None
-        hidden, weight, bias, targets, log_normaliser, entropies, *tiles = ctx.saved_tensors
+        hidden, weight, bias, targets, log_normalizer, entropies, *tiles = ctx.saved_tensors
         with torch.autocast(hidden.device.type, enabled=False):
             head = _Head(hidden, weight, bias, ctx.form)
-            upstream = _Upstream(targets, log_normaliser, entropies, grad, entropy_grad)
+            upstream = _Upstream(targets, log_normalizer, entropies, grad, entropy_grad)
             return *_gradients(head, upstream, tiles, ctx.needs_input_grad), None
 
 
@@ -223,7 +223,7 @@ class _Statistics(NamedTuple):
     """What the forward pass finds for each row, and the tiles where they are kept."""
 
     log_probs: Tensor
-    log_normaliser: Tensor
+    log_normalizer: Tensor
     entropies: Tensor
     tiles: list[Tensor]
 
@@ -260,16 +260,16 @@ class _Upstream(NamedTuple):
     """What the backward pass knows of each row."""
 
     targets: Tensor
-    log_normaliser: Tensor
+    log_normalizer: Tensor
     entropies: Tensor | None
     grad: Tensor | None
     entropy_grad: Tensor | None
 
     def gradient(self, head: _Head, tile: Tensor, rows: slice, place: slice) -> Tensor:
         """Return the gradient with respect to the products behind a tile of logits, which is left as it is."""
-        out = torch.sub(tile, self.log_normaliser[rows].unsqueeze(1), out=head.buffer(1, rows, place))
+        out = torch.sub(tile, self.log_normalizer[rows].unsqueeze(1), out=head.buffer(1, rows, place))
         index, inside = _within(self.targets[rows], place)
-        grad = torch.zeros_like(self.log_normaliser[rows]) if self.grad is None else self.grad[rows]
+        grad = torch.zeros_like(self.log_normalizer[rows]) if self.grad is None else self.grad[rows]
         if self.entropies is None or self.entropy_grad is None:
             out.exp_().mul_(-grad.unsqueeze(1))
         else:

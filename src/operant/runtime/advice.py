@@ -16,7 +16,7 @@ def hints_of(run: Run, *, kept: bool) -> Hints | None:
         kept: whether its best weights are kept.
     """
     entry = catalog.find(run.settings.algorithm)
-    speaks = entry.chapter == "language"
+    speaks = entry.package == "language"
     if not speaks and "init" not in run.resolved():
         return None
     config = run.config(getattr(importlib.import_module(entry.module), entry.config))

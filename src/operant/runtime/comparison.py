@@ -12,9 +12,9 @@ from operant import catalog
 from operant.envs import resolve_backend
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import read_records
+from operant.runtime.metrics_window import EPISODES, LENGTH, RETURN
 from operant.runtime.run import Run, RunError
 from operant.runtime.statistics import iqm
-from operant.runtime.window import EPISODES, LENGTH, RETURN
 from operant.streams import seed_sequence
 
 
@@ -280,7 +280,7 @@ def _protocol(run: Run, metric: str | None) -> dict[str, Any]:
     """Return what the scores of a run depend on, beside what is compared, by the name of its option."""
     settings = run.settings
     common = {"task": settings.task}
-    if catalog.find(settings.algorithm).chapter == "language":
+    if catalog.find(settings.algorithm).package == "language":
         found = evaluations(run)
         every = {} if metric is None else {"--evaluate-every": settings.evaluation_interval}
         return common | every | {"--held-out": found[-1][1].episodes if found else 0}

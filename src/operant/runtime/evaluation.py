@@ -16,8 +16,8 @@ from operant.envs.base import BatchEnv, EndlessError, Tree
 from operant.envs.infos import metric
 from operant.envs.workers import WorkerError
 from operant.runtime.learner import Policy
+from operant.runtime.metrics_window import INFO, SUCCESS_RATE
 from operant.runtime.statistics import iqm, stratified_bootstrap
-from operant.runtime.window import INFO, SUCCESS_RATE
 
 LONGEST_EPISODE = 100_000
 """Steps of an episode after which an evaluation does not wait for its end, unless told otherwise."""
@@ -88,7 +88,7 @@ class Evaluation:
         metrics: Sequence[Mapping[str, float]] = (),
         optional: bool = False,
     ) -> Self:
-        """Summarise the scores `[S, episodes]` of single episodes.
+        """Summarize the scores `[S, episodes]` of single episodes.
 
         Args:
             episode_scores: of all seeds; NaN where an example has no score, if that can be.

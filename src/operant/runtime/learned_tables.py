@@ -48,7 +48,7 @@ class LearnedTables:
     def _table(self, what: str, *, values: bool = True) -> Any:
         """Return the learner of a table, which has what is asked for."""
         name = self.run.settings.algorithm
-        if catalog.find(name).chapter != "tabular":
+        if catalog.find(name).package != "tabular":
             raise ValueError(f"{name} has learned no table, so that there is no `{what}`; `predict` says what it does")
         learner = self.experiment.learner
         if values and not learner.learns_values:

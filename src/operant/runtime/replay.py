@@ -8,8 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from operant.runtime.memory import available, readable
-from operant.runtime.pictures import Pictures
+from operant.runtime.available_memory import available, readable
+from operant.runtime.frame_store import Pictures
 from operant.runtime.rollouts import Rollout
 from operant.state import Part, State, copy_into
 
@@ -59,7 +59,7 @@ class Replay:
         seeds: S.
         rows: N.
         capacity: transitions of one seed, at least N; what is left over by N is not used. Vectors are stored twice, as
-            what was seen and as what followed; of pictures every plane once (`operant.runtime.pictures`).
+            what was seen and as what followed; of pictures every plane once (`operant.runtime.frame_store`).
         device: where they are held.
 
     Attributes:

@@ -11,7 +11,7 @@ from torch import Tensor
 from operant.envs import BatchEnv, Features, Step, Tree, begins_anew
 from operant.envs.infos import metric
 from operant.runtime.learner import Metrics
-from operant.runtime.window import EPISODES, LENGTH, LOST, RETURN, told_by_environments
+from operant.runtime.metrics_window import EPISODES, LENGTH, LOST, RETURN, told_by_environments
 from operant.state import State, copy_into
 
 Act = Callable[[Tensor, int], tuple[tuple[Tensor, ...], Tensor]]
@@ -143,7 +143,7 @@ class Collector:
             raise ValueError(f"{env.rows} environments cannot be shared equally by {seeds} seeds")
         self.env, self.seeds, self.rows = env, seeds, env.rows // seeds
         self.features = Features.of(env.observation_space, env.action_space)
-        self.obs = self.seen(env.reset())
+        self.obs = self.encode(env.reset())
         self.result: Step | None = None
         self._told: list[Mapping[str, Tensor]] = []
         # Return and length so far of the episode that each row is in; float64 so that long sums stay exact.
@@ -169,8 +169,8 @@ class Collector:
             results.append(result)
             if result.infos is not None:
                 self._told.append(result.infos)
-            obs = self.seen(result.obs)
-            final.append(obs if result.final_obs is result.obs else self.seen(result.final_obs))
+            obs = self.encode(result.obs)
+            final.append(obs if result.final_obs is result.obs else self.encode(result.final_obs))
         shape = (steps, self.seeds, self.rows)
         return {
             "obs": _stack(seen, (steps, *obs.shape)),
@@ -200,7 +200,7 @@ class Collector:
             self._told = []
         return Rollout(**parts, metrics=metrics)
 
-    def seen(self, obs: Tree) -> Tensor:
+    def encode(self, obs: Tree) -> Tensor:
         """Return observations of all rows as what networks look at, `[S, N, ...]`."""
         return self.features.encode(obs).view(self.seeds, self.rows, *self.features.shape)
 
@@ -245,6 +245,6 @@ class Collector:
     def load_state_dict(self, state: State) -> None:
         """Continue in the middle of the episodes of a saved state, or with new ones (`operant.envs.begins_anew`)."""
         copy_into(self.carried.flatten(1), state["statistics"], "collector.statistics")
-        self.obs = self.seen(self.env.load_state_dict(state["env"]))
+        self.obs = self.encode(self.env.load_state_dict(state["env"]))
         if begins_anew(self.env):
             self.carried.zero_()

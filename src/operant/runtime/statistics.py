@@ -1,7 +1,7 @@
 """Statistics over few seeds: the interquartile mean and its bootstrap interval.
 
 Both follow Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (2021,
-arXiv:2108.13264): scores of several runs (seeds), on one task or several, are summarised by the mean of their middle
+arXiv:2108.13264): scores of several runs (seeds), on one task or several, are summarized by the mean of their middle
 half, and the uncertainty comes from drawing the runs again, task by task.
 """
 

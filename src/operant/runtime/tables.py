@@ -11,7 +11,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, Literal, TypeGuard, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from operant.catalog import Algorithm, names
+from operant.catalog import Algorithm, names, old_names
 
 C = TypeVar("C")
 
@@ -62,6 +62,7 @@ def from_table(
         ValueError: an unknown key, a missing value without default, or a value of the wrong type.
     """
     fields = {field.name: field for field in _fields(kind)}
+    table = old_names.current(kind, table)
     for key in table:
         if key not in fields:
             raise ValueError(f"{where}.{key}: there is no such key{names.hint(key, fields, algorithm)}")

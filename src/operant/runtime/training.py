@@ -18,13 +18,13 @@ from operant.runtime.encoding import flatten
 from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.learner import Learner
 from operant.runtime.metrics import read_records, rewind
+from operant.runtime.metrics_window import DropWatch, Guard, RefusalWatch, Window, summarize
 from operant.runtime.outcome import Outcome
 from operant.runtime.progress import Line, Progress, ProgressMode
 from operant.runtime.run import Run, RunError
 from operant.runtime.sessions import FAILED, FINISHED, INTERRUPTED
 from operant.runtime.training_files import REWARD, TrainingFiles
 from operant.runtime.warned import keeping
-from operant.runtime.window import DropWatch, Guard, RefusalWatch, Window, summarise
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +61,8 @@ def train(
     """Iterate `learner` until its budget is used.
 
     Metrics are gathered and written at most twice a second and before each evaluation, each record an average since
-    the one before (`operant.runtime.window.summarise`). A run that is killed at any moment and resumed ends in the same
-    state, bit for bit, as one that is not, if its learner's `state_dict` is complete.
+    the one before (`operant.runtime.metrics_window.summarize`). A run that is killed at any moment and resumed ends in
+    the same state, bit for bit, as one that is not, if its learner's `state_dict` is complete.
 
     Args:
         learner: what is trained.
@@ -243,7 +243,7 @@ class _Session(Generic[L]):
         reports = self._window.take()
         if not reports:
             return
-        metrics = summarise(reports)
+        metrics = summarize(reports)
         consumed, seconds = self.learner.consumed, self._seconds
         own = {
             "consumed": consumed,

@@ -4,10 +4,9 @@ Everything runs along the seed axis: a learner holds the tables of `S` seeds, an
 learn in a model (`operant.mdp.MDP`), or a loop in any Gymnasium environment with finite spaces.
 """
 
-from operant.runtime.experiments import configuration
-from operant.tabular.assembly import Experiment, assemble, known_model, learner_for
+from operant.runtime.configuration import configuration
+from operant.tabular.bandit_factory import BanditExperiment, arms_of
 from operant.tabular.bandits import Arms, BanditLearner, lai_robbins
-from operant.tabular.baseline import RandomAgent, RandomConfig
 from operant.tabular.double import DoubleQLearning, DoubleQLearningConfig
 from operant.tabular.dyna import DynaQ, DynaQConfig, DynaQPlus, DynaQPlusConfig
 from operant.tabular.enumeration import enumerated
@@ -19,13 +18,15 @@ from operant.tabular.episodic import (
     MonteCarloPrediction,
     MonteCarloPredictionConfig,
 )
-from operant.tabular.gambling import BanditExperiment, arms_of
-from operant.tabular.judging import Sampled, exact_values, expected_returns, sampled_returns
+from operant.tabular.evaluation import Sampled, exact_values, expected_returns, sampled_returns
+from operant.tabular.factory import Experiment, assemble, known_model, learner_for
 from operant.tabular.learner import History, TabularLearner
+from operant.tabular.model_based_exploration import MBIEEB, MBIEEBConfig, RMax, RMaxConfig
 from operant.tabular.n_step import NStepSarsa, NStepSarsaConfig, NStepTD, NStepTDConfig
 from operant.tabular.one_step import ExpectedSarsa, OneStepConfig, QLearning, Sarsa
-from operant.tabular.optimism import MBIEEB, MBIEEBConfig, RMax, RMaxConfig
 from operant.tabular.prediction import Prediction
+from operant.tabular.prioritized_sweeping import PrioritisedSweeping, PrioritisedSweepingConfig
+from operant.tabular.random_agent import RandomAgent, RandomConfig
 from operant.tabular.strategies import (
     KLUCB,
     UCB1,
@@ -36,7 +37,6 @@ from operant.tabular.strategies import (
     KLUCBConfig,
     UCBConfig,
 )
-from operant.tabular.sweeping import PrioritisedSweeping, PrioritisedSweepingConfig
 from operant.tabular.thompson import Thompson, ThompsonConfig
 from operant.tabular.traces import SarsaLambda, SarsaLambdaConfig, TDLambda, TDLambdaConfig
 

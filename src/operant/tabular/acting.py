@@ -10,8 +10,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.tabular.compiling import compiled
 from operant.tabular.formulas import expected_value, moved
+from operant.tabular.numba_config import compiled
 from operant.tabular.random import Words, below, draw, uniform, words
 from operant.tabular.schedules import Schedule, scheduled, step_size_of
 

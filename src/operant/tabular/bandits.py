@@ -3,7 +3,7 @@
 Regret counts what was not earned because another arm than the best was pulled, in expectation: `Σ_t (μ* - μ_{a_t})`. No
 method that is good on all problems has a regret that grows slower than `C ln T`, with the constant of `lai_robbins`.
 The ways to choose an arm are in `operant.tabular.strategies` and `operant.tabular.thompson`, what makes arms of a task
-in `operant.tabular.gambling`.
+in `operant.tabular.bandit_factory`.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.state import State
 from operant.streams import seed_sequence
-from operant.tabular.compiling import compiled
 from operant.tabular.configs import at_least
 from operant.tabular.formulas import moved
 from operant.tabular.learner import Player, shares
+from operant.tabular.numba_config import compiled
 from operant.tabular.random import Words, below, normal, uniform, words
-from operant.tabular.records import restored, state_of
 from operant.tabular.simulator import UNLIMITED
+from operant.tabular.state_tuples import restored, state_of
 
 Floats = NDArray[np.float64]
 
@@ -75,16 +75,16 @@ class Arms(NamedTuple):
         return cls(table, table.max(axis=1), bernoulli=False, noise=float(noise))
 
     @classmethod
-    def testbed(cls, seeds: Sequence[int], arms: int = 10, *, centre: float = 0.0) -> Self:
+    def testbed(cls, seeds: Sequence[int], arms: int = 10, *, center: float = 0.0) -> Self:
         """Return the k-armed testbed: a problem of its own for each seed, with means drawn from a normal distribution.
 
         Args:
             seeds: one for each problem.
             arms: K.
-            centre: mean of the means; their standard deviation, and that of rewards, is 1 (Sutton and Barto 2018, 2.3).
+            center: mean of the means; their standard deviation, and that of rewards, is 1 (Sutton and Barto 2018, 2.3).
         """
         generators = [np.random.Generator(np.random.PCG64(seed_sequence(seed, "arms"))) for seed in seeds]
-        return cls.normal(np.stack([centre + generator.standard_normal(arms) for generator in generators]))
+        return cls.normal(np.stack([center + generator.standard_normal(arms) for generator in generators]))
 
 
 def _rows(values: ArrayLike, seeds: int) -> Floats:
@@ -189,13 +189,13 @@ def top_arm(values, rng, i):
 class StrategyConfig:
     """What every strategy is told."""
 
-    steps: int = 100
+    steps_per_iteration: int = 100
     """Pulls of a seed in one iteration, so how often metrics are reported; learning does not depend on it."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         require(self)
-        at_least(self, 1, "steps")
+        at_least(self, 1, "steps_per_iteration")
 
 
 class BanditLearner:
@@ -300,7 +300,7 @@ class BanditLearner:
 
         Regret is that of all pulls so far, beside what Lai and Robbins bound its growth by, `C ln T`.
         """
-        steps = max(1, min(self.config.steps, self.budget - self.consumed))
+        steps = max(1, min(self.config.steps_per_iteration, self.budget - self.consumed))
         self.kernel()(self.arms, self.pulls, self.rule, steps)
         self.consumed += steps
         reports = {

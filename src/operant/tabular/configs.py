@@ -1,4 +1,4 @@
-"""What the configurations of this chapter have in common, field by field."""
+"""What the configurations of this package have in common, field by field."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -17,18 +17,18 @@ StepDecay = Literal["constant", "linear", "exponential", "visits"]
 
 @dataclass(frozen=True)
 class BaseConfig:
-    """What every learner of this chapter is told."""
+    """What every learner of this package is told."""
 
     gamma: float = 0.99
     """Discount a step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
-    steps: int = 1000
+    steps_per_iteration: int = 1000
     """Environment steps of a seed in one iteration, so how often metrics are reported; learning does not depend on it.
     """
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         require(self)
-        at_least(self, 1, "steps")
+        at_least(self, 1, "steps_per_iteration")
         if not 0.0 <= self.gamma <= 1.0:
             raise ValueError(f"gamma must be in [0, 1], got {self.gamma!r}")
 
@@ -117,33 +117,35 @@ class TableConfig(ScheduledConfig):
 class ExploringConfig(ScheduledConfig):
     """What every learner is told that explores by chance."""
 
-    epsilon: float = 0.1
+    exploration_initial_eps: float = 0.1
     """ε, the probability of a random action (any feasible one, the greedy one too)."""
-    epsilon_schedule: Decay = "constant"
+    exploration_schedule: Decay = "constant"
     """How ε falls: not at all, linearly, or by a factor every unit."""
-    epsilon_final: float = 0.0
+    exploration_final_eps: float = 0.0
     """Where ε ends if it falls."""
-    epsilon_span: float = 1000.0
+    exploration_span: float = 1000.0
     """Units until a linear schedule of ε ends."""
-    epsilon_factor: float = 0.9995
+    exploration_factor: float = 0.9995
     """What an exponential schedule multiplies ε by every unit."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        if self.epsilon_schedule not in ("constant", "linear", "exponential"):
-            raise ValueError(f"epsilon_schedule must be constant, linear or exponential, got {self.epsilon_schedule!r}")
+        if self.exploration_schedule not in ("constant", "linear", "exponential"):
+            raise ValueError(
+                f"exploration_schedule must be constant, linear or exponential, got {self.exploration_schedule!r}"
+            )
         self.exploration()
 
     def exploration(self) -> Schedule:
         """Return the schedule of ε."""
         return Schedule.of(
-            self.epsilon_schedule,
-            self.epsilon,
-            final=self.epsilon_final,
-            span=self.epsilon_span,
-            factor=self.epsilon_factor,
-            name="epsilon",
+            self.exploration_schedule,
+            self.exploration_initial_eps,
+            final=self.exploration_final_eps,
+            span=self.exploration_span,
+            factor=self.exploration_factor,
+            name="exploration_initial_eps",
         )
 
 

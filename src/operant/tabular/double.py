@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.tabular.acting import Table, epsilon_greedy, greedy, tick
-from operant.tabular.compiling import compiled
 from operant.tabular.configs import ControlConfig
 from operant.tabular.formulas import moved, q_target
 from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.numba_config import compiled
 from operant.tabular.random import below
 from operant.tabular.schedules import step_size_of
 from operant.tabular.simulator import advance, may_go_on

@@ -9,7 +9,7 @@ the state, without a reward), so that it finds out when the world has changed.
 
 What differs: ties are broken at random; an episode that a time limit cuts bootstraps from its true last state. The
 model remembers the last outcome alone, as in the book: in a random world, planning learns from a stale sample
-(`operant.tabular.sweeping` keeps the frequencies of all outcomes).
+(`operant.tabular.prioritized_sweeping` keeps the frequencies of all outcomes).
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.tabular.acting import Rule, Table, best_value, epsilon_greedy, improve, tick
-from operant.tabular.compiling import compiled
 from operant.tabular.configs import ControlConfig, at_least
 from operant.tabular.formulas import q_target, time_bonus
 from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.numba_config import compiled
 from operant.tabular.random import below
 from operant.tabular.simulator import Step, advance, may_go_on
 
@@ -34,14 +34,14 @@ class DynaQConfig(ControlConfig):
 
     gamma: float = 0.95
     """Discount a step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
-    planning: int = 5
+    planning_steps: int = 5
     """Remembered steps that are learned from after each real one. More need less experience and more time; 0 is
     Q-learning."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        at_least(self, 0, "planning")
+        at_least(self, 0, "planning_steps")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class DynaQPlusConfig(DynaQConfig):
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CliffWalking-v1": {"gamma": 1.0, "step_size": 0.5},
-    "operant/DynaMaze-v0": {"planning": 50},
+    "operant/DynaMaze-v0": {"planning_steps": 50},
 }
 """Configuration by task."""
 
@@ -218,7 +218,7 @@ class DynaQ(Dyna):
 
     def make_rule(self, base: Rule) -> DynaRule:
         """Add how much is planned."""
-        return DynaRule(base, self.config.planning, kappa=0.0, imagines=False)
+        return DynaRule(base, self.config.planning_steps, kappa=0.0, imagines=False)
 
 
 class DynaQPlus(Dyna):
@@ -228,4 +228,4 @@ class DynaQPlus(Dyna):
 
     def make_rule(self, base: Rule) -> DynaRule:
         """Add how much is planned, and the bonus."""
-        return DynaRule(base, self.config.planning, float(self.config.kappa), imagines=True)
+        return DynaRule(base, self.config.planning_steps, float(self.config.kappa), imagines=True)

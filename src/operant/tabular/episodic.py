@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.tabular.acting import Rule, Table, epsilon_greedy, exploring_value, improve, tick
-from operant.tabular.compiling import compiled
 from operant.tabular.configs import ControlConfig, TableConfig
 from operant.tabular.formulas import lambda_return
 from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.numba_config import compiled
 from operant.tabular.prediction import Policy, Prediction, follow, of_state
 from operant.tabular.simulator import advance, may_go_on
 
@@ -47,7 +47,7 @@ class MonteCarloPredictionConfig(TableConfig):
 class LambdaReturnConfig(TableConfig):
     """Hyperparameters of the offline λ-return algorithm."""
 
-    lam: float = 0.9
+    td_lambda: float = 0.9
     """λ: 0 looks one step ahead, 1 to the end of the episode."""
     sweep: Literal["sequential", "together"] = "sequential"
     """How the moves of an episode are made: one after another, each from the value that the ones before have left, or
@@ -57,8 +57,8 @@ class LambdaReturnConfig(TableConfig):
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        if not 0.0 <= self.lam <= 1.0:
-            raise ValueError(f"lam must be in [0, 1], got {self.lam!r}")
+        if not 0.0 <= self.td_lambda <= 1.0:
+            raise ValueError(f"td_lambda must be in [0, 1], got {self.td_lambda!r}")
         if self.sweep not in ("sequential", "together"):
             raise ValueError(f"sweep must be sequential or together, got {self.sweep!r}")
 
@@ -291,7 +291,7 @@ class LambdaReturn(EpisodicPrediction):
 
     def how(self) -> EpisodeRule:
         """Return how an episode is learned from."""
-        return EpisodeRule(float(self.config.lam), first_visit=False, together=self.config.sweep == "together")
+        return EpisodeRule(float(self.config.td_lambda), first_visit=False, together=self.config.sweep == "together")
 
 
 class MonteCarlo(TabularLearner):

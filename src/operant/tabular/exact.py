@@ -16,7 +16,7 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from operant.mdp import MDP
-from operant.tabular.compiling import compiled
+from operant.tabular.numba_config import compiled
 from operant.tabular.simulator import Model
 
 Floats = NDArray[np.float64]

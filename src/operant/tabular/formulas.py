@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from operant.tabular.compiling import compiled
+from operant.tabular.numba_config import compiled
 
 
 @compiled

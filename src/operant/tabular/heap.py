@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from operant.tabular.compiling import compiled
+from operant.tabular.numba_config import compiled
 
 
 class Heap(NamedTuple):

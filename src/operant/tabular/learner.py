@@ -1,4 +1,4 @@
-"""What all learners of this chapter share: seeds side by side, experience, reports, the exact state."""
+"""What all learners of this package share: seeds side by side, experience, reports, the exact state."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -17,8 +17,8 @@ from operant.state import State
 from operant.streams import seed_sequence
 from operant.tabular.acting import Rule
 from operant.tabular.configs import BaseConfig, ExploringConfig, TableConfig
-from operant.tabular.records import restored, state_of
 from operant.tabular.simulator import UNLIMITED, Model, Quota, Step, World, begin_all, settle
+from operant.tabular.state_tuples import restored, state_of
 
 Floats = NDArray[np.float64]
 
@@ -167,7 +167,7 @@ class TabularLearner:
 
     def iterate(self) -> Metrics:
         """Act and learn for `config.steps` environment steps of every seed."""
-        steps = max(1, min(self.config.steps, self.budget - self.consumed))
+        steps = max(1, min(self.config.steps_per_iteration, self.budget - self.consumed))
         if self.model is None:
             self._step(steps)
         else:

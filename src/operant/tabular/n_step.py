@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.tabular.acting import Table, epsilon_greedy, improve, tick
-from operant.tabular.compiling import compiled
 from operant.tabular.configs import ControlConfig, TableConfig, at_least
 from operant.tabular.formulas import q_target
 from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.numba_config import compiled
 from operant.tabular.prediction import Prediction, follow, of_state
 from operant.tabular.simulator import advance, may_go_on
 
@@ -27,26 +27,26 @@ from operant.tabular.simulator import advance, may_go_on
 class NStepTDConfig(TableConfig):
     """Hyperparameters of n-step TD prediction."""
 
-    n: int = 1
+    n_step: int = 1
     """Real rewards in a target. More carry news back faster and have more variance; 1 is TD(0)."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        at_least(self, 1, "n")
+        at_least(self, 1, "n_step")
 
 
 @dataclass(frozen=True)
 class NStepSarsaConfig(ControlConfig):
     """Hyperparameters of n-step SARSA."""
 
-    n: int = 4
+    n_step: int = 4
     """Real rewards in a target. More carry news back faster and have more variance; 1 is SARSA."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        at_least(self, 1, "n")
+        at_least(self, 1, "n_step")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -174,7 +174,7 @@ class NStepTD(Prediction):
 
     def make_agent(self) -> Agent:
         """Return tables without any experience."""
-        return Agent(self.new_table(), Window.new(len(self.seeds), self.config.n), np.full(len(self.seeds), -1))
+        return Agent(self.new_table(), Window.new(len(self.seeds), self.config.n_step), np.full(len(self.seeds), -1))
 
 
 class NStepSarsa(TabularLearner):
@@ -186,4 +186,4 @@ class NStepSarsa(TabularLearner):
     def make_agent(self) -> Agent:
         """Return tables without any experience."""
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
-        return Agent(table, Window.new(len(self.seeds), self.config.n), np.full(len(self.seeds), -1))
+        return Agent(table, Window.new(len(self.seeds), self.config.n_step), np.full(len(self.seeds), -1))

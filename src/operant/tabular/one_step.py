@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.tabular.acting import Rule, Table, best_value, epsilon_greedy, exploring_value, improve, tick
-from operant.tabular.compiling import compiled
 from operant.tabular.configs import ControlConfig, at_least
 from operant.tabular.formulas import count_bonus, q_target
 from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.numba_config import compiled
 from operant.tabular.simulator import advance, may_go_on
 
 
@@ -31,27 +31,32 @@ from operant.tabular.simulator import advance, may_go_on
 class OneStepConfig(ControlConfig):
     """Hyperparameters of Q-learning, SARSA and Expected SARSA."""
 
-    bonus: float = 0.0
+    bonus_coef: float = 0.0
     """β of the bonus β / sqrt(N) added to the reward of the N-th try of an action. Higher explores longer; 0: none."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        at_least(self, 0.0, "bonus")
+        at_least(self, 0.0, "bonus_coef")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "FrozenLake-v1": {
         "step_size_schedule": "visits",
         "step_size_power": 0.6,
-        "epsilon": 1.0,
-        "epsilon_schedule": "linear",
-        "epsilon_final": 0.1,
-        "epsilon_span": 1e5,
+        "exploration_initial_eps": 1.0,
+        "exploration_schedule": "linear",
+        "exploration_final_eps": 0.1,
+        "exploration_span": 1e5,
         "schedule_unit": "steps",
     },
-    "CliffWalking-v1": {"gamma": 1.0, "step_size": 0.5, "epsilon": 0.1},
-    "decaying": {"epsilon": 1.0, "epsilon_schedule": "exponential", "epsilon_final": 0.01, "epsilon_factor": 0.9995},
+    "CliffWalking-v1": {"gamma": 1.0, "step_size": 0.5, "exploration_initial_eps": 0.1},
+    "decaying": {
+        "exploration_initial_eps": 1.0,
+        "exploration_schedule": "exponential",
+        "exploration_final_eps": 0.01,
+        "exploration_factor": 0.9995,
+    },
 }
 """Configuration by task, or by name: `decaying` explores everything at first and hardly at all after 9208 episodes."""
 
@@ -156,7 +161,7 @@ class OneStep(TabularLearner):
 
     def make_rule(self, base: Rule) -> OneStepRule:
         """Add the scale of the bonus."""
-        return OneStepRule(base, float(self.config.bonus))
+        return OneStepRule(base, float(self.config.bonus_coef))
 
     def make_agent(self) -> Agent:
         """Return tables without any experience."""

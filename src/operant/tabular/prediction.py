@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 from operant.envs.base import BatchEnv
 from operant.mdp import MDP, check_policy
 from operant.tabular.acting import Rule, Table, drawn_action
-from operant.tabular.compiling import compiled
 from operant.tabular.configs import TableConfig
 from operant.tabular.learner import TabularLearner, shares
+from operant.tabular.numba_config import compiled
 from operant.tabular.simulator import UNLIMITED, Step
 
 Floats = NDArray[np.float64]

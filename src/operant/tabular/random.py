@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.streams import seed_sequence
-from operant.tabular.compiling import compiled
+from operant.tabular.numba_config import compiled
 
 Words = NDArray[np.uint64]
 

@@ -3,7 +3,7 @@
 from math import isfinite
 from typing import Literal, NamedTuple
 
-from operant.tabular.compiling import compiled
+from operant.tabular.numba_config import compiled
 
 Kind = Literal["constant", "linear", "exponential", "visits"]
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.mdp import MDP
-from operant.tabular.compiling import compiled
+from operant.tabular.numba_config import compiled
 from operant.tabular.random import Words, draw, words
 
 UNLIMITED = 1 << 62

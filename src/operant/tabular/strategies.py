@@ -26,8 +26,8 @@ from operant.tabular.bandits import (
     pull_and_average,
     top_arm,
 )
-from operant.tabular.compiling import compiled
 from operant.tabular.configs import at_least
+from operant.tabular.numba_config import compiled
 from operant.tabular.random import below, uniform
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
@@ -40,7 +40,7 @@ BISECTIONS = 40
 class EpsilonGreedyConfig(StrategyConfig):
     """Hyperparameters of the ε-greedy strategy."""
 
-    epsilon: float = 0.1
+    exploration_rate: float = 0.1
     """ε, the probability of a random arm. Higher finds the best arm sooner and pulls it less often."""
     step_size: float = 0.0
     """Share of the error that an estimate moves by; 0: estimates are the means of all rewards."""
@@ -50,7 +50,7 @@ class EpsilonGreedyConfig(StrategyConfig):
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        for name in ("epsilon", "step_size"):
+        for name in ("exploration_rate", "step_size"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)!r}")
         if not isfinite(self.initial_value):
@@ -58,25 +58,25 @@ class EpsilonGreedyConfig(StrategyConfig):
 
     def rule(self) -> "EpsilonGreedyRule":
         """Return what the kernel reads."""
-        return EpsilonGreedyRule(float(self.epsilon), float(self.step_size))
+        return EpsilonGreedyRule(float(self.exploration_rate), float(self.step_size))
 
 
 @dataclass(frozen=True)
 class UCBConfig(StrategyConfig):
     """Hyperparameters of UCB1."""
 
-    scale: float = sqrt(2.0)
+    bonus_coef: float = sqrt(2.0)
     """c of the bonus `c sqrt(ln t / N)`, in units of reward. Higher explores longer; √2 is UCB1 for rewards in [0, 1].
     """
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field."""
         super().__post_init__()
-        at_least(self, 0.0, "scale")
+        at_least(self, 0.0, "bonus_coef")
 
     def rule(self) -> "UCBRule":
         """Return what the kernel reads."""
-        return UCBRule(float(self.scale))
+        return UCBRule(float(self.bonus_coef))
 
 
 @dataclass(frozen=True)

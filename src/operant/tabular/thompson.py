@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from operant.tabular.bandits import BanditLearner, Floats, StrategyConfig, pull_and_average, top_arm
-from operant.tabular.compiling import compiled
 from operant.tabular.configs import at_least
+from operant.tabular.numba_config import compiled
 from operant.tabular.random import beta, normal
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}

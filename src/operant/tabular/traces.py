@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.tabular.acting import Rule, Table, epsilon_greedy, tick
-from operant.tabular.compiling import compiled
 from operant.tabular.configs import ControlConfig, TableConfig
 from operant.tabular.formulas import q_target
 from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.numba_config import compiled
 from operant.tabular.prediction import Policy, Prediction, follow, of_state
 from operant.tabular.simulator import advance, may_go_on
 
@@ -40,7 +40,7 @@ NEGLIGIBLE = 1e-30
 class TDLambdaConfig(TableConfig):
     """Hyperparameters of TD(λ) prediction."""
 
-    lam: float = 0.9
+    td_lambda: float = 0.9
     """λ, how slowly traces fade: 0 is TD(0), 1 Monte Carlo."""
     traces: TraceKind = "accumulating"
     """How traces grow: by 1 a visit, to 1, or such that the updates are exactly those of the online λ-return."""
@@ -59,7 +59,7 @@ class TDLambdaConfig(TableConfig):
 class SarsaLambdaConfig(ControlConfig):
     """Hyperparameters of SARSA(λ)."""
 
-    lam: float = 0.9
+    td_lambda: float = 0.9
     """λ, how slowly traces fade: 0 is SARSA, 1 Monte Carlo."""
     traces: TraceKind = "replacing"
     """How traces grow: by 1 a visit, to 1, or such that the updates are exactly those of the online λ-return."""
@@ -72,7 +72,7 @@ class SarsaLambdaConfig(ControlConfig):
 
 def _check(config: TDLambdaConfig | SarsaLambdaConfig) -> None:
     for name, fits, expected in (
-        ("lam", 0.0 <= config.lam <= 1.0, "in [0, 1]"),
+        ("td_lambda", 0.0 <= config.td_lambda <= 1.0, "in [0, 1]"),
         ("traces", config.traces in KINDS, f"one of {', '.join(KINDS)}"),
         ("step_size_schedule", config.step_size_schedule != "visits", "constant, linear or exponential with traces"),
     ):
@@ -82,7 +82,7 @@ def _check(config: TDLambdaConfig | SarsaLambdaConfig) -> None:
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "CliffWalking-v1": {"gamma": 1.0, "step_size": 0.25},
-    "operant/RandomWalk19-v0": {"gamma": 1.0, "step_size": 0.2, "lam": 0.8},
+    "operant/RandomWalk19-v0": {"gamma": 1.0, "step_size": 0.2, "td_lambda": 0.8},
 }
 """Configuration by task."""
 
@@ -268,7 +268,7 @@ class TDLambda(Prediction):
 
     def make_rule(self, base: Rule) -> TDRule:
         """Add the policy and the traces."""
-        how = TraceRule(float(self.config.lam), KINDS.index(self.config.traces), self.config.update == "offline")
+        how = TraceRule(float(self.config.td_lambda), KINDS.index(self.config.traces), self.config.update == "offline")
         return TDRule(base, self.make_policy(), how)
 
     def make_agent(self) -> Agent:
@@ -285,7 +285,7 @@ class SarsaLambda(TabularLearner):
 
     def make_rule(self, base: Rule) -> SarsaRule:
         """Add the traces."""
-        return SarsaRule(base, TraceRule(float(self.config.lam), KINDS.index(self.config.traces), offline=False))
+        return SarsaRule(base, TraceRule(float(self.config.td_lambda), KINDS.index(self.config.traces), offline=False))
 
     def make_agent(self) -> Agent:
         """Return tables without any experience."""

@@ -9,7 +9,7 @@ MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
 
-def finalise(word: int) -> int:
+def finalize(word: int) -> int:
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & MASK
     return word ^ (word >> 31)
@@ -31,8 +31,8 @@ def test_bits_equal_those_of_plain_integers(of):
     bits = random_bits(stream_keys(of(seeds), of([[1], [2]])), of(episodes))
     for row, (seed, episode) in enumerate(zip(seeds, episodes, strict=True)):
         for component in (1, 2):
-            first = finalise((finalise((seed + GOLDEN) & MASK) + component * GOLDEN) & MASK)
-            word = finalise((first + (episode + 1) * GOLDEN) & MASK)
+            first = finalize((finalize((seed + GOLDEN) & MASK) + component * GOLDEN) & MASK)
+            word = finalize((first + (episode + 1) * GOLDEN) & MASK)
             assert bits[component - 1, row].item() == word >> 11
 
 

@@ -22,7 +22,7 @@ def test_arms_of_the_testbed_are_drawn_at_every_reset():
 
 
 def test_rewards_of_the_testbed():
-    env = Testbed(3, centre=4.0, spread=0.0, noise=2.0)
+    env = Testbed(3, center=4.0, spread=0.0, noise=2.0)
     env.reset(seed=1)
     assert env.means.tolist() == [4.0] * 3
     rewards = np.array([env.step(2)[1] for _ in range(3000)])

@@ -59,7 +59,7 @@ def test_the_paddle_stays_on_the_field():
         assert env.paddle == edge
 
 
-def test_the_registered_world_is_one_grey_picture():
+def test_the_registered_world_is_one_gray_picture():
     env = gymnasium.make("operant/PixelCatch-v0", side=40, render_mode="rgb_array")
     assert env.observation_space.shape == (1, 40, 40)
     env.reset(seed=0)

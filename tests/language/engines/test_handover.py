@@ -25,7 +25,7 @@ def test_tied_weights_are_written_once(make_model, tmp_path):
 def test_an_adapter_is_merged_into_a_copy(make_model, tmp_path):
     plain = make_model()
     before = {name: value.clone() for name, value in plain.network.state_dict().items()}
-    model = finish(plain.network, plain.tokenizer, ModelOptions(lora_rank=2, lora_alpha=4), seed=0)
+    model = finish(plain.network, plain.tokenizer, ModelOptions(lora_r=2, lora_alpha=4), seed=0)
     trained = model.trained()
     for value in trained.values():
         value.data.fill_(0.1)

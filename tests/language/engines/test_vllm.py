@@ -140,7 +140,7 @@ def test_the_weights_are_those_of_the_last_update(engine, model):
 
 def test_an_adapter_is_added_to_the_weights(connect, make_model, make_server):
     base = make_model(seed=1)
-    model = finish(base.network, base.tokenizer, ModelOptions(lora_rank=2), seed=0)
+    model = finish(base.network, base.tokenizer, ModelOptions(lora_r=2), seed=0)
     for value in model.trained().values():
         value.data += 0.3 * torch.randn(value.shape, generator=torch.Generator().manual_seed(1))
     before = {name: value.clone() for name, value in model.network.state_dict().items()}

@@ -113,7 +113,7 @@ def items(count):
     return [Item.of(f"p{n}", [Completion(c, {"seed": n}) for c in "abc"[: 2 + n % 2]]) for n in range(count)]
 
 
-def test_a_store_is_labelled_the_same_whatever_was_there(tmp_path):
+def test_a_store_is_labeled_the_same_whatever_was_there(tmp_path):
     labels = []
     for name, parts in (("x", [items(20)]), ("y", [items(7), items(20)])):
         with PreferenceStore(tmp_path / name) as store:

@@ -85,7 +85,7 @@ def test_rows_can_only_be_added(path, table, statement):
         ({"kind": "undo", "outcome": None, "supersedes": None}, "CHECK"),
         ({"shown_at": 3.0}, "CHECK"),
         ({"shown_at": "noon"}, "cannot store TEXT"),
-        ({"supersedes": None}, "labelled this item already"),
+        ({"supersedes": None}, "labeled this item already"),
     ],
 )
 def test_the_database_itself_refuses_nonsense(path, wrong, message):

@@ -32,7 +32,7 @@ def _shift(words: Words, bits: int) -> Words:
 
 
 def mix(words: Words) -> Words:
-    """Return splitmix64's finaliser of int64 `words`, a bijection whose outputs look random."""
+    """Return splitmix64's finalizer of int64 `words`, a bijection whose outputs look random."""
     words = (words ^ _shift(words, 30)) * _FIRST
     words = (words ^ _shift(words, 27)) * _SECOND
     return words ^ _shift(words, 31)

@@ -84,7 +84,7 @@ class Testbed(Bandit):
         self,
         arms: int = 10,
         *,
-        centre: float = 0.0,
+        center: float = 0.0,
         spread: float = 1.0,
         noise: float = 1.0,
         render_mode: str | None = None,
@@ -93,7 +93,7 @@ class Testbed(Bandit):
 
         Args:
             arms: k.
-            centre: mean of the arms' means.
+            center: mean of the arms' means.
             spread: standard deviation of the arms' means, not negative.
             noise: standard deviation of the rewards of an arm, not negative.
             render_mode: "ansi" or None.
@@ -104,10 +104,10 @@ class Testbed(Bandit):
         if spread < 0.0 or noise < 0.0:
             raise ValueError(f"standard deviations must not be negative, got spread={spread} and noise={noise}")
         super().__init__(arms, render_mode=render_mode)
-        self.centre, self.spread, self.noise = centre, spread, noise
+        self.center, self.spread, self.noise = center, spread, noise
 
     def _draw_means(self, random: np.random.Generator) -> Floats:
-        return random.normal(self.centre, self.spread, len(self.means))
+        return random.normal(self.center, self.spread, len(self.means))
 
     def _draw_reward(self, mean: float, random: np.random.Generator) -> float:
         return float(random.normal(mean, self.noise))

@@ -1,4 +1,4 @@
-"""Chains and rooms: random walks, RiverSwim, SixArms, DeepSea, the short corridor, the chain of maximisation bias."""
+"""Chains and rooms: random walks, RiverSwim, SixArms, DeepSea, the short corridor, the chain of maximization bias."""
 
 from collections.abc import Iterator
 from statistics import NormalDist

@@ -18,7 +18,7 @@ class PixelCatch(gymnasium.Env[Any, Any]):
     episode ends with a reward of 1 if the paddle is below the ball, and -1 if not. Every ball can be caught, so the
     best return is 1; who never moves gets -0.8 on average.
 
-    An observation is one grey picture of bytes `[1, side, side]`, black but for ball and paddle.
+    An observation is one gray picture of bytes `[1, side, side]`, black but for ball and paddle.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as Gymnasium declares it
@@ -65,7 +65,7 @@ class PixelCatch(gymnasium.Env[Any, Any]):
         return self._picture(), reward, over, False, {}
 
     def render(self) -> Any:
-        """Return the picture in colour, `[side, side, 3]`."""
+        """Return the picture in color, `[side, side, 3]`."""
         if self.render_mode is None:
             gymnasium.logger.warn('render() shows nothing: make the environment with render_mode="rgb_array"')
             return None

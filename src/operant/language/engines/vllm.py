@@ -156,8 +156,9 @@ class VLLMEngine:
         if self._limit is not None and longest + sampling.max_tokens > self._limit:
             raise ValueError(
                 f"a prompt of {longest} tokens and a completion of {sampling.max_tokens} are more than the "
-                f"{self._limit} that the server takes: start it with a larger --max-model-len, or shorten max_prompt "
-                "or max_completion"
+                f"{self._limit} that the server takes: start it with a larger --max-model-len, or shorten "
+                f"max_prompt_length "
+                "or max_completion_length"
             )
         if not sampling.temperature:
             return

@@ -142,7 +142,7 @@ def agreement(items: Sequence[Item], labels: Sequence[Event], *, seed: int = 0) 
     """Return the statistics of labels.
 
     Args:
-        items: that were labelled.
+        items: that were labeled.
         labels: those that hold, of all rounds.
         seed: of the bootstrap.
     """

@@ -90,7 +90,7 @@ class SimulatedAnnotator:
         return _ordered(seen / self.temperature + noise if self.temperature else seen)
 
     def label(self, store: PreferenceStore, *, repeat: bool = False, now: float | None = None) -> list[Event]:
-        """Label every item of a store that this annotator has not labelled, in one transaction.
+        """Label every item of a store that this annotator has not labeled, in one transaction.
 
         Args:
             store: with the items.
@@ -103,9 +103,9 @@ class SimulatedAnnotator:
         now, round_ = time.time() if now is None else now, int(repeat)
         with store.transaction():
             mine = [event for event in store.labels() if event.annotator == self.name]
-            labelled = {event.item_id for event in mine if event.round == round_}
+            labeled = {event.item_id for event in mine if event.round == round_}
             judged = {event.item_id for event in mine if event.round == 0 and event.outcome != "skip"}
-            items = [item for item in store.items() if item.item_id not in labelled]
+            items = [item for item in store.items() if item.item_id not in labeled]
             return [self._label(store, item, round_, now) for item in items if not repeat or item.item_id in judged]
 
     def _label(self, store: PreferenceStore, item: Item, round_: int, now: float) -> Event:

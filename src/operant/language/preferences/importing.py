@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from operant.language.data import Row, compare
-from operant.language.joining import shared_length
+from operant.language.encoding import shared_length
 from operant.language.layouts import standard
 from operant.language.preferences.exporting import manifest_path
 from operant.language.preferences.items import Event, Item, Outcome, Text, dense_ranks, encode
@@ -47,7 +47,7 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
         store: where to.
         path: of the file, of JSON lines, or with the ending .json, .csv or .parquet. If its manifest lies beside it,
             the two must fit.
-        annotator: who has labelled rows that have no column `annotator`.
+        annotator: who has labeled rows that have no column `annotator`.
 
     Raises:
         ValueError: the manifest does not fit, or a line is none of these; the message names it.
@@ -110,10 +110,10 @@ def _read(row: Mapping[str, Any], annotator: str) -> tuple[Item | None, Event | 
     if not isinstance(who, str) or not who:
         raise ValueError(f"annotator must be a name, got {who!r}")
     found = dict(row) if {"context", "completions"} <= row.keys() else standard(dict(row))
-    return (None, None) if found is None else _labelled(found, who)
+    return (None, None) if found is None else _labeled(found, who)
 
 
-def _labelled(row: Row, who: str) -> tuple[Item, Event]:
+def _labeled(row: Row, who: str) -> tuple[Item, Event]:
     """Return the item and the label of a pair or a ranking."""
     if {"chosen", "rejected"} <= row.keys():
         prompt, chosen, rejected = _pair(row)

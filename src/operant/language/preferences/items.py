@@ -20,7 +20,7 @@ Text = str | list[dict[str, Any]]
 
 Outcome = Literal["A", "B", "tie", "both-bad", "skip", "ranking"]
 """Of two completions: the first or the second one shown is better. Of any number: equally good, none is good, no
-judgement. Of three or more: a ranking."""
+judgment. Of three or more: a ranking."""
 
 OUTCOMES: tuple[Outcome, ...] = ("A", "B", "tie", "both-bad", "skip", "ranking")
 """All outcomes."""

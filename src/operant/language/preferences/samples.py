@@ -1,4 +1,4 @@
-"""From the completions that a run has sampled to items that can be labelled."""
+"""From the completions that a run has sampled to items that can be labeled."""
 
 import json
 from collections.abc import Iterator, Sequence

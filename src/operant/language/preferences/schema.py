@@ -96,7 +96,7 @@ CREATE TRIGGER one_label_each BEFORE INSERT ON events
         WHERE item_id = NEW.item_id AND annotator = NEW.annotator AND round = NEW.round
         AND event_id IS NOT NEW.supersedes
     )
-    BEGIN SELECT RAISE(ABORT, 'this annotator has labelled this item already'); END;
+    BEGIN SELECT RAISE(ABORT, 'this annotator has labeled this item already'); END;
 """
 
 LAST = """

@@ -41,7 +41,7 @@ from operant.language.preferences.schema import FRESH, HELD, LAST, OPEN, REPEATE
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 3600.0
-"""How long an item that an annotator was shown counts as being labelled, for others."""
+"""How long an item that an annotator was shown counts as being labeled, for others."""
 
 
 class ConflictError(ValueError):
@@ -168,7 +168,7 @@ class PreferenceStore:
 
         Args:
             annotator: who asks.
-            overlap: how many annotators are to judge each item; a skip is no judgement.
+            overlap: how many annotators are to judge each item; a skip is no judgment.
             repeat: ask again what this annotator has judged, in another order, to see how steady the answers are.
             now: seconds since 1970. Default: the clock. An item that another annotator was shown `LEASE_SECONDS`
                 ago without answering is free again.
@@ -240,7 +240,7 @@ class PreferenceStore:
 
         Raises:
             ValueError: the answer does not fit what was shown.
-            ConflictError: this annotator has labelled the item already and that label is not superseded; or the
+            ConflictError: this annotator has labeled the item already and that label is not superseded; or the
                 superseded one does not hold any more; or the id belongs to another event.
             StoreError: it could not be stored.
         """

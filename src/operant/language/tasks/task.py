@@ -34,7 +34,7 @@ class Task:
 
     Attributes:
         name: with its options, as on the command line.
-        title: one sentence on what is to be learnt.
+        title: one sentence on what is to be learned.
         make: draws one row, `{"prompt": ..., "completion": ..., ...}`; the completion is a demonstration.
         rewards: the verifiers, which read the columns of the rows.
         max_completion: tokens that a completion may have, its end of sequence included, one character being one token.

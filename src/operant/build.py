@@ -1,0 +1,201 @@
+"""From names and choices to an experiment, whatever the package: its device, its threads, its learner."""
+
+import importlib
+import logging
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from operant import catalog
+from operant.catalog import names
+from operant.envs import without_episodes
+from operant.nets import missing_tool, set_precision
+from operant.runtime.configuration import (
+    require_no_compiling,
+    require_no_env_kwargs,
+    require_no_game,
+    require_no_workers,
+)
+from operant.runtime.inputs import Input
+from operant.runtime.machine import cores, present
+from operant.runtime.run import Run
+from operant.runtime.settings import Settings
+from operant.runtime.weights import Weights, load_weights
+
+logger = logging.getLogger(__name__)
+
+TRAINING = ("seeds", "seed", "budget", "run", "init", "preset", "config", "progress")
+"""Arguments of `operant.train` beside the fields of the settings and of the algorithm's configuration."""
+
+LANGUAGE = ("transformers", "tokenizers", "peft", "datasets")
+"""Packages of the extra `language` that every run of a language model needs."""
+
+_LAYOUT = ("hidden", "shared", "critics", "memory", "dueling", "scale_observations")
+"""Fields that say how networks are laid out, and what they see."""
+
+
+def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:
+    """Decide what the settings leave open: the smallest networks are fastest on one thread of the CPU."""
+    if entry.package != "control":
+        require_no_compiling(settings)
+        require_no_game(settings)
+        require_no_workers(settings)
+    language = entry.package == "language"
+    if language:
+        require_no_env_kwargs(settings)
+    large = language and not package(entry).built_in(config)
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if large and torch.cuda.is_available() else "cpu"
+    if not present(device):
+        raise ValueError(f"device {device!r} is not on this machine; `operant doctor` lists those that are")
+    available = cores()
+    threads = settings.threads or (available if large else min(2, available) if language else 1)
+    return {"device": device, "threads": threads, "precision": settings.precision}
+
+
+def pin(entry: catalog.Algorithm, settings: Settings, config: Any, init: Path | None) -> tuple[Any, list[Input]]:
+    """Return a configuration that means the same from any working folder, and the files and folders that it names.
+
+    Args:
+        entry: the algorithm.
+        settings: the run's.
+        config: the algorithm's own configuration.
+        init: the run that one of deep control begins with, if any.
+
+    Raises:
+        OSError: one of them cannot be read.
+    """
+    if entry.package == "language":
+        return package(entry).pin(settings, config)
+    return config, [] if init is None or not init.exists() else [Input.of("init", init, at_start=True)]
+
+
+def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:
+    """Return the experiment of a run, and have this process compute as `resolved` says.
+
+    Args:
+        entry: its algorithm.
+        settings: the run's.
+        config: the algorithm's own configuration.
+        resolved: what `resolve` decided.
+
+    Raises:
+        ValueError: the algorithm cannot do what is asked for, or not in this task.
+    """
+    torch.set_num_threads(resolved["threads"])
+    set_precision(resolved["precision"], torch.device(resolved["device"]), stacked=entry.package == "control")
+    torch.backends.cudnn.allow_tf32 = resolved["precision"] != "highest"  # of convolutions, which it does not reach
+    return package(entry).assemble(entry, settings, config, device=resolved["device"])
+
+
+def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> Any:
+    """Return the experiment of a run that was made before, as it was resolved then; what is missing now is warned of.
+
+    Args:
+        folder: the run.
+        remote_code: whether Python code that came with a language model may run, if the run wants it.
+        accept_changes: whether to go on where inputs of the run have changed.
+
+    Raises:
+        RunError: the run cannot be read, wants to run code that is not allowed, or its inputs have changed.
+    """
+    entry = catalog.find(folder.settings.algorithm)
+    config = folder.config(getattr(importlib.import_module(entry.module), entry.config))
+    if entry.package == "language":
+        package(entry).check_code(config, folder.path, allowed=remote_code)
+    folder.require_inputs(accept=accept_changes)
+    resolved = folder.resolved()
+    if not present(resolved["device"]):
+        logger.warning(
+            "%s was trained on %s, which is not here; it goes on on the cpu", folder.path, resolved["device"]
+        )
+        resolved["device"] = "cpu"
+    compiled = resolved.get("compile", False)
+    if compiled and (missing := missing_tool(torch.device(resolved["device"]))):
+        logger.warning("%s was compiled, which needs %s; it goes on without", folder.path, missing)
+        compiled = False
+    settings = replace(folder.settings, compile="on" if compiled else "off")
+    return assemble(entry, settings, config, resolved)
+
+
+def begin_with(teacher: Any, learner: Any, path: Path) -> None:
+    """Give a learner what that of another run has learned: seed by seed where both have the same, else by their place.
+
+    Args:
+        teacher: the learner of that run.
+        learner: what is to learn on.
+        path: of that run, for messages.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    learned: Weights = teacher.learned
+    if set(teacher.seeds) == set(learner.seeds):
+        places = [teacher.seeds.index(seed) for seed in learner.seeds]
+        learned = {name: tensor[places] for name, tensor in learned.items()}
+    try:
+        _compare(_meaning(teacher), _meaning(learner))
+        load_weights(learner, learned)
+        _compare(_layout(teacher), _layout(learner))
+    except ValueError as error:
+        raise ValueError(
+            f"what {path} has learned does not fit: {error}. Give both runs the same networks, the same normalization "
+            "and as many seeds"
+        ) from error
+    # What is seen next is normalized as it is from now on.
+    learner.load_state_dict(without_episodes(learner.state_dict()))
+
+
+def _compare(there: dict[str, Any], here: dict[str, Any]) -> None:
+    for what in [what for what in there if what in here and there[what] != here[what]]:
+        raise ValueError(f"{what} are {there[what]} there and {here[what]} here")
+
+
+def _meaning(learner: Any) -> dict[str, Any]:
+    """Return what shapes do not tell of networks: their nonlinearity, and which logits make a choice."""
+    head = getattr(getattr(learner, "agent", None), "head", None)
+    return {"activation": learner.config.activation, "choices": list(getattr(head, "choices", ()))}
+
+
+def _layout(learner: Any) -> dict[str, Any]:
+    """Return what networks of the same number of parameters can differ in, and what the critic predicts."""
+    traits = {name: getattr(learner.config, name) for name in _LAYOUT if hasattr(learner.config, name)}
+    agent = getattr(learner, "agent", None)
+    if agent is not None:
+        traits["networks of a seed"] = agent.networks.shape.networks
+        predicted = getattr(learner, "critic_kind", "V")
+        if predicted != "none":  # what nothing has trained fits anything
+            traits["predictions of the critic"] = predicted
+    return traits
+
+
+def package(entry: catalog.Algorithm) -> Any:
+    """Return the package of an algorithm's package.
+
+    Raises:
+        ModuleNotFoundError: what it needs is not installed; the message says how to do so.
+    """
+    absent = [name for name in LANGUAGE if entry.package == "language" and find_spec(name) is None]
+    if absent:
+        raise ModuleNotFoundError(f'{entry.name} needs {", ".join(absent)}: pip install "operant[language]"')
+    return importlib.import_module(f"operant.{entry.package}")
+
+
+def check_names(entry: catalog.Algorithm, given: Iterable[str]) -> None:
+    """Check the names of keyword arguments of `operant.train`.
+
+    Raises:
+        ValueError: neither the settings nor the algorithm's configuration have such a field; the message names the
+            nearest one.
+    """
+    package(entry)  # its extra may not be installed
+    kind = getattr(importlib.import_module(entry.module), entry.config)
+    known = {*TRAINING, *(field.name for part in (Settings, kind) for field in fields(part))}
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{entry.name}.{name}: there is no such key{names.hint(name, known, entry)}")

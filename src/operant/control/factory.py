@@ -1,0 +1,195 @@
+"""From names and numbers to a learner with its environments: what every algorithm of this package shares."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from operant import catalog
+from operant.control.agent import Agent
+from operant.envs import BatchEnv, WorkerPool, make, resolve_backend
+from operant.nets import missing_tool, programs
+from operant.runtime.configuration import learner_kind
+from operant.runtime.evaluation import LONGEST_EPISODE, Evaluation, evaluate_policy
+from operant.runtime.settings import Settings
+
+EVALUATION_ROWS = 20
+"""Most environments that a seed is evaluated in at once."""
+
+
+GRADIENT_STEPS_TO_REPAY = 50_000
+"""Gradient steps of a run from which on compiling them pays: they save 0.3 ms and more each, it takes some 15 s."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A learner, and how good its policies are.
+
+    Attributes:
+        learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
+        settings: what it was made from.
+        pool: the worker processes of its environments, in training and in evaluations.
+    """
+
+    learner: Any
+    settings: Settings
+    pool: WorkerPool | None = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the learner's updates are compiled."""
+        return any(program.compiled for program in programs(self.learner))
+
+    def evaluate(
+        self,
+        episodes: int | None = None,
+        *,
+        backend: str | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Evaluation:
+        """Score the greedy policies in environments of their own, with the same episodes at every call.
+
+        Args:
+            episodes: of each seed. Default: as many as the settings say.
+            backend: "tensor" or "gymnasium" (see `operant.envs.make`). Default: that of the settings.
+            interrupted: asked in the course of it; after true, the evaluation is given up.
+
+        Raises:
+            StoppedError: it was given up.
+            ValueError: `episodes` is not positive, or there is no such backend.
+        """
+        settings = self.settings
+        episodes = settings.evaluate_episodes if episodes is None else episodes
+        rows = max((n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0), default=1)
+        env = _make(
+            settings,
+            rows,
+            backend=backend or settings.env_backend,
+            purpose="evaluation",
+            device=self.learner.device,
+            pool=self.pool,
+            max_episode_steps=(longest := settings.evaluate_max_steps or LONGEST_EPISODE),
+        )
+        try:
+            return evaluate_policy(
+                self.learner,
+                env,
+                seeds=len(settings.seeds),
+                episodes=episodes,
+                max_steps=longest,
+                cut=True,
+                interrupted=interrupted,
+            )
+        finally:
+            env.close()
+
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps of a seed in one rollout, which is never cut short; 0 where there is no such thing."""
+        own: int | None = getattr(self.learner, "rollout_steps", None)
+        config: Any = self.learner.config
+        return config.num_envs * getattr(config, "steps", 0) if own is None else own
+
+    def close(self) -> None:
+        """Close the environments that the learner acts in, and end their worker processes."""
+        self.learner.close()
+        if self.pool is not None:
+            self.pool.close()
+
+
+def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:
+    """Make the environments and the learner of a run.
+
+    Args:
+        algorithm: from the catalog.
+        settings: the run's.
+        config: of the algorithm's own kind.
+        device: where networks and tensor environments live.
+
+    Raises:
+        ValueError: the task is unknown or does not suit the algorithm, or what is to be compiled cannot be.
+        TypeError: the configuration is of another kind.
+    """
+    kind = learner_kind(algorithm, config)
+    _require_vectorization(settings)
+    pool = _pool(settings)
+    try:
+        return _assemble(kind, algorithm, settings, config, device=device, pool=pool)
+    except BaseException:
+        if pool is not None:
+            pool.close()
+        raise
+
+
+def _pool(settings: Settings) -> WorkerPool | None:
+    if settings.vectorization == "sync":
+        return None
+    return WorkerPool(settings.num_workers, deadline=settings.worker_seconds, lost_workers=settings.lost_workers)
+
+
+def _assemble(
+    kind: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str, pool: WorkerPool | None
+) -> Experiment:
+    env = _make(
+        settings,
+        config.num_envs,
+        backend=settings.env_backend,
+        device=torch.device(device),
+        pool=pool,
+        clip_rewards=settings.clip_rewards,
+        episodic_life=settings.episodic_life,
+    )
+    try:
+        learner = kind(config, env, seeds=settings.seeds, budget=settings.budget, algorithm=algorithm.name)
+        if compiles(learner, settings):
+            for program in programs(learner):
+                program.compiled = True
+            if isinstance(agent := getattr(learner, "agent", None), Agent):
+                agent.capture()
+    except BaseException:
+        env.close()
+        raise
+    return Experiment(learner, settings, pool)
+
+
+def _require_vectorization(settings: Settings) -> None:
+    backend = resolve_backend(settings.task, settings.env_backend, settings.env_kwargs)
+    if settings.vectorization == "async" and backend != "gymnasium":
+        raise ValueError(
+            f"vectorization='async' is for environments of Gymnasium, but those of {settings.task} are of the backend "
+            f"{backend!r} here: leave it out, or take env_backend='gymnasium'"
+        )
+    if settings.vectorization == "sync" and (settings.num_workers or settings.lost_workers != "end"):
+        raise ValueError(
+            f"num_workers={settings.num_workers} and lost_workers={settings.lost_workers!r} are for environments in "
+            "worker processes: leave them out, or take vectorization='async'"
+        )
+
+
+def _make(settings: Settings, rows: int, **options: Any) -> BatchEnv:
+    """Return environments of a run, isolated in worker processes where its settings ask for that."""
+    return make(
+        settings.task,
+        rows,
+        settings.seeds,
+        vectorization=settings.vectorization,
+        env_kwargs=settings.env_kwargs,
+        **options,
+    )
+
+
+def compiles(learner: Any, settings: Settings) -> bool:
+    """Return whether a learner's updates are to be compiled, by what `Settings.compile` says.
+
+    Raises:
+        ValueError: they must be, and cannot be.
+    """
+    if settings.compile == "off":
+        return False
+    missing = missing_tool(learner.device)
+    if settings.compile == "auto":
+        return missing is None and learner.gradient_steps >= GRADIENT_STEPS_TO_REPAY
+    if missing:
+        raise ValueError(f"compile is on, which needs {missing}, and none is installed")
+    return True

@@ -1,0 +1,243 @@
+"""Collecting and improving in turn, as off-policy actor-critics do: `Alternating`, which they are, and its parts."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from operant.control.replay_collector import Act, Experience
+from operant.nets import Activation, Ensemble, StackedAdam, outgrows_cache
+from operant.runtime.bounds import require
+from operant.runtime.learner import Metrics, all_or_nothing
+from operant.runtime.metrics_window import DROPPED
+from operant.runtime.replay import Transitions
+from operant.runtime.rollouts import all_episodes
+from operant.runtime.weights import Weights
+from operant.state import State, clone, copy_into, generator_state, set_generator_state
+
+Descent = tuple[Mapping[str, Tensor], dict[str, Tensor]]
+"""Gradients `[S, P]` of the parameters of some names, and what there is to report."""
+
+
+def alternate(
+    experience: Experience,
+    *,
+    rounds: int,
+    steps: int,
+    updates: int,
+    act: Callable[[], Act],
+    update: Callable[[], Metrics],
+) -> Metrics:
+    """Take `steps` steps in every environment, then improve `updates` times, and all that `rounds` times.
+
+    Args:
+        experience: environments and memory.
+        rounds: at least 1.
+        steps: of every environment in a round.
+        updates: in a round.
+        act: returns what chooses the actions of a round.
+        update: takes one gradient step, and reports it.
+
+    Returns:
+        The episodes that ended, the transitions that were dropped, and the report of the last improvement.
+    """
+    episodes: list[Metrics] = []
+    report: Metrics = {}
+    for _ in range(rounds):
+        episodes.append(experience.collect(steps, act()))
+        for _ in range(updates):
+            report = update()
+    return {**merge(episodes), **report}
+
+
+def merge(reports: Sequence[Metrics]) -> dict[str, Tensor]:
+    """Return the metrics of all episodes of several rollouts, and how many transitions were left out."""
+    dropped = torch.stack([torch.as_tensor(report[DROPPED]) for report in reports])
+    return {**all_episodes(reports), DROPPED: dropped.sum(0)}
+
+
+@dataclass(frozen=True)
+class AlternatingConfig:
+    """Hyperparameters that learners of this kind share."""
+
+    num_envs: int = 1
+    """Environments a seed, N. More collect faster, with fewer updates a step unless `gradient_steps` rises too."""
+    learning_starts: int = 1000
+    """Steps of a seed with random actions, before the first update. More begin with a broader memory."""
+    train_freq: int = 1
+    """Steps of every environment between updates. More are faster, and learn less from each step."""
+    gradient_steps: int = 1
+    """Gradient steps after them. More use the data better until the critics overfit to it."""
+    rounds_per_iteration: int = 50
+    """How often steps and updates alternate in one iteration. It changes how often metrics are reported, no more."""
+    batch_size: int = 256
+    """Transitions in one gradient step. More give less noisy and slower steps."""
+    buffer_size: int = 1_000_000
+    """Transitions of a seed that are kept. Less forgets sooner."""
+    learning_rate: float = 3e-4
+    """Step size of Adam, for all that is learned."""
+    gamma: float = 0.99
+    """Discount a step. Higher looks further ahead and makes values harder to learn."""
+    tau: float = 0.005
+    """Share of the way that the targets go when they follow. Higher follows faster and less stably."""
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers, of policy and critics alike."""
+    activation: Activation = "relu"
+    """Nonlinearity of the hidden layers."""
+    max_grad_norm: float | None = None
+    """Largest gradient norm of one seed; None: no clipping."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        require(
+            self,
+            num_envs="[1, inf)",
+            hidden_sizes="[1, inf)",
+            learning_starts="[0, inf)",
+            train_freq="[1, inf)",
+            gradient_steps="[1, inf)",
+            rounds_per_iteration="[1, inf)",
+            batch_size="[1, inf)",
+            buffer_size="[1, inf)",
+            learning_rate="(0, inf)",
+            gamma="[0, 1]",
+            tau="(0, 1]",
+            max_grad_norm="(0, inf) or None",
+        )
+        if self.buffer_size < self.num_envs:
+            raise ValueError(
+                f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
+            )
+
+
+C = TypeVar("C", bound=AlternatingConfig)
+
+
+class Alternating(ABC, Generic[C]):
+    """A learner that collects and improves in turn; its file says how, and what is learned.
+
+    Attributes:
+        budget: environment steps a seed.
+        consumed: environment steps a seed so far.
+        experience: the environments, and the memory of what happened in them.
+        shapes: of the networks, by the name of their parameters.
+        parameters: by name, `[S, P]` each.
+        optimizers: of those that are learned by gradient steps.
+    """
+
+    STREAMS: ClassVar[tuple[str, ...]] = ("action_streams", "update_streams")
+    """Attributes that hold random streams, one a seed."""
+
+    config: C
+    seeds: Sequence[int]
+    device: torch.device
+    budget: int
+    consumed: int
+    experience: Experience
+    shapes: Mapping[str, Ensemble]
+    parameters: Mapping[str, Tensor]
+    optimizers: Mapping[str, StackedAdam]
+
+    @property
+    def learned(self) -> Weights:
+        """The networks and all else that gradients change, and their targets."""
+        return self.parameters
+
+    def bind(self, parameters: Mapping[str, Tensor]) -> None:
+        """Compute with `parameters`, by name `[S, P]` each; networks become attributes of the names of theirs."""
+        self.parameters = parameters
+        for name, shape in self.shapes.items():
+            setattr(self, name, shape.bind(parameters[name]))
+
+    def one_by_one(self) -> list[Self]:
+        """Return a learner of each seed alone for compiled updates, where the layers of all outgrow the cache."""
+        config = self.config
+        if not outgrows_cache(self.device, rows=len(self.seeds), samples=config.batch_size, hidden=config.hidden_sizes):
+            return []
+        learners = [copy(self) for _ in self.seeds]
+        for seed, learner in enumerate(learners):
+            learner.bind({name: part[seed : seed + 1] for name, part in self.parameters.items()})
+        return learners
+
+    @abstractmethod
+    def collecting(self) -> Act:
+        """Return what chooses the actions of a round."""
+
+    @abstractmethod
+    def update(self, batch: Transitions) -> Metrics:
+        """Take one gradient step of all that is due."""
+
+    def iterate(self) -> Metrics:
+        """Collect and improve in turn; the first time, after random actions."""
+        config = self.config
+        skipped = self.skipped
+        beginning: list[Metrics] = []
+        if not self.consumed and config.learning_starts:
+            steps = -(-config.learning_starts // config.num_envs)
+            beginning = [self.experience.explore(steps)]
+            self.consumed += steps * config.num_envs
+        metrics = alternate(
+            self.experience,
+            rounds=config.rounds_per_iteration,
+            steps=config.train_freq,
+            updates=config.gradient_steps,
+            act=self.collecting,
+            update=lambda: self.update(self.experience.sample(config.batch_size, gamma=config.gamma)),
+        )
+        self.consumed += config.rounds_per_iteration * config.train_freq * config.num_envs
+        return {**metrics, **merge([*beginning, metrics]), "health/skipped_updates": self.skipped - skipped}
+
+    @property
+    def skipped(self) -> Tensor:
+        """How many updates of each seed `[S]` were not made because their gradient was not finite."""
+        return torch.stack([optimizer.skipped for optimizer in self.optimizers.values()]).sum(0)
+
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes."""
+        config = self.config
+        drawn = -(-config.learning_starts // config.num_envs) * config.num_envs
+        rounds = (
+            -(-(self.budget - drawn) // (config.rounds_per_iteration * config.train_freq * config.num_envs))
+            * config.rounds_per_iteration
+        )
+        return max(rounds, config.rounds_per_iteration) * config.gradient_steps
+
+    def descend(self, gradients: Mapping[str, Tensor], report: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Step parameters by their gradients, and return the report."""
+        for name, gradient in gradients.items():
+            self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
+        return report
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.experience.close()
+
+    def state_dict(self) -> State:
+        """Return networks, optimizers, memory, random streams, environments and counters."""
+        state = {
+            "consumed": self.consumed,
+            "parameters": self.parameters,
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "experience": self.experience.state_dict(),
+        }
+        return clone(
+            state | {name: [generator_state(stream) for stream in getattr(self, name)] for name in self.STREAMS}
+        )
+
+    @all_or_nothing
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
+        for name, parameters in self.parameters.items():
+            copy_into(parameters, state["parameters"][name], f"parameters.{name}")
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.experience.load_state_dict(state["experience"])
+        for name in self.STREAMS:
+            for stream, saved in zip(getattr(self, name), state[name], strict=True):
+                set_generator_state(stream, saved)
+        self.consumed = state["consumed"]

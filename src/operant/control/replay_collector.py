@@ -1,0 +1,120 @@
+"""What off-policy methods learn from: `Experience`, environments and the memory of what happened in them.
+
+`require_budget` says how long they have to learn.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from operant import streams
+from operant.control.agent import require_rows
+from operant.envs import BatchEnv, begins_anew
+from operant.runtime.learner import Metrics
+from operant.runtime.metrics_window import DROPPED
+from operant.runtime.replay import Replay, Transitions
+from operant.runtime.rollouts import Collector
+from operant.state import State, generator_state, set_generator_state
+
+Act = Callable[[Tensor, int], Tensor]
+"""`act(obs [S, N, D], t) -> actions [S, N, ...]`, in the units of the learner."""
+
+
+def require_budget(budget: int, *, warmup: int) -> None:
+    """Refuse a budget, in environment steps of a seed, that ends before anything is learned.
+
+    Raises:
+        ValueError: the budget is less than 1, or random actions of the warmup use it up.
+    """
+    if budget < 1:
+        raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+    if warmup >= budget:
+        raise ValueError(
+            f"learning_starts must be less than the budget of {budget} environment steps, got {warmup}: nothing would "
+            f"be "
+            "learned; lower warmup, or raise the budget"
+        )
+
+
+class Experience:
+    """The environments of `S` seeds with `N` rows each, and a replay memory of their transitions.
+
+    Args:
+        env: `S * N` rows, made with the same seeds.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        rows: N.
+        capacity: transitions of one seed that are kept.
+        to_env: turns the learner's actions into the environment's.
+        random: draws actions `[steps, N, ...]` of one seed in the learner's units, to begin with.
+
+    Attributes:
+        collector: holds the environments.
+        replay: the memory.
+
+    Raises:
+        ValueError: the environment has not `S * N` rows.
+    """
+
+    def __init__(
+        self,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        rows: int,
+        capacity: int,
+        to_env: Callable[[Tensor], Tensor],
+        random: Callable[[tuple[int, ...], torch.Generator], Tensor],
+    ) -> None:
+        require_rows(env, seeds, rows)
+        self.collector = Collector(env, seeds=len(seeds))
+        self.replay = Replay(seeds=len(seeds), rows=rows, capacity=capacity, device=env.device)
+        self.rows, self.to_env, self.random = rows, to_env, random
+        self.first_streams = [streams.torch_generator(seed, "first actions", device=env.device) for seed in seeds]
+        self.sample_streams = [streams.torch_generator(seed, "replay", device=env.device) for seed in seeds]
+
+    def explore(self, steps: int) -> Metrics:
+        """Take `steps` steps of random actions in every environment."""
+        drawn = torch.stack([self.random((steps, self.rows), stream) for stream in self.first_streams], dim=1)
+        return self.collect(steps, lambda _, t: drawn[t])
+
+    def collect(self, steps: int, act: Act) -> Metrics:
+        """Take `steps` steps in every environment, remember them, and return what episodes ended.
+
+        Transitions with a number that is not finite are left out, and counted.
+        """
+
+        def keep(obs: Tensor, t: int) -> tuple[tuple[Tensor], Tensor]:
+            actions = act(obs, t)
+            return (actions,), self.to_env(actions)
+
+        rollout = self.collector.collect(steps, keep)
+        dropped = self.replay.add(rollout, *rollout.kept)
+        return {**rollout.metrics, DROPPED: dropped}
+
+    def sample(self, samples: int, *, gamma: float, n: int = 1) -> Transitions:
+        """Return `samples` transitions of each seed, drawn uniformly (see `Replay.take`)."""
+        return self.replay.take(self.replay.draw(samples, self.sample_streams), gamma=gamma, n=n)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.collector.env.close()
+
+    def state_dict(self) -> State:
+        """Return environments, memory and random streams."""
+        return {
+            "collector": self.collector.state_dict(),
+            "replay": self.replay.state_dict(),
+            "first_streams": [generator_state(stream) for stream in self.first_streams],
+            "sample_streams": [generator_state(stream) for stream in self.sample_streams],
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken, or with new episodes (`operant.envs.begins_anew`)."""
+        self.collector.load_state_dict(state["collector"])
+        self.replay.load_state_dict(state["replay"])
+        if begins_anew(self.collector.env):
+            self.replay.cut()
+        for name in ("first_streams", "sample_streams"):
+            for stream, saved in zip(getattr(self, name), state[name], strict=True):
+                set_generator_state(stream, saved)

@@ -1,0 +1,251 @@
+"""Observations and rewards at the scale that networks like, with statistics of each seed's own."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from operant.envs.base import BatchEnv, Step, Tree, begins_anew
+from operant.envs.spaces import SpaceError
+from operant.state import State, copy_into
+
+
+class Moments:
+    """Count, mean and variance of numbers that arrive in batches, for each of S seeds.
+
+    Batches are merged by Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample
+    variances", equation 2.1; in float64.
+
+    Attributes:
+        count: `[S, 1, ...]`, one axis for each of the shape's.
+        mean: `[S, 1, *shape]`.
+        squares: sum of squared deviations from the mean, `[S, 1, *shape]`.
+    """
+
+    NAMES = ("count", "mean", "squares")
+
+    def __init__(self, seeds: int, shape: Sequence[int], device: torch.device) -> None:
+        self.count = torch.zeros(seeds, 1, *[1] * len(shape), dtype=torch.float64, device=device)
+        self.mean = torch.zeros(seeds, 1, *shape, dtype=torch.float64, device=device)
+        self.squares = torch.zeros_like(self.mean)
+
+    def update(self, x: Tensor, valid: Tensor | None) -> None:
+        """Take in `x [S, N, *shape]`, but for the rows where `valid [S, N]` is false."""
+        x = x.to(torch.float64)
+        if valid is None:
+            count: Tensor | float = float(x.shape[1])
+            mean = x.mean(1, keepdim=True)
+            squares = (x - mean).square_().sum(1, keepdim=True)
+        else:
+            counts = valid.reshape(*valid.shape, *[1] * (x.dim() - 2))
+            count = counts.sum(1, keepdim=True).to(torch.float64)
+            mean = torch.where(counts, x, 0.0).sum(1, keepdim=True) / count.clamp(min=1)
+            squares = torch.where(counts, x - mean, 0.0).square_().sum(1, keepdim=True)
+        share = count / (self.count + count).clamp_(min=1)
+        delta = mean - self.mean
+        self.squares += squares + delta.square() * (self.count * share)
+        self.mean += delta * share
+        self.count += count
+
+    def variance(self) -> Tensor:
+        """Return the variance (divided by the count) `[S, 1, *shape]`, 1 before the first number."""
+        return torch.where(self.count > 0, self.squares / self.count.clamp(min=1), 1.0)
+
+    def state_dict(self) -> State:
+        """Return the three moments."""
+        return {name: getattr(self, name).clone() for name in self.NAMES}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of `state_dict`."""
+        for name in self.NAMES:
+            copy_into(getattr(self, name), state[name], name)
+
+
+class Normalize:
+    """Scales what an environment gives by running statistics, kept for each seed over its N rows.
+
+    Observations become `clip((obs - mean) / sqrt(variance + epsilon))`. Rewards are divided by the standard deviation
+    of the running discounted return `R <- gamma R + r`, which starts at 0 in each episode, and are not centered
+    (Engstrom et al. 2020, "Implementation matters in deep policy gradients", arXiv 2005.12729, algorithm 1). A new
+    observation or return enters the statistics before it is scaled by them; final observations only are scaled,
+    and neither rows that are not valid nor observations and rewards that are not finite enter. `Step.score` stays as
+    it is.
+
+    Attributes:
+        task: that of the environment.
+        rows: B = S N.
+        observation_space: a box of [-clip, clip] if observations are scaled.
+        action_space: that of the environment.
+        device: that of the environment.
+        always_valid: that of the environment.
+    """
+
+    def __init__(
+        self,
+        env: BatchEnv,
+        *,
+        seeds: int,
+        gamma: float,
+        observations: bool = True,
+        rewards: bool = True,
+        clip: float = 10.0,
+        epsilon: float = 1e-8,
+    ) -> None:
+        """Wrap `env`.
+
+        Args:
+            env: its rows are `[S, N]`, flat.
+            seeds: S.
+            gamma: discount of the return that sets the scale of rewards, in [0, 1].
+            observations: whether to scale observations.
+            rewards: whether to scale rewards.
+            clip: largest absolute value of a scaled observation or reward.
+            epsilon: added to variances.
+
+        Raises:
+            ValueError: a number is out of its range, or the rows are not a multiple of the seeds.
+            SpaceError: observations are to be scaled and are not a Box.
+        """
+        if seeds < 1 or env.rows % seeds:
+            raise ValueError(f"seeds must divide the {env.rows} rows of the environment, got {seeds}")
+        if not 0 <= gamma <= 1:
+            raise ValueError(f"gamma must be in [0, 1], got {gamma}")
+        if not clip > 0 or not epsilon > 0:
+            raise ValueError(f"clip and epsilon must be positive, got {clip} and {epsilon}")
+        if observations and not isinstance(env.observation_space, spaces.Box):
+            raise SpaceError(
+                f"only observations of a Box can be normalized, but {env.task} has {env.observation_space}: leave them "
+                "as they are, or give the environment a wrapper whose observation space is a Box"
+            )
+        self._env, self._seeds, self._gamma = env, seeds, gamma
+        self._observations, self._rewards = observations, rewards
+        self._clip, self._epsilon = clip, epsilon
+        self.task, self.rows, self.device, self.always_valid = env.task, env.rows, env.device, env.always_valid
+        self.action_space: gymnasium.Space[Any] = env.action_space
+        self._shape = env.observation_space.shape or ()
+        dtype = np.float64 if env.observation_space.dtype == np.float64 else np.float32
+        self.observation_space: gymnasium.Space[Any] = (
+            spaces.Box(-clip, clip, self._shape, dtype) if observations else env.observation_space
+        )
+        self._obs_moments = Moments(seeds, self._shape, env.device)
+        self._return_moments = Moments(seeds, (), env.device)
+        self._returns = torch.zeros(seeds, env.rows // seeds, dtype=torch.float64, device=env.device)
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether the environment begins new episodes when it loads a state."""
+        return begins_anew(self._env)
+
+    @property
+    def moments(self) -> dict[str, Tensor]:
+        """The tensors `[S, ...]` that say how observations and rewards are normalized, by name."""
+        kinds = {
+            "observations": (self._observations, self._obs_moments),
+            "rewards": (self._rewards, self._return_moments),
+        }
+        return {
+            f"{kind}.{name}": getattr(moments, name)
+            for kind, (used, moments) in kinds.items()
+            if used
+            for name in Moments.NAMES
+        }
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Tree:
+        """Start episode 0 of every row; the statistics stay and take in the first observations.
+
+        Args:
+            seeds: one non-negative integer a row; default: those of the environment.
+        """
+        obs = self._env.reset(seeds)
+        self._returns.zero_()
+        return self._new_obs(obs, None)
+
+    def step(self, actions: Tensor) -> Step:
+        """Apply one action a row."""
+        step = self._env.step(actions)
+        valid = None if self.always_valid else step.valid.view_as(self._returns)
+        reward = self._new_reward(step, valid) if self._rewards else step.reward
+        obs = self._new_obs(step.obs, valid)
+        final_obs = obs if step.final_obs is step.obs else self.normalize(step.final_obs)
+        return step._replace(obs=obs, reward=reward, final_obs=final_obs)
+
+    def _new_obs(self, obs: Tree, valid: Tensor | None) -> Tree:
+        if self._observations:
+            rows = self._by_seed(cast(Tensor, obs))
+            finite = rows.isfinite().flatten(2).all(2)
+            self._obs_moments.update(rows, finite if valid is None else finite & valid)
+        return self.normalize(obs)
+
+    def _new_reward(self, step: Step, valid: Tensor | None) -> Tensor:
+        reward = step.reward.view_as(self._returns)
+        counted = reward.isfinite() if valid is None else reward.isfinite() & valid
+        self._returns.mul_(self._gamma).add_(reward.masked_fill(~counted, 0.0))
+        self._return_moments.update(self._returns, counted)
+        self._returns.masked_fill_((step.terminated | step.truncated).view_as(self._returns), 0.0)
+        scaled = reward / (self._return_moments.variance() + self._epsilon).sqrt_()
+        return self._clipped(scaled).to(step.reward.dtype).view(-1)
+
+    def normalize(self, obs: Tree) -> Tree:
+        """Scale observations by the statistics as they are, which does not change them.
+
+        Args:
+            obs: of any number M of rows a seed, `[S*M, *shape]` or `[S, M, *shape]`, as the wrapped environment or
+                another of the same task gives them.
+
+        Returns:
+            The scaled observations, shaped like `obs`; `obs` itself if observations are not to be scaled.
+
+        Raises:
+            ValueError: `obs` is to be scaled and has another shape.
+        """
+        if not self._observations:
+            return obs
+        obs = cast(Tensor, obs)
+        rows = self._by_seed(obs)
+        scale = (self._obs_moments.variance() + self._epsilon).rsqrt_()
+        scaled = self._clipped((rows - self._obs_moments.mean).mul_(scale))
+        dtype = obs.dtype if obs.is_floating_point() else torch.float32
+        return scaled.to(dtype).view(obs.shape)
+
+    def _clipped(self, scaled: Tensor) -> Tensor:
+        """Clip in place what is finite; what is not becomes no number, so that whoever learns leaves it out."""
+        gone = ~scaled.isfinite()
+        return scaled.clamp_(-self._clip, self._clip).masked_fill_(gone, torch.nan)
+
+    def _by_seed(self, obs: Tensor) -> Tensor:
+        """Return `obs` as `[S, M, *shape]`."""
+        leading = obs.shape[: obs.dim() - len(self._shape)]
+        flat, by_seed = len(leading) == 1 and leading[0] % self._seeds == 0, len(leading) == 2
+        if obs.shape[len(leading) :] != self._shape or not (flat or (by_seed and leading[0] == self._seeds)):
+            raise ValueError(
+                f"observations have shape {[*obs.shape]}, but [S*M, ...] or [S, M, ...] with S = {self._seeds} and "
+                f"{[*self._shape]} in place of the dots is needed"
+            )
+        return obs.reshape(self._seeds, -1, *self._shape)
+
+    def state_dict(self) -> State:
+        """Return the statistics, the running returns and the state of the environment."""
+        return {
+            "env": self._env.state_dict(),
+            "observations": self._obs_moments.state_dict(),
+            "rewards": self._return_moments.state_dict(),
+            "returns": self._returns.clone(),
+        }
+
+    def load_state_dict(self, state: State) -> Tree:
+        """Go on from a state of `state_dict` and return the scaled observations `[B, ...]`."""
+        self._obs_moments.load_state_dict(state["observations"])
+        self._return_moments.load_state_dict(state["rewards"])
+        copy_into(self._returns, state["returns"], "returns")
+        obs = self._env.load_state_dict(state["env"])
+        if self.begins_anew:
+            self._returns.zero_()
+        return self.normalize(obs)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()

@@ -1,0 +1,232 @@
+"""Trained models to talk to: `find_chat_model`, `Conversation`; and to hand on: `write_model`."""
+
+import importlib
+import json
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from operant import catalog
+from operant.language.configs import ModelOptions
+from operant.language.datasets import source_of
+from operant.language.engines.native import NativeEngine
+from operant.language.engines.protocol import Sampling
+from operant.language.models import BUILT_IN, LanguageModel, load
+from operant.language.pretrained import PROVENANCE, fingerprint, is_adapter, provenance
+from operant.language.runs import model_options
+from operant.language.sources import read
+from operant.language.tokenizer import decode, encode_prompt
+from operant.runtime.generations import latest_samples
+from operant.runtime.run import Run
+
+_TEXTS = ("prompt", "messages", "chosen")
+_UNFINISHED = "\ufffd"
+"""What a part of a character is decoded to."""
+
+
+@dataclass(frozen=True)
+class ChatModel:
+    """A model that can be talked to.
+
+    Attributes:
+        model: answers.
+        in_turns: whether it was trained on conversations (its chat template applies) or on plain prompts.
+        example: a prompt of the kind that it was trained on; empty where none is known.
+    """
+
+    model: LanguageModel
+    in_turns: bool
+    example: str = ""
+
+
+class Conversation:
+    """What was said so far.
+
+    Args:
+        speaker: answers.
+        sampling: how answers are drawn.
+        generator: of chance, on the CPU.
+
+    Attributes:
+        messages: of both sides; only the speaker in turns is told the earlier ones.
+    """
+
+    def __init__(self, speaker: ChatModel, sampling: Sampling, *, generator: torch.Generator):
+        self.speaker, self.sampling, self.messages = speaker, sampling, list[dict[str, str]]()
+        self._engine, self._generator = NativeEngine(speaker.model), generator
+
+    def answer(self, text: str) -> Generator[str, None, None]:
+        """Yield the answer to a text piece by piece; if it is closed early, what came until then was the answer.
+
+        Raises:
+            ValueError: the text cannot be tokenized, or is too long.
+        """
+        prompt, room = self._prompt({"role": "user", "content": text})
+        sampling = Sampling(min(self.sampling.max_tokens, room), self.sampling.temperature)
+        ids: list[int] = []
+        written = ""
+        try:
+            for new in self._engine.stream(prompt, sampling, generator=self._generator):
+                ids += new
+                whole = decode(self.speaker.model.tokenizer, ids)
+                if not whole.endswith(_UNFINISHED):
+                    yield whole[len(written) :]
+                    written = whole
+            whole = decode(self.speaker.model.tokenizer, ids)
+            yield whole[len(written) :]
+            written = whole
+        finally:
+            self.messages.append({"role": "assistant", "content": written})
+
+    def _prompt(self, message: dict[str, str]) -> tuple[list[int], int]:
+        """Take up a message; return what the model is given, without the oldest turns if need be, and its room."""
+        tokenizer = self.speaker.model.tokenizer
+        limit = getattr(self.speaker.model.config, "max_position_embeddings", None) or 1 << 30
+        kept = [*self.messages, message] if self.speaker.in_turns else [message]
+        while True:
+            ids = encode_prompt(tokenizer, kept if self.speaker.in_turns else message["content"])
+            if len(ids) + self.sampling.max_tokens <= limit or len(kept) == 1:
+                break
+            kept = kept[2:]
+        if len(ids) >= limit:
+            raise ValueError(f"the prompt has {len(ids)} tokens, but the model takes {limit} at most; shorten it")
+        self.messages.append(message)
+        return ids, limit - len(ids)
+
+
+def find_chat_model(
+    name: str,
+    *,
+    index: int = 0,
+    device: str = "cpu",
+    remote_code: bool = False,
+    in_turns: bool | None = None,
+    best: bool = False,
+) -> ChatModel:
+    """Return what is called `name`: the model of a run, of a folder, of the Hugging Face hub, or one built here.
+
+    Args:
+        name: a folder or a name.
+        index: which seed of a run, by its place among them.
+        device: where the model goes.
+        remote_code: whether code that comes with a model may run.
+        in_turns: whether the chat template is used. Default: if the model was trained on conversations, as far as that
+            is known; otherwise if it has one.
+        best: whether the weights of a run that scored highest in its evaluations answer, not the latest ones.
+
+    Raises:
+        ValueError: there is no such model, only a run has best weights, it answers nothing, or it has no chat template
+            although it needs one.
+        RunError: the folder is of a run that cannot be read, or wants to run code that is not allowed.
+    """
+    path = Path(name).expanduser()
+    example = ""
+    if (path / "config.toml").exists():
+        run = Run.open(path)
+        seeds = run.settings.seeds
+        if not 0 <= index < len(seeds):
+            raise ValueError(f"the run has {len(seeds)} seeds, so the index must be below {len(seeds)}; got {index}")
+        model = trained_model(run, seeds[index], device=device, remote_code=remote_code, best=best)
+        trained_so, example = converses(run), _example(run)
+    else:
+        if best:
+            raise ValueError(f"--best is for runs, and {name} is none; leave it out")
+        local = name[:1] in "./~" or path.parts[0] == "runs" or (path.parent != Path() and path.parent.is_dir())
+        if local and not path.exists():
+            raise ValueError(f"there is neither a run nor a model in {name}")
+        options = ModelOptions(model=str(path) if path.exists() else name, remote_code=remote_code)
+        model = load(options, seed=0, device=device)
+        trained_so = provenance(path).get("in_turns", name not in BUILT_IN and bool(model.tokenizer.chat_template))
+    chosen = trained_so if in_turns is None else in_turns
+    if chosen and not model.tokenizer.chat_template:
+        raise ValueError(f"{name} has no chat template; talk to it in plain prompts")
+    return ChatModel(model, chosen, example)
+
+
+def trained_model(
+    run: Run, seed: int, *, device: str = "cpu", remote_code: bool = False, best: bool = False
+) -> LanguageModel:
+    """Return the model that a run has trained for one of its seeds.
+
+    Args:
+        run: has trained it.
+        seed: of the run.
+        device: where the model goes.
+        remote_code: whether code that came with the model may run, if the run wants it.
+        best: whether to take the weights that scored highest in its evaluations, not the latest ones.
+
+    Raises:
+        RunError: the run wants to run code that is not allowed, or has kept no best weights.
+        ValueError: it has trained none that answers, has no checkpoint yet, or there is no such seed.
+    """
+    entry, seeds = catalog.find(run.settings.algorithm), run.settings.seeds
+    if entry.package != "language" or entry.family == "reward":
+        raise ValueError(f"{run.path} is a run of {entry.name}, which trains no model that answers; name another run")
+    if seed not in seeds:
+        raise ValueError(f"{run.path} has no seed {seed}; it has {', '.join(map(str, seeds))}")
+    own = model_options(run)
+    init = str(run.path / "best" if best else run.path)
+    return load(ModelOptions(init=init, dtype=own.dtype, remote_code=remote_code), seed=seed, device=device)
+
+
+def converses(run: Run) -> bool:
+    """Tell whether a run was trained on conversations, by its samples or else its data set."""
+    samples = latest_samples(run)
+    if samples:
+        return not isinstance(samples[0]["prompt"], str)
+    entry = catalog.find(run.settings.algorithm)
+    config = run.config(getattr(importlib.import_module(entry.module), entry.config))
+    source = source_of(config, run.settings.task)
+    if not source:
+        return False
+    try:
+        _, row = next(read(source, split="train"))
+    except (OSError, ValueError, StopIteration):
+        return False
+    return any(row.get(name) is not None and not isinstance(row[name], str) for name in _TEXTS)
+
+
+def write_model(
+    run: Run, folder: Path, *, seed: int, merge: bool = False, remote_code: bool = False, best: bool = False
+) -> None:
+    """Write a trained model as transformers does, or only its adapter as peft does.
+
+    Args:
+        run: has trained it.
+        folder: where to; new or empty.
+        seed: which model of the run.
+        merge: whether an adapter is added to the weights and the whole model written.
+        remote_code: as for `trained_model`.
+        best: as for `trained_model`.
+
+    Raises:
+        RunError: as of `trained_model`.
+        ValueError: as of `trained_model`; or an adapter is to be written whose base model is in no folder of its own.
+        OSError: it cannot be written.
+    """
+    model = trained_model(run, seed, remote_code=remote_code, best=best)
+    own = model_options(run)
+    adapted = hasattr(model.network, "peft_config")
+    facts = {"run": run.path.name, "algorithm": run.settings.algorithm, "task": run.settings.task, "seed": seed}
+    if adapted and not merge and (own.init or own.model in BUILT_IN or (own.lora_rank and is_adapter(own.model))):
+        raise ValueError(
+            f"the adapter of {run.path} belongs to {own.init or own.model}, which is no folder or hub model that "
+            "others could load; write the whole model with --merge"
+        )
+    if adapted and merge:
+        model = LanguageModel(model.network.merge_and_unload(), model.tokenizer, stop=model.stop)
+    elif adapted:
+        facts["base_fingerprint"] = fingerprint(model.network)
+        for adapter in model.network.peft_config.values():
+            if Path(adapter.base_model_name_or_path).exists():
+                adapter.base_model_name_or_path = str(Path(adapter.base_model_name_or_path).resolve())
+    model.save(folder)
+    facts |= {"best": True} if best else {}
+    (folder / PROVENANCE).write_text(json.dumps(facts | {"in_turns": converses(run)}, indent=1) + "\n")
+
+
+def _example(run: Run) -> str:
+    samples = latest_samples(run)
+    return samples[0]["prompt"] if samples and isinstance(samples[0]["prompt"], str) else ""

@@ -1,0 +1,103 @@
+"""The rows that a learner is trained and scored on, from a task or a data set, and what rewards answers to them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from operant.language import tasks, verifiers
+from operant.language.configs import LanguageConfig, SamplingConfig
+from operant.language.data import Kind, Row, kind, read_rows, split_rows
+from operant.language.rewards import check_columns, combine
+from operant.language.rollouts import Judge
+from operant.runtime.settings import Settings
+
+FILES = (".jsonl", ".json", ".parquet", ".csv")
+"""What a data set in a file is called; a task of such a name is a data set."""
+MAX_COMPLETION = 256
+"""Longest completion for a data set, unless another is asked for."""
+HELD_OUT_SHARE = 0.2
+"""Largest share of a data set that is held out."""
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The data of one learner.
+
+    Attributes:
+        config: of the algorithm.
+        task: built-in; None where rows come from a data set.
+        train: rows to train on.
+        held_out: rows to be scored on.
+        max_tokens: longest completion.
+    """
+
+    config: LanguageConfig
+    task: tasks.Task | None
+    train: list[Row]
+    held_out: list[Row]
+    max_tokens: int
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """How long texts may be, as `operant.language.examples` takes it."""
+        return {"max_prompt": self.config.max_prompt_length, "max_completion": self.max_tokens}
+
+    def judge(self, extra: Sequence[Callable[..., Any]] = ()) -> Judge | None:
+        """Return what rewards answers: the functions that were asked for, or else those of the task; None if none are.
+
+        Args:
+            extra: reward functions that stand behind them.
+
+        Raises:
+            ValueError: a function needs a column that the rows do not have.
+        """
+        names = getattr(self.config, "rewards", ())
+        given: dict[str, Any] = {"max_completion": self.max_tokens}
+        if isinstance(self.config, SamplingConfig):
+            memory = round(self.config.reward_memory * 2**30) or None
+            given |= {"timeout": self.config.reward_timeout, "workers": self.config.reward_workers, "memory": memory}
+        functions = [verifiers.find(name, **given) for name in names]
+        for rows in (self.train, self.held_out):
+            check_columns(functions, rows)
+        weights = list(getattr(self.config, "reward_weights", ()))
+        if not functions and not extra and self.task:
+            functions, weights = list(self.task.rewards), weights or list(self.task.reward_weights)
+        functions += extra
+        return combine(functions, weights or None) if functions else None
+
+
+def source_of(config: LanguageConfig, task: str) -> str:
+    """Return the data set that a configuration names, or else a task that is called like a file; empty: none."""
+    return config.dataset or (task if task.endswith(FILES) else "")
+
+
+def material(settings: Settings, config: LanguageConfig, wanted: Sequence[Kind], *, seed: int) -> TrainingData:
+    """Return the rows that a learner is trained and scored on.
+
+    Held-out rows are the same for every seed, those of a task to train on are not.
+
+    Args:
+        settings: name the task.
+        config: may name a data set instead.
+        wanted: kinds of rows that the algorithm can use; of a task the first.
+        seed: of the learner.
+
+    Raises:
+        ValueError: there is no such task, or the rows are of another kind.
+    """
+    if source := source_of(config, settings.task):
+        rows = read_rows(source)
+        kind(rows, accept=wanted)
+        held_out = min(config.held_out, max(1, round(HELD_OUT_SHARE * len(rows))))
+        train, rest = split_rows(rows, held_out, 0)
+        return TrainingData(config, None, train, rest, config.max_completion_length or MAX_COMPLETION)
+    task = tasks.find(settings.task)
+    make = {"preference": task.pairs, "stepwise": task.stepwise_rows}.get(wanted[0], task.rows)
+    train = make("train", config.train_examples, seed=seed)
+    return TrainingData(
+        config,
+        task,
+        train,
+        make("held-out", config.held_out, seed=0),
+        config.max_completion_length or task.max_completion,
+    )

@@ -1,0 +1,365 @@
+"""Rows to examples: token ids within limits, ready to be packed.
+
+A prompt that is too long loses its beginning (but for BOS and the system message), a completion its end, and with it
+its EOS: a text that was cut off must not teach the model to stop there. Rows that nothing can be learned from are left
+out, with a warning that says how many and why.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from operant.language.data import PROMPTED, Row, compare, extremes, kind
+from operant.language.packing import Sample
+from operant.language.templates import system_length
+from operant.language.tokenizer import encode_pair, encode_prompt, encode_steps, encode_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = [
+    "Pair",
+    "Prompt",
+    "Ranking",
+    "Stepwise",
+    "demonstrations",
+    "pairs",
+    "prompts",
+    "rankings",
+    "stepwise",
+]
+
+logger = logging.getLogger(__name__)
+
+
+class Prompt(NamedTuple):
+    """What a completion is sampled for."""
+
+    prompt: list[int]
+    """Token ids."""
+    row: Row
+    """The row, whose other columns go to the reward functions."""
+
+
+class Pair(NamedTuple):
+    """Two completions of a prompt, one preferred to the other."""
+
+    prompt: list[int]
+    """Token ids."""
+    chosen: list[int]
+    """Token ids of the better completion."""
+    rejected: list[int]
+    """Token ids of the other; never the same as those of the better one."""
+    margin: float = 0.0
+    """By how much the better one is better, in units of reward."""
+
+
+class Ranking(NamedTuple):
+    """K completions of a prompt, best first."""
+
+    prompt: list[int]
+    """Token ids."""
+    completions: list[list[int]]
+    """Token ids of each; no two are the same."""
+    ranks: list[float]
+    """Rank of each, lower is better; equal ranks are ties, but not all are equal."""
+
+
+class Stepwise(NamedTuple):
+    """A solution whose steps are judged one by one."""
+
+    prompt: list[int]
+    """Token ids."""
+    steps: list[list[int]]
+    """Token ids of each step; its label belongs to the last of them."""
+    labels: list[float]
+    """How good each step is, 1 right and 0 wrong."""
+
+
+Example = TypeVar("Example", Prompt, Sample, Pair, Ranking, Stepwise)
+
+
+class _UnusableError(Exception):
+    """Why a row is left out."""
+
+
+@dataclass
+class _Encoder:
+    """A tokenizer with its limits, and a count of what was cut."""
+
+    tokenizer: "PreTrainedTokenizerBase"
+    eos_ids: Collection[int]
+    max_prompt: int | None
+    max_completion: int | None
+    cut: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        """Refuse limits that leave nothing."""
+        for name, limit in (("max_prompt", self.max_prompt), ("max_completion", self.max_completion)):
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name} is {limit} tokens, expected at least 1, or None for no limit")
+
+    def prompt(self, ids: list[int], text: Any, row: Row) -> list[int]:
+        """Return a prompt within its limit: its last tokens, after the system message of a conversation."""
+        if not ids:
+            raise _UnusableError("an empty prompt, and the tokenizer has no BOS")
+        most = self.max_prompt
+        if most is None or len(ids) <= most:
+            return ids
+        system = 0 if isinstance(text, str) else system_length(self.tokenizer, text, ids, tools=_tools(row))
+        if system >= most:
+            raise ValueError(
+                f"the system message has {system} tokens, which leaves nothing of a prompt of {most}: take a larger "
+                "--max-prompt, or a shorter system message"
+            )
+        kept = " after the system message" if system else ""
+        self.cut[f"prompts on the left{kept}, to {most} tokens"] += 1
+        first = system or int(ids[0] == self.tokenizer.bos_token_id)
+        return ids[:first] + ids[len(ids) - most + first :]
+
+    def completion(self, ids: list[int]) -> list[int]:
+        """Return a completion within its limit."""
+        if all(token in self.eos_ids for token in ids):
+            raise _UnusableError("an empty completion")
+        if self.max_completion is not None and len(ids) > self.max_completion:
+            self.cut[f"completions on the right, to {self.max_completion} tokens"] += 1
+        return ids[: self.max_completion]
+
+    def answers(self, prompt: Any, completions: Sequence[Any], row: Row) -> tuple[list[int], list[list[int]]]:
+        """Return the ids of a prompt and of several completions."""
+        tools = _tools(row)
+        encoded = [
+            encode_pair(self.tokenizer, prompt, completion, eos_ids=self.eos_ids, tools=tools)
+            for completion in completions
+        ]
+        return self.prompt(encoded[0][0], prompt, row), [self.completion(ids) for _, ids in encoded]
+
+    def convert(self, rows: Sequence[Row], one: Callable[[Row], Example]) -> list[Example]:
+        """Turn rows into examples, and say what was left out and cut."""
+        examples: list[Example] = []
+        reasons: Counter[str] = Counter()
+        for number, row in enumerate(rows, 1):
+            try:
+                examples.append(one(row))
+            except _UnusableError as reason:
+                reasons[str(reason)] += 1
+            except ValueError as error:
+                raise ValueError(f"row {number}: {error}") from error
+        why = "; ".join(f"{count} with {reason}" for reason, count in reasons.most_common())
+        if not examples:
+            raise ValueError(f"nothing can be learned from any of the {len(rows)} rows: {why}")
+        if reasons:
+            logger.warning("Left out %d of %d rows: %s.", reasons.total(), len(rows), why)
+        if self.cut:
+            logger.warning("Cut %s.", "; ".join(f"{count} {what}" for what, count in self.cut.items()))
+        return examples
+
+
+def prompts(
+    tokenizer: "PreTrainedTokenizerBase", rows: Sequence[Row], *, max_prompt: int | None = None
+) -> list[Prompt]:
+    """Return the prompts of rows of any kind that have some.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        rows: the rows (`operant.language.data.read_rows`).
+        max_prompt: most tokens of a prompt, BOS among them; longer ones lose their beginning, conversations what
+            follows their system message. None: no limit.
+
+    Raises:
+        ValueError: if a row has no prompt.
+    """
+    found = kind(rows)
+    if rows[0].get("prompt") is None:
+        kind(rows, accept=PROMPTED)
+    encoder = _Encoder(tokenizer, (), max_prompt, None)
+
+    def one(row: Row) -> Prompt:
+        text = compare(row).prompt if found == "preference" else row.get("prompt")
+        if text is None:
+            raise ValueError("no prompt, expected one as in the first row: add it, or remove the row")
+        return Prompt(encoder.prompt(encode_prompt(tokenizer, text, tools=_tools(row)), text, row), row)
+
+    return encoder.convert(rows, one)
+
+
+def demonstrations(
+    tokenizer: "PreTrainedTokenizerBase",
+    rows: Sequence[Row],
+    *,
+    eos_ids: Collection[int],
+    max_prompt: int | None = None,
+    max_completion: int | None = None,
+) -> list[Sample]:
+    """Return what to imitate in rows with a prompt and a completion, a text or a conversation.
+
+    Of a conversation the turns of the assistant are trained, the others not.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        rows: the rows, prompt-completion or language-modeling.
+        eos_ids: what ends a completion (`operant.language.tokenizer.stop_ids`).
+        max_prompt: as for `prompts`. The prompt of a text is its first token, that of a conversation what comes before
+            the first turn of the assistant.
+        max_completion: most tokens of a completion, EOS among them; longer ones lose their end. None: no limit.
+
+    Raises:
+        ValueError: if the rows are of another kind, one of them cannot be tokenized, or none is left.
+    """
+    found = kind(rows, accept=("language-modeling", "prompt-completion"))
+    encoder = _Encoder(tokenizer, eos_ids, max_prompt, max_completion)
+
+    def one(row: Row) -> Sample:
+        if found == "prompt-completion":
+            prompt, (completion,) = encoder.answers(row["prompt"], [row["completion"]], row)
+            return Sample(prompt, completion)
+        text = row["text"] if row.get("messages") is None else row["messages"]
+        ids, trained = encode_text(tokenizer, text, eos_ids=eos_ids, tools=_tools(row))
+        start = max(trained.index(True), 1)  # the first token cannot be predicted
+        completion = encoder.completion(ids[start:])
+        mask = trained[start:][: len(completion)]
+        return Sample(encoder.prompt(ids[:start], text, row), completion, None if all(mask) else mask)
+
+    return encoder.convert(rows, one)
+
+
+def pairs(
+    tokenizer: "PreTrainedTokenizerBase",
+    rows: Sequence[Row],
+    *,
+    eos_ids: Collection[int],
+    max_prompt: int | None = None,
+    max_completion: int | None = None,
+) -> list[Pair]:
+    """Return the pairs of preference rows; those whose sides are the same within the limits are left out.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        rows: the rows, of preferences, whose prompt may be implicit, or of rankings: the best against the worst.
+        eos_ids: what ends a completion (`operant.language.tokenizer.stop_ids`).
+        max_prompt: as for `prompts`.
+        max_completion: as for `demonstrations`.
+
+    Raises:
+        ValueError: if the rows are of another kind, one of them cannot be tokenized, or none is left.
+    """
+    found = kind(rows, accept=("preference", "ranking"))
+    encoder = _Encoder(tokenizer, eos_ids, max_prompt, max_completion)
+
+    def one(row: Row) -> Pair:
+        comparison = compare(row) if found == "preference" else extremes(row)
+        if comparison is None:
+            raise _UnusableError("no completion that is better than another")
+        text, *sides = comparison
+        prompt, (chosen, rejected) = encoder.answers(text, sides, row)
+        if chosen == rejected:
+            raise _UnusableError("two sides that are the same within the limits")
+        return Pair(prompt, chosen, rejected, float(row.get("margin") or 0.0))
+
+    return encoder.convert(rows, one)
+
+
+def rankings(
+    tokenizer: "PreTrainedTokenizerBase",
+    rows: Sequence[Row],
+    *,
+    eos_ids: Collection[int],
+    max_prompt: int | None = None,
+    max_completion: int | None = None,
+) -> list[Ranking]:
+    """Return rankings of K completions, and preference rows as rankings of two.
+
+    Of completions that are the same within the limits only the best is kept.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        rows: the rows, of rankings or preferences.
+        eos_ids: what ends a completion (`operant.language.tokenizer.stop_ids`).
+        max_prompt: as for `prompts`.
+        max_completion: as for `demonstrations`.
+
+    Raises:
+        ValueError: if the rows are of another kind, one of them cannot be tokenized, or none is left.
+    """
+    found = kind(rows, accept=("ranking", "preference"))
+    encoder = _Encoder(tokenizer, eos_ids, max_prompt, max_completion)
+
+    def one(row: Row) -> Ranking:
+        text, *texts = compare(row) if found == "preference" else (row["prompt"], *row["completions"])
+        ranks = (found == "ranking" and row.get("ranks")) or list(range(1, len(texts) + 1))
+        prompt, completions = encoder.answers(text, texts, row)
+        best: dict[tuple[int, ...], float] = {}
+        for rank, completion in sorted(zip(map(float, ranks), completions, strict=True), key=lambda item: item[0]):
+            best.setdefault(tuple(completion), rank)
+        if len(set(best.values())) < 2:
+            raise _UnusableError("no completion that is better than another within the limits")
+        return Ranking(prompt, [list(completion) for completion in best], list(best.values()))
+
+    return encoder.convert(rows, one)
+
+
+def stepwise(
+    tokenizer: "PreTrainedTokenizerBase",
+    rows: Sequence[Row],
+    *,
+    eos_ids: Collection[int],
+    max_prompt: int | None = None,
+    max_completion: int | None = None,
+    separator: str = "\n",
+    finished: bool = True,
+) -> list[Stepwise]:
+    """Return solutions with a label for each step; unpaired rows are solutions of one step.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        rows: the rows, stepwise or unpaired.
+        eos_ids: what ends a completion (`operant.language.tokenizer.stop_ids`).
+        max_prompt: as for `prompts`.
+        max_completion: most tokens of a whole solution; steps from the first that does not fit on are cut off.
+        separator: what stands between two steps.
+        finished: whether the last step ends the solution, with EOS; otherwise it ends in the separator.
+
+    Raises:
+        ValueError: if the rows are of another kind, one of them cannot be tokenized, or none is left.
+    """
+    found = kind(rows, accept=("stepwise", "unpaired"))
+    encoder = _Encoder(tokenizer, eos_ids, max_prompt, max_completion)
+
+    def one(row: Row) -> Stepwise:
+        if found == "unpaired":
+            labels = [row["label"]]
+            prompt, *steps = encode_pair(
+                tokenizer, row["prompt"], row["completion"], eos_ids=eos_ids, tools=_tools(row)
+            )
+        else:
+            labels = row["labels"]
+            prompt, steps = encode_steps(
+                tokenizer,
+                row["prompt"],
+                row["completions"],
+                eos_ids=eos_ids,
+                separator=separator,
+                finished=finished,
+                tools=_tools(row),
+            )
+        kept = len(encoder.completion([token for step in steps for token in step]))
+        whole = sum(end <= kept for end in accumulate(map(len, steps)))
+        if not whole:
+            raise _UnusableError("no step that fits the limit")
+        if not all(steps):
+            raise _UnusableError("an empty step")
+        return Stepwise(
+            encoder.prompt(prompt, row["prompt"], row), steps[:whole], [float(label) for label in labels[:whole]]
+        )
+
+    return encoder.convert(rows, one)
+
+
+def _tools(row: Row) -> Any:
+    """Return the descriptions of tools of a row, which some datasets store as JSON."""
+    tools = row.get("tools")
+    return json.loads(tools) if isinstance(tools, str) else tools

@@ -1,0 +1,391 @@
+"""From names and numbers to learners with their data, and how they are scored: `assemble`."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from operant import catalog
+from operant.language import examples, memory_estimate, tasks
+from operant.language.best import Weights
+from operant.language.configs import LanguageConfig, SamplingConfig
+from operant.language.context import check_context
+from operant.language.critic import starting_critic
+from operant.language.data import ACCEPTS, Row, kind
+from operant.language.datasets import MAX_COMPLETION, TrainingData, material, source_of
+from operant.language.divergence import Start
+from operant.language.engines.native import ROWS, NativeEngine
+from operant.language.engines.protocol import Engine
+from operant.language.evaluation import Sampled, Scored, greedy, sampled
+from operant.language.iterative import companions, reward_run
+from operant.language.models import LanguageModel, load
+from operant.language.process_rewards import StepRewards, step_judge
+from operant.language.rewards import combine
+from operant.language.rollouts import Judge
+from operant.language.runs import check_policy
+from operant.language.scoring import RewardModelFunction, load_scorer, load_step_rewards, starting_head
+from operant.runtime.configuration import learner_kind
+from operant.runtime.evaluation import Evaluation, StoppedError
+from operant.runtime.sequential_seeds import InTurn
+from operant.runtime.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+Interrupted = Callable[[], bool]
+"""Whether an evaluation is to be given up."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """The learner of one seed.
+
+    Attributes:
+        learner: satisfies `operant.runtime.learner.Learner`; `learner.model` is what it trains.
+        score: scores it on at most so many held-out examples; asks before every token of an answer whether to give up.
+        engine: what it samples from; None where nothing is sampled in training.
+        sample: samples many answers to each held-out prompt; None where nothing is sampled.
+    """
+
+    learner: Any
+    score: Callable[[int, Interrupted], Scored]
+    engine: Engine | None = None
+    sample: Callable[[int, int], Sampled] | None = None
+
+
+@dataclass
+class Experiment:
+    """Learners of several seeds, and how good they are.
+
+    Attributes:
+        members: one for each seed.
+        settings: what they were made from.
+        held_out: examples of an evaluation.
+        learner: all of them as one.
+        weights: what each of them has learned, to be kept and taken.
+        samples: what some answers of the last evaluation were, `{"seed", "prompt", "completion", "reward", ...}` each.
+        notes: what is to be said before training, a line each.
+    """
+
+    members: list[Member]
+    settings: Settings
+    held_out: int
+    learner: InTurn[Any] = field(init=False)
+    weights: list[Weights] = field(init=False)
+    samples: list[dict[str, Any]] = field(init=False, default_factory=list)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Put the learners together."""
+        self.learner = InTurn([member.learner for member in self.members], budget=self.settings.budget)
+        self.weights = [Weights(member.learner) for member in self.members]
+
+    def evaluate(
+        self,
+        episodes: int | None = None,
+        *,
+        backend: str | None = None,
+        interrupted: Interrupted = lambda: False,
+    ) -> Evaluation:
+        """Score every seed on held-out examples: greedy answers by their rewards, or pairs by their order.
+
+        Args:
+            episodes: most examples. Default: as many as are held out.
+            backend: means nothing here.
+            interrupted: asked before every seed, and before every token of an answer; after true, the evaluation is
+                given up.
+
+        Raises:
+            StoppedError: it was given up.
+        """
+        count = self.held_out if episodes is None else episodes
+        found = list[Scored]()
+        for member in self.members:
+            if interrupted():
+                raise StoppedError("training was asked to stop in the middle of an evaluation")
+            found.append(member.score(count, interrupted))
+        self.samples = [
+            {"seed": seed, **sample}
+            for seed, scored in zip(self.settings.seeds, found, strict=True)
+            for sample in scored.samples
+        ]
+        rewarded = all(scored.samples for scored in found)  # by reward functions, which may have nothing to say
+        evaluation = Evaluation.of(
+            [scored.scores for scored in found], metrics=[scored.metrics for scored in found], optional=rewarded
+        )
+        seeds, size = self.settings.seeds, evaluation.episodes
+        empty = [str(s) for s, n in zip(seeds, evaluation.missing, strict=False) if n == size]
+        if empty:
+            logger.warning(
+                "No answer has a reward, so there is no score (seed %s): every reward function failed, or returned "
+                "None, for all %d held-out prompts",
+                ", ".join(empty),
+                size,
+            )
+        return evaluation
+
+    def sample(self, count: int, episodes: int) -> list[Sampled]:
+        """Sample `count` answers to each of at most `episodes` held-out prompts, for every seed.
+
+        Raises:
+            ValueError: the algorithm trains nothing that answers.
+        """
+        if any(member.sample is None for member in self.members):
+            raise ValueError(f"{self.settings.algorithm} trains nothing that answers prompts; leave out --samples")
+        return [member.sample(count, episodes) for member in self.members if member.sample]
+
+    def reach(self) -> None:
+        """Make sure that what the learners need outside this process is there.
+
+        Raises:
+            OSError: it is not; the message says what to do.
+        """
+        for member in self.members:
+            if member.engine:
+                member.engine.reach()
+
+    def close(self) -> None:
+        """Give back what the learners hold."""
+        for member in self.members:
+            if member.engine:
+                member.engine.close()
+
+
+def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str) -> Experiment:
+    """Make the learners of a run.
+
+    Args:
+        algorithm: from the catalog.
+        settings: the run's.
+        config: of the algorithm's own kind.
+        device: where the models live.
+
+    Raises:
+        ValueError: the task, the data or the model do not suit the algorithm.
+        TypeError: the configuration is of another kind.
+    """
+    learner = learner_kind(algorithm, config)
+    build = BUILDERS[learner.__name__]
+    members = [build(learner, settings, config, seed, device) for seed in settings.seeds]
+    return Experiment(members, settings, config.held_out, notes=(_memory_note(members, settings, config),))
+
+
+def _memory_note(members: Sequence[Member], settings: Settings, config: LanguageConfig) -> str:
+    """Return what the longest sequences of a run will need of memory, and warn if there is less."""
+    longest = config.max_prompt_length + (config.max_completion_length or MAX_COMPLETION)
+    if not source_of(config, settings.task):
+        task = tasks.find(settings.task)
+        prompts = [len(str(row["prompt"])) + 1 for row in task.rows("held-out", 16, seed=0, distinct=False)]
+        longest = min(max(prompts), config.max_prompt_length) + (config.max_completion_length or task.max_completion)
+    sequences = getattr(config, "prompts_per_batch", 0) * getattr(config, "num_generations", 1) or 2 * getattr(
+        config, "batch_size", 1
+    )
+    rows = 0 if getattr(config, "engine", "native") != "native" else getattr(config, "engine_batch_size", ROWS)
+    tokens = min(config.micro_batch_tokens, sequences * longest)
+    cached = min(rows, max(sequences, config.held_out)) * longest
+    needed = memory_estimate.report([member.learner for member in members], config, tokens=tokens, cached=cached)
+    return memory_estimate.describe(needed, tokens=tokens)
+
+
+def answering(
+    model: LanguageModel, data: TrainingData, judge: Judge | None, *, seed: int, trained_on: Judge | None = None
+) -> dict[str, Any]:
+    """Return how a policy is scored: `score` and `sample` of `Member`.
+
+    On a built-in task the task's own rewards score it, whatever it is trained on; on a data set `judge` does. What
+    `trained_on` says of the same answers is measured next to it, if it is made of other functions.
+    """
+    decides = getattr(data.config, "pass_reward", "")
+    if data.task:
+        judge = combine(data.task.rewards, data.task.reward_weights)
+    if judge is None:
+        return {}
+    prompts = examples.prompts(model.tokenizer, data.held_out, max_prompt=data.config.max_prompt_length)
+    check_context(prompts, model, max_tokens=data.max_tokens)
+    size = {"max_tokens": data.max_tokens, "rows": getattr(data.config, "engine_batch_size", ROWS)}
+    if getattr(trained_on, "names", None) == getattr(judge, "names", ()):
+        trained_on = None
+    more: dict[str, Any] = {"trained_on": trained_on, "start": Start(model), "tokens": data.config.micro_batch_tokens}
+    return {
+        "score": lambda count, stop: greedy(model, prompts[:count], judge, interrupted=stop, **size, **more),
+        "sample": lambda count, most: sampled(
+            model, prompts[:most], judge, count=count, seed=seed, decides=decides, **size
+        ),
+    }
+
+
+def engine_for(config: SamplingConfig, model: LanguageModel) -> Engine:
+    """Return the engine that a configuration names."""
+    if config.engine == "native":
+        return NativeEngine(model, rows=config.engine_batch_size)
+    from operant.language.engines.vllm import VLLMEngine
+
+    return VLLMEngine(config.engine, model)
+
+
+def _policy(config: LanguageConfig, *, seed: int, device: str) -> LanguageModel:
+    """Return the model that a policy starts as."""
+    check_policy(config.init)
+    return load(config, seed=seed, device=device)
+
+
+def _sft(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
+    data = material(settings, config, ("prompt-completion", *ACCEPTS["sft"]), seed=seed)
+    model = _policy(config, seed=seed, device=device)
+    train, held_out = (
+        examples.demonstrations(model.tokenizer, rows, eos_ids=model.stop, **data.limits)
+        for rows in (data.train, data.held_out)
+    )
+    check_context([*train, *held_out], model)
+    learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
+
+    def likelihood(count: int, _: Interrupted) -> Scored:
+        rows = model.likelihoods(held_out[:count], tokens=config.micro_batch_tokens)
+        return Scored([float(row.mean()) for row in rows])
+
+    scoring: dict[str, Any] = {"score": likelihood, **answering(model, data, data.judge(), seed=seed)}
+    return Member(learner, **scoring)
+
+
+def _grpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
+    data = material(settings, config, ACCEPTS["grpo"], seed=seed)
+    model = _policy(config, seed=seed, device=device)
+    steps = _steps(config, data, model, device) if config.supervision == "process" else None
+    checked = steps is not None and data.task is not None  # the reward model is for the steps, the task's for the whole
+    scorers = [] if checked else _reward_model(config, model, device)
+    judge = _needed(data.judge(scorers), settings)
+    return _sampling(kind_, settings, data, model, judge, seed=seed, scorers=scorers, steps=steps)
+
+
+def _iterative(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
+    data = material(settings, config, ACCEPTS["grpo"], seed=seed)
+    model = _policy(config, seed=seed, device=device)
+    run, own = reward_run(config.reward_model)
+    learned = material(run.settings, own, ("preference",), seed=seed)
+    common = {"limits": learned.limits, "seed": seed, "budget": settings.budget, "device": device}
+    others = companions(config, learned.train, data.judge(), **common)
+    scorer = RewardModelFunction(others.reward.scorer, process=False, separator="\n", tokenizer=model.tokenizer)
+    return _sampling(kind_, settings, data, model, combine([scorer]), seed=seed, scored_by=data.judge(), others=others)
+
+
+def _reward_learner(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
+    process = config.supervision == "process"
+    data = material(settings, config, ACCEPTS["reward-model of steps" if process else "reward-model"], seed=seed)
+    model = load(config, seed=seed, device=device)
+
+    def encoded(rows: list[Row]) -> Sequence[Any]:
+        common = {"eos_ids": model.stop, **data.limits}
+        if process:
+            end = {"separator": config.step_separator, "finished": config.steps_finished}
+            return examples.stepwise(model.tokenizer, rows, **common, **end)
+        make = examples.pairs if kind(rows) == "preference" else examples.rankings
+        return make(model.tokenizer, rows, **common)
+
+    train, held_out = encoded(data.train), encoded(data.held_out)
+    check_context([*train, *held_out], model)
+    head = starting_head(config.init, model, seed=seed)
+    learner = kind_(config, model, train, seed=seed, budget=settings.budget, head=head)
+    return Member(learner, lambda count, _: Scored(learner.accuracies(held_out[:count])))
+
+
+def _dpo(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
+    data = material(settings, config, ACCEPTS["dpo"], seed=seed)
+    model = _policy(config, seed=seed, device=device)
+    common = {"eos_ids": model.stop, **data.limits}
+    train, held_out = (examples.pairs(model.tokenizer, rows, **common) for rows in (data.train, data.held_out))
+    check_context([*train, *held_out], model)
+    learner = kind_(config, model, train, held_out, seed=seed, budget=settings.budget)
+    score: dict[str, Any] = {"score": lambda count, _: Scored(learner.accuracies(count))}
+    return Member(learner, **(score | answering(model, data, data.judge(), seed=seed)))
+
+
+def _rlhf(kind_: Any, settings: Settings, config: Any, seed: int, device: str) -> Member:
+    data = material(settings, config, ACCEPTS["rlhf"], seed=seed)
+    model = _policy(config, seed=seed, device=device)
+    scorers = _reward_model(config, model, device)
+    judge = _needed(data.judge(scorers), settings)
+    outcome = any(not scorer.process for scorer in scorers)
+    critic = starting_critic(config, model, outcome=outcome, seed=seed, device=device)
+    return _sampling(kind_, settings, data, model, judge, seed=seed, scorers=scorers, critic=critic)
+
+
+def _needed(judge: Judge | None, settings: Settings) -> Judge:
+    """Return what rewards answers, if anything does."""
+    if judge is None:
+        raise ValueError(
+            "nothing rewards the answers: name --rewards or --reward-model (see `operant train "
+            f"{settings.algorithm} --help`)"
+        )
+    return judge
+
+
+def _sampling(
+    kind_: Any,
+    settings: Settings,
+    data: TrainingData,
+    model: LanguageModel,
+    judge: Judge,
+    *,
+    seed: int,
+    scored_by: Judge | None = None,
+    scorers: Sequence[RewardModelFunction] = (),
+    **own: Any,
+) -> Member:
+    """Return a member that learns from its own answers.
+
+    Args:
+        kind_: class of the learner.
+        settings: of the run.
+        data: the prompts to train on, and the configuration.
+        model: the policy.
+        judge: rewards the answers.
+        seed: of the learner.
+        scored_by: what scores the policy on a data set. Default: `judge`.
+        scorers: reward models that read its answers.
+        **own: what else the learner takes.
+    """
+    config: Any = data.config
+    prompts = examples.prompts(model.tokenizer, data.train, max_prompt=config.max_prompt_length)
+    check_context(prompts, model, max_tokens=data.max_tokens)
+    for scorer in scorers:
+        check_context(prompts, scorer.scorer.model, max_tokens=data.max_tokens, name="the reward model")
+    engine = engine_for(config, model)
+    learner = kind_(
+        config,
+        model,
+        engine,
+        prompts,
+        judge,
+        max_tokens=data.max_tokens,
+        seed=seed,
+        budget=settings.budget,
+        **own,
+    )
+    learned = judge if config.reward_model else None
+    scoring = answering(model, data, scored_by or judge, seed=seed, trained_on=learned)
+    return Member(learner, engine=engine, **scoring)
+
+
+def _steps(config: SamplingConfig, data: TrainingData, model: LanguageModel, device: str) -> StepRewards | None:
+    """Return what rewards the steps of answers: a process reward model, or the task."""
+    if config.reward_model:
+        common = {"device": device, "tokenizer": model.tokenizer, "remote_code": config.remote_code}
+        return load_step_rewards(config.reward_model, **common)
+    return step_judge(data.task, model.tokenizer) if data.task else None
+
+
+def _reward_model(config: SamplingConfig, model: LanguageModel, device: str) -> list[RewardModelFunction]:
+    if not config.reward_model:
+        return []
+    common = {"device": device, "tokenizer": model.tokenizer, "remote_code": config.remote_code}
+    return [load_scorer(config.reward_model, **common)]
+
+
+BUILDERS: Mapping[str, Callable[..., Member]] = {
+    "SFT": _sft,
+    "RewardModel": _reward_learner,
+    "DPO": _dpo,
+    "RLHF": _rlhf,
+    "GRPO": _grpo,
+    "IterativeGRPO": _iterative,
+}
+"""Makes the member of a learner's kind for one seed."""

@@ -1,0 +1,169 @@
+"""Groups of answers on their way through the optimizer steps of a batch: `ADVANTAGES`, `GRPOBatch`, `plan`,
+`measured`.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from operant import ops
+from operant.language.importance import mismatch_metrics
+from operant.language.packing import Sample, micro_batches, take
+from operant.language.rollouts import Rollout, length_metrics, reward_metrics
+
+logger = logging.getLogger(__name__)
+
+
+ADVANTAGES: Mapping[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "group": lambda rewards, valid, eps: ops.group_advantages(rewards, eps=eps, valid=valid),
+    "batch": lambda rewards, valid, eps: ops.group_advantages(rewards, scale="batch", eps=eps, valid=valid),
+    "mean": lambda rewards, valid, eps: ops.group_advantages(rewards, scale="none", valid=valid),
+    "leave-one-out": lambda rewards, valid, eps: ops.leave_one_out(rewards, valid=valid),
+}
+"""From rewards and validity `[P, G]` and ε to advantages `[P, G]`: the distance to the group's mean in standard
+deviations of the group, or of the batch, or as it is, or the distance to the mean of the others."""
+
+
+class GRPOBatch(NamedTuple):
+    """N answers that are learned from, those to one prompt side by side, G of each.
+
+    Attributes:
+        samples: the sequences.
+        advantages: `[l]` of each token of each answer.
+        behavior: `[l]` log-probabilities that the engine drew them with.
+        counts: `[N]` whether an answer counts in loss and denominator.
+    """
+
+    samples: list[Sample]
+    advantages: list[Tensor]
+    behavior: list[Tensor]
+    counts: Tensor
+
+
+class Step(NamedTuple):
+    """One optimizer step of a batch.
+
+    Attributes:
+        parts: the micro-batches, each as positions of samples that count.
+        answers: number of answers to the prompts of the step, those that do not count included.
+    """
+
+    parts: list[list[int]]
+    answers: int
+
+
+class TokenStats(NamedTuple):
+    """What was seen of the m tokens of a micro-batch, `[m]` each.
+
+    Attributes:
+        before: log-probabilities by the trainer, under the policy that sampled.
+        behavior: the same by the engine.
+        trust: weights of the policy loss (`operant.language.importance.corrections`).
+        advantages: of the tokens.
+        ratios: log-ratios that were clipped.
+        entropy: of the distributions that the tokens were drawn from.
+        kl: estimates of the divergence from the reference.
+    """
+
+    before: Tensor
+    behavior: Tensor
+    trust: Tensor
+    advantages: Tensor
+    ratios: Tensor
+    entropy: Tensor
+    kl: Tensor
+
+
+def plan(batch: GRPOBatch, *, group: int, steps: int, tokens: int, generator: torch.Generator) -> list[Step]:
+    """Divide a batch into optimizer steps by chance, as equal as they can be; a group is never parted between two.
+
+    Args:
+        batch: what is learned from.
+        group: answers to each prompt, G.
+        steps: how many; at most one a prompt.
+        tokens: most tokens of a micro-batch.
+        generator: where chance comes from, on the CPU.
+
+    Returns:
+        The steps. Answers that do not count are in no micro-batch, and a step of nothing else is left out.
+    """
+    prompts = len(batch.samples) // group
+    order = torch.randperm(prompts, generator=generator).tolist()
+    found: list[Step] = []
+    for k in range(steps):
+        chosen = order[prompts * k // steps : prompts * (k + 1) // steps]
+        answers = [i for p in chosen for i in range(p * group, (p + 1) * group) if batch.counts[i]]
+        parts = micro_batches(take(batch.samples, answers), tokens=tokens)
+        found.append(Step([[answers[i] for i in part] for part in parts], len(chosen) * group))
+    return [step for step in found if step.parts]
+
+
+def warn_of_nothing(prompts: int) -> None:
+    """Warn that a batch of so many prompts holds nothing to learn from."""
+    logger.warning(
+        "Nothing to learn from %d prompts: the answers to each are rewarded alike, or were cut off; take easier or "
+        "harder prompts, a larger --group, or a longer --max-completion. This is said once; health/empty_batches "
+        "counts on",
+        prompts,
+    )
+
+
+def group_metrics(rollout: Rollout) -> dict[str, float]:
+    """Return what all the answers that were sampled are like, under TRL's names."""
+    completions = rollout.answers.completions
+    alike = ~ops.has_signal(rollout.rewards().nan_to_num(), rollout.valid())
+    return {
+        **reward_metrics(rollout),
+        **length_metrics(completions),
+        "frac_reward_zero_std": float(alike.float().mean()),
+        "num_tokens": float(sum(len(c.ids) for c in completions)),
+    }
+
+
+def measured(
+    steps: Sequence[tuple[Mapping[str, Any], Sequence[TokenStats]]], *, clip_low: float, clip_high: float
+) -> dict[str, Any]:
+    """Return means over optimizer steps, and over all tokens that were trained in them, under TRL's names.
+
+    Args:
+        steps: what each step says of itself, where what concerns health adds up; and what it has seen of the tokens of
+            each micro-batch. Nothing comes of no steps.
+        clip_low: how far a ratio may fall below 1 before a token of negative advantage has lost its gradient.
+        clip_high: how far it may rise above 1 before one of positive advantage has.
+    """
+    if not steps:
+        return {}
+    seen = [tokens for _, parts in steps for tokens in parts]
+    before, behavior, trust, advantages, ratios, entropy, kl = (torch.cat(rows) for rows in zip(*seen, strict=True))
+    rho = ratios.exp()
+    low, high = (rho < 1 - clip_low) & (advantages < 0), (rho > 1 + clip_high) & (advantages > 0)
+    columns = {name: torch.stack([torch.as_tensor(own[name]).cpu() for own, _ in steps]) for name in steps[0][0]}
+    return {
+        **{name: v.sum() if name.startswith("health/") else v.mean() for name, v in columns.items()},
+        "entropy": entropy.mean(),
+        "kl": kl.mean(),
+        "clip_ratio/low_mean": low.float().mean(),
+        "clip_ratio/high_mean": high.float().mean(),
+        "clip_ratio/region_mean": (low | high).float().mean(),
+        **mismatch_metrics(before, behavior, trust),
+    }
+
+
+def log_probs_before(
+    batch: GRPOBatch, steps: Sequence[Step], found: Sequence[tuple[Any, Sequence[TokenStats]]]
+) -> tuple[list[Sample], list[Tensor]]:
+    """The answers that were trained, and the log-probabilities `[l]` of their tokens before the updates of the batch.
+
+    Args:
+        batch: what was learned from.
+        steps: its optimizer steps.
+        found: what each step of the first pass, and of later ones, has seen.
+    """
+    rows: dict[int, Tensor] = {}
+    for step, (_, seen) in zip(steps, found[: len(steps)], strict=True):
+        for part, tokens in zip(step.parts, seen, strict=True):
+            rows |= zip(part, tokens.before.split([len(batch.samples[i].completion) for i in part]), strict=True)
+    return take(batch.samples, list(rows)), list(rows.values())

@@ -1,0 +1,86 @@
+"""The gap between the engine that sampled tokens and the model that learns from them.
+
+They may run different kernels, or different weights. The log-probabilities of both are compared at every step; what
+differs can be corrected by importance weights. Before the first step nothing can rightly differ, so that is checked.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from operant import ops
+
+Correction = Literal["none", "truncate", "mask", "sequence-truncate", "sequence-mask"]
+"""What is done about the gap: nothing, truncated importance weights of tokens, or no gradient where the ratio is far
+from 1; or the same by the ratios of whole sequences."""
+
+TOKEN_CAP, SEQUENCE_CAP = 2.0, 3.0
+"""Largest weights of tokens and of sequences, unless others are asked for; 3 is TRL's."""
+
+STARTING_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
+"""Most that sampled log-probabilities may be off on average before the first step, in nats."""
+
+
+def corrections(
+    log_probs: Tensor, behavior: Tensor, how: Correction, lengths: Tensor, *, cap: float | None, low: float = 0.5
+) -> Tensor:
+    """Return the weights `[m]` of the policy loss of each token.
+
+    Args:
+        log_probs: `[m]` by the trainer, under the policy that sampled.
+        behavior: `[m]` by the engine.
+        how: what is done.
+        lengths: `[B]` tokens of each sequence; sequences are here whole, one behind the other.
+        cap: largest weight; None: `TOKEN_CAP` or `SEQUENCE_CAP`.
+        low: smallest ratio that `mask` keeps.
+    """
+    if how == "none":
+        return torch.ones_like(log_probs)
+    if how in ("sequence-truncate", "sequence-mask"):
+        owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+        cap, mask = SEQUENCE_CAP if cap is None else cap, how == "sequence-mask"
+        return ops.sequence_weights(log_probs, behavior, owner, len(lengths), cap=cap, mask=mask)
+    cap = TOKEN_CAP if cap is None else cap
+    weights = ops.truncated_weights(log_probs, behavior, cap=cap)
+    return weights if how == "truncate" else weights * ops.mismatch_mask(log_probs, behavior, low=low, high=cap)
+
+
+def mismatch_metrics(log_probs: Tensor, behavior: Tensor, weights: Tensor) -> Mapping[str, Tensor]:
+    """Return the size of the gap, under TRL's names; `weights` are those of `corrections`."""
+    gap = (log_probs - behavior).abs()
+    return {
+        "sampling/sampling_logp_difference/mean": gap.mean(),
+        "sampling/sampling_logp_difference/max": gap.max(),
+        "sampling/importance_sampling_ratio/min": weights.min(),
+        "sampling/importance_sampling_ratio/mean": weights.mean(),
+        "sampling/importance_sampling_ratio/max": weights.max(),
+    }
+
+
+def check_start(log_probs: Tensor, old: Tensor, behavior: Tensor, *, dtype: torch.dtype) -> None:
+    """Check the first numbers of a run: ratios of exactly 1, and an engine that agrees.
+
+    Args:
+        log_probs: `[m]` of the first update, before its step.
+        old: `[m]` under the policy that sampled, by the trainer.
+        behavior: `[m]` by the engine.
+        dtype: what the model computes in.
+
+    Raises:
+        ValueError: they do not hold; the message names the cause.
+    """
+    off = float((log_probs.detach() - old).abs().max())
+    if off != 0:
+        raise ValueError(
+            f"before the first step the probability ratio should be exactly 1, but a log-probability is {off:.2g} off: "
+            "the model is not deterministic, or its numbers depend on how a batch is packed; look for dropout, noise "
+            "or routing in the network"
+        )
+    gap = float((old - behavior).abs().mean())
+    if not gap <= STARTING_GAP[dtype]:
+        raise ValueError(
+            f"the engine's log-probabilities are {gap:.2g} nats off the trainer's before the first step (at most "
+            f"{STARTING_GAP[dtype]:g} can be rounding): it has other weights, another temperature or another precision"
+        )

@@ -1,0 +1,132 @@
+"""One optimizer step from a batch that may be too large for memory: `OptimizerStep`."""
+
+import math
+import weakref
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from operant.language.configs import LanguageConfig
+from operant.state import State, copy_into
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_WIDE = 4
+"""Bytes of a number to which small steps can be added."""
+
+
+class OptimizerStep:
+    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) on named parameters, with a schedule and a guard.
+
+    Gradients of micro-batches add up; `step` uses them. Parameters of 16 bits have copies of 32 bits here, in which
+    their gradients add up and to which the steps are added: a step of 1e-6 is nothing to a bfloat16 number of 0.1, and
+    neither is the gradient of one micro-batch to the sum of hundreds.
+
+    Args:
+        parameters: what is trained, by name.
+        config: step size, schedule, betas, weight decay, clipping.
+        learning_rate: instead of that of the configuration.
+
+    Attributes:
+        steps: taken so far, those skipped not counted.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], config: LanguageConfig, *, learning_rate: float | None = None
+    ):
+        self.parameters, self.config = dict(parameters), config
+        self.learning_rate = config.learning_rate if learning_rate is None else learning_rate
+        self._masters = {
+            name: nn.Parameter(value.detach().float()) if value.itemsize < _WIDE else value
+            for name, value in self.parameters.items()
+        }
+        for name, value in self.parameters.items():
+            if self._masters[name] is not value:
+                value.register_post_accumulate_grad_hook(partial(_widen, weakref.ref(self), name))
+        matrices = [value for value in self._masters.values() if value.ndim >= 2]
+        others = [value for value in self._masters.values() if value.ndim < 2]
+        groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        self._optimizer = torch.optim.AdamW(
+            [group for group in groups if group["params"]], lr=self.learning_rate, betas=config.betas, fused=True
+        )
+        self.steps = 0
+
+    def step(self, progress: float) -> tuple[Tensor, float]:
+        """Take a step along the gradients that have been gathered, and forget them.
+
+        Args:
+            progress: share of the budget that is used, from which the schedule takes the step size.
+
+        Returns:
+            The norm of the gradient before clipping, and 1 if it was not finite, so that nothing was changed, else 0.
+        """
+        gradients = [value.grad for value in self._masters.values() if value.grad is not None]
+        norm = nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        finite = bool(norm.isfinite())
+        if finite and gradients:
+            nn.utils.clip_grads_with_norm_(self._masters.values(), self.config.max_grad_norm, norm)
+            for group in self._optimizer.param_groups:
+                group["lr"] = self.learning_rate * scheduled(self.config, progress)
+            self._optimizer.step()
+            for name, master in self._masters.items():
+                if master is not self.parameters[name]:
+                    self.parameters[name].data.copy_(master.data)
+            self.steps += 1
+        for master in self._masters.values():
+            master.grad = None
+        return norm, 0.0 if finite else 1.0
+
+    def reset(self) -> None:
+        """Forget the moments, as after a new start: the parameters of now are where it starts from (ProRL)."""
+        self._optimizer.state.clear()
+
+    def refresh(self) -> None:
+        """Take the parameters of 16 bits as they are now, after they were loaded."""
+        for name, master in self._masters.items():
+            if master is not self.parameters[name]:
+                master.data.copy_(self.parameters[name].data)
+
+    def state_dict(self) -> State:
+        """Return moments, step counts and 32-bit copies."""
+        state = self._optimizer.state
+        return {
+            "steps": self.steps,
+            "masters": {n: m.data for n, m in self._masters.items() if m is not self.parameters[n]},
+            "moments": {
+                name: {key: state[master][key] for key in (*_MOMENTS, "step")}
+                for name, master in self._masters.items()
+                if master in state
+            },
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of `state_dict`; the parameters are loaded by whoever owns them."""
+        self.steps = state["steps"]
+        self._optimizer.state.clear()
+        for name, value in state["masters"].items():
+            copy_into(self._masters[name].data, value, name)
+        for name, moments in state["moments"].items():
+            master = self._masters[name]
+            own = {key: moments[key].to(master.device, master.dtype).clone() for key in _MOMENTS}
+            self._optimizer.state[master] = own | {"step": moments["step"].to(master.device).clone()}
+
+
+def _widen(owner: "weakref.ref[OptimizerStep]", name: str, value: Tensor) -> None:
+    """Add the gradient of a backward pass to that of the copy of 32 bits."""
+    stepper = owner()
+    if stepper is None or value.grad is None:
+        return
+    master, gradient = stepper._masters[name], value.grad.float()
+    master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+    value.grad = None
+
+
+def scheduled(config: LanguageConfig, progress: float) -> float:
+    """Return the share of the step size that applies after a share `progress` of the budget."""
+    if progress < config.warmup_ratio:
+        return progress / config.warmup_ratio
+    if config.lr_schedule == "constant":
+        return 1.0
+    left = min(1.0, (progress - config.warmup_ratio) / max(1.0 - config.warmup_ratio, 1e-12))
+    return 1.0 - left if config.lr_schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * left))

@@ -1,0 +1,98 @@
+"""Which token of an answer is to be thanked: rewards and advantages of single tokens, for answers of any lengths.
+
+What belongs to tokens is a list of N tensors `[l]`, one for each answer; nothing here has seen a padded token.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from operant import ops
+
+
+def shaped(scores: Tensor, cut: Tensor, *, clip: float | None, missing_eos: float | None) -> Tensor:
+    """Return scores `[N]` within bounds, and with another in the place of those of answers that were cut off.
+
+    Args:
+        scores: `[N]`.
+        cut: `[N]` which answers have no end of sequence.
+        clip: largest size of a score; None: any.
+        missing_eos: what an answer without an end gets instead (Huang et al. 2024: -1); None: its score.
+    """
+    if clip is not None:
+        scores = scores.clamp(-clip, clip)
+    return scores if missing_eos is None else scores.masked_fill(cut, missing_eos)
+
+
+def token_rewards(kl: Sequence[Tensor], scores: Tensor, *, coefficient: float, whiten: bool = False) -> list[Tensor]:
+    """Return `r_t = -β KL_t + 1[t = last] score` (Ziegler et al. 2019, equation 2; Ouyang et al. 2022, equation 2).
+
+    Args:
+        kl: for each answer `[l]` the log-ratio of the policy that sampled to the reference, without a graph.
+        scores: `[N]` of the answers.
+        coefficient: β.
+        whiten: whether all rewards are scaled to variance 1; their mean stays, since its sign has a meaning.
+    """
+    rewards = [-coefficient * row for row in kl]
+    for row, score in zip(rewards, scores, strict=True):
+        row[-1] += score
+    return whitened(rewards, shift_mean=False) if whiten else rewards
+
+
+def token_advantages(
+    rewards: Sequence[Tensor],
+    values: Sequence[Tensor],
+    after: Tensor,
+    *,
+    cut: Tensor,
+    gamma: float,
+    lam: float,
+) -> list[Tensor]:
+    """Return generalized advantage estimates of all tokens (`operant.ops.gae`).
+
+    Args:
+        rewards: for each answer `[l]`.
+        values: for each answer `[l]`, of the states in which its tokens were chosen.
+        after: `[N]` values of the states after the last tokens; read where an answer was cut, and nowhere else.
+        cut: `[N]` which answers are worth that much after their last token; the others are worth nothing.
+        gamma: discount.
+        lam: λ.
+    """
+    last = torch.tensor([len(row) - 1 for row in rewards], device=after.device)
+    column = torch.arange(len(last), device=after.device)
+    padded_rewards, padded_values = pad_sequence(list(rewards)), pad_sequence(list(values))
+    ends = torch.zeros_like(padded_rewards, dtype=torch.bool)
+    ends[last, column] = True
+    next_values = padded_values.roll(-1, 0)
+    next_values[last, column] = after
+    found = ops.gae(
+        padded_rewards,
+        padded_values,
+        next_values,
+        terminated=ends & ~cut,
+        truncated=ends & cut,
+        gamma=gamma,
+        lam=lam,
+    )
+    return [row[: end + 1] for row, end in zip(found.T, last.tolist(), strict=True)]
+
+
+def whitened(rows: Sequence[Tensor], *, shift_mean: bool = True) -> list[Tensor]:
+    """Return rows `[l]` with variance 1 over all their tokens, and with mean 0 or the mean that they have."""
+    return list(ops.whiten(torch.cat(list(rows)), shift_mean=shift_mean).split([len(row) for row in rows]))
+
+
+def outcome_metrics(
+    kl: Sequence[Tensor], log_probs: Sequence[Tensor], scores: Tensor, *, coefficient: float
+) -> dict[str, Tensor]:
+    """Return means over answers, in nats and units of reward an answer, under the names of TRL's PPO trainer."""
+    divergence = torch.stack([row.sum() for row in kl]).mean()
+    return {
+        "objective/kl": divergence,
+        "objective/entropy": -torch.stack([row.sum() for row in log_probs]).mean(),
+        "objective/non_score_reward": -coefficient * divergence,
+        "objective/rlhf_reward": scores.mean() - coefficient * divergence,
+        "objective/scores": scores.mean(),
+    }

@@ -1,0 +1,289 @@
+"""Text to token ids and back, in one way only.
+
+Training and generation must see the same ids, so everything that becomes ids goes through this module, and nothing is
+ever decoded and tokenized again. What it guards against: two BOS (a template writes one, the tokenizer adds one), no
+EOS or two of them, several ids that all mean the end, an EOS that serves as the padding too, a completion whose
+first token would merge with the end of the prompt, and chat templates that rewrite earlier turns.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from operant.language.encoding import encode, encode_parts
+from operant.language.templates import Message, assistant_turns, encode_rendered, remainder, render
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+__all__ = [
+    "Message",
+    "Text",
+    "character_tokenizer",
+    "decode",
+    "encode_pair",
+    "encode_prompt",
+    "encode_steps",
+    "encode_text",
+    "stop_ids",
+]
+
+Text = str | Sequence[Message]
+
+CHARACTERS = "\n" + "".join(map(chr, range(0x20, 0x7F)))
+SPECIAL = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>"}  # ids 0, 1, 2
+# An assistant's turn ends in EOS, so that every turn of a conversation teaches the model to stop.
+CHAT_TEMPLATE = (
+    "{{ bos_token }}"
+    "{% for message in messages %}"
+    "{{ message['role'] + ': ' + message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}"
+    "{{ '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+
+
+class Encoded(NamedTuple):
+    """One text as token ids, and which of them a language model is trained to predict."""
+
+    ids: list[int]
+    """Token ids, `[L]`."""
+    trained: list[bool]
+    """Whether each id counts in the loss, `[L]`."""
+
+
+def character_tokenizer() -> "PreTrainedTokenizerFast":
+    """Return the tokenizer of the built-in tasks: every character is a token.
+
+    Its 99 tokens are `<pad>` (0), `<bos>` (1), `<eos>` (2), the newline and the printable characters of ASCII. A text
+    that holds any other character is refused, never mapped to something else. `<eos>` in a text is five characters,
+    not the token. It is a tokenizer of `transformers` like any other, and can be saved and loaded with a model.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {token: i for i, token in enumerate((*SPECIAL.values(), *CHARACTERS))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    bos = ("<bos>", vocabulary["<bos>"])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[bos])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        **SPECIAL,
+        chat_template=CHAT_TEMPLATE,
+        split_special_tokens=True,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def stop_ids(
+    tokenizer: "PreTrainedTokenizerBase", generation_config: "GenerationConfig | None" = None
+) -> frozenset[int]:
+    """Return every id that ends a completion: the tokenizer's EOS and all of the model's.
+
+    Chat models often have several (one ends a turn, one a document). Padding is no criterion anywhere: that a tokenizer
+    pads with its EOS changes nothing.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        generation_config: the model's; its `eos_token_id` is an int, a list or None.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    found: list[Any] = [tokenizer.eos_token_id, getattr(generation_config, "eos_token_id", None)]
+    ids = frozenset(i for own in found for i in (own if isinstance(own, list) else [own]) if i is not None)
+    if not ids:
+        raise ValueError("the tokenizer has no EOS, so no completion could end: set `tokenizer.eos_token`")
+    return ids
+
+
+def encode_prompt(
+    tokenizer: "PreTrainedTokenizerBase", prompt: Text, *, tools: Sequence[Any] | None = None
+) -> list[int]:
+    """Return the ids of a prompt, ready to be continued.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        prompt: a string, which gets exactly one BOS if the tokenizer puts one before a text (also if the string has
+            it already); or messages, which the chat template turns into text, once, with its generation prompt. A
+            template writes its own BOS.
+        tools: descriptions of tools for the chat template.
+
+    Raises:
+        ValueError: if a character is not in the vocabulary, if messages meet a tokenizer without a chat template, or
+            if they end in an assistant's turn.
+    """
+    if isinstance(prompt, str):
+        return _with_bos(tokenizer, encode(tokenizer, prompt))
+    if prompt and prompt[-1]["role"] == "assistant":
+        raise ValueError(
+            "the prompt ends in an assistant message, expected the turn before it: move that message to the completion"
+        )
+    return encode_rendered(tokenizer, render(tokenizer, prompt, tools=tools, generation_prompt=True))
+
+
+def encode_pair(
+    tokenizer: "PreTrainedTokenizerBase",
+    prompt: Text,
+    completion: Text,
+    *,
+    eos_ids: Collection[int],
+    tools: Sequence[Any] | None = None,
+) -> tuple[list[int], list[int]]:
+    """Return the ids of a prompt and of its completion, which ends in exactly one EOS.
+
+    The prompt's ids are those of `encode_prompt`, since those are what the model is given. If the tokens of the joined
+    strings do not start with them (the last token of the prompt swallows the start of the completion), the completion
+    is tokenized by itself, with a warning. What follows the first EOS (a newline in many chat templates) is dropped.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        prompt: a string or messages.
+        completion: a string or one assistant message in a list; of the same kind as the prompt.
+        eos_ids: what ends a completion (`stop_ids`).
+        tools: descriptions of tools for the chat template.
+
+    Raises:
+        ValueError: if the two are of different kinds, if the completion is not one assistant message, or if the chat
+            template changes the prompt once there is an answer, so that the model would be trained on other prompts
+            than it is given.
+    """
+    if isinstance(prompt, str) != isinstance(completion, str):
+        raise ValueError(
+            f"the prompt is a {type(prompt).__name__} and the completion a {type(completion).__name__}, "
+            "expected two strings or two lists of messages"
+        )
+    if isinstance(prompt, str) and isinstance(completion, str):
+        prompt_ids, tail = encode_parts(tokenizer, [prompt, completion])
+        return _with_bos(tokenizer, prompt_ids), _ended(tokenizer, tail, eos_ids)
+    conversation: list[Any] = [*prompt, *completion]
+    roles = [message["role"] for message in conversation[len(prompt) :]]
+    if roles != ["assistant"]:
+        raise ValueError(
+            f"the completion has messages of {roles}, expected one of the assistant: give whole conversations as "
+            "`messages`, whose every assistant turn is trained"
+        )
+    head = render(tokenizer, conversation[:-1], tools=tools, generation_prompt=True)
+    rest = remainder(head, render(tokenizer, conversation, tools=tools))
+    prompt_ids, tail = encode_parts(tokenizer, [head, rest], encode_rendered)
+    return prompt_ids, _ended(tokenizer, tail, eos_ids)
+
+
+def encode_steps(
+    tokenizer: "PreTrainedTokenizerBase",
+    prompt: Text,
+    steps: Sequence[str],
+    *,
+    eos_ids: Collection[int],
+    separator: str = "\n",
+    finished: bool = True,
+    tools: Sequence[Any] | None = None,
+) -> tuple[list[int], list[list[int]]]:
+    """Return the ids of a prompt and of each step of its solution, which put together are the solution's ids.
+
+    Each step ends in the separator, the last in EOS, so a step is read at its last token. The solution is tokenized as
+    a whole; where a token would span two steps, the steps are tokenized apart, with a warning.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        prompt: a string or messages.
+        steps: the steps, `[K]`, without their separators.
+        eos_ids: what ends a completion (`stop_ids`).
+        separator: what stands between two steps.
+        finished: whether the last step ends the solution. Without it the last step ends in the separator like any
+            other, as in data whose rows stop at the first mistake.
+        tools: descriptions of tools for the chat template.
+    """
+    texts = [step + separator for step in steps[:-1]] + [steps[-1] + ("" if finished else separator)]
+    if isinstance(prompt, str):
+        prompt_ids, *parts = encode_parts(tokenizer, [prompt, *texts])
+        prompt_ids = _with_bos(tokenizer, prompt_ids)
+    else:
+        prompt_ids, parts = encode_prompt(tokenizer, prompt, tools=tools), encode_parts(tokenizer, texts)
+    if finished:
+        parts[-1] = _ended(tokenizer, parts[-1], eos_ids)
+    return prompt_ids, parts
+
+
+def encode_text(
+    tokenizer: "PreTrainedTokenizerBase",
+    text: Text,
+    *,
+    eos_ids: Collection[int],
+    tools: Sequence[Any] | None = None,
+) -> Encoded:
+    """Return the ids of a text for language modeling, and which of them are trained.
+
+    Of a string everything is trained but its BOS, and it ends in exactly one EOS. Of a conversation the assistant's
+    turns are trained, each with the EOS that ends it. They are found by `{% generation %}` marks in the chat template
+    if it has them, otherwise by what each turn adds to the tokens of the conversation before it.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        text: a string or messages.
+        eos_ids: what ends a completion (`stop_ids`).
+        tools: descriptions of tools for the chat template.
+
+    Raises:
+        ValueError: if a conversation has no assistant turn, or the chat template rewrites earlier turns.
+    """
+    if isinstance(text, str):
+        ids = _with_bos(tokenizer, encode(tokenizer, text))
+        start = len(_leading(tokenizer))
+        if len(ids) == start or ids[-1] not in eos_ids:
+            ids.append(_eos(tokenizer, eos_ids))
+        return Encoded(ids, [i >= start for i in range(len(ids))])
+    roles = [message["role"] for message in text]
+    if "assistant" not in roles:
+        raise ValueError(f"the conversation has messages of {roles}, expected one of the assistant to train on")
+    ids, turns = assistant_turns(tokenizer, text, tools=tools)
+    return _with_ends(tokenizer, ids, turns, eos_ids)
+
+
+def decode(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int]) -> str:
+    """Return the text of token ids, `[L]`, without special tokens and without tidying up spaces."""
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def _leading(tokenizer: "PreTrainedTokenizerBase") -> list[int]:
+    """Return what the tokenizer puts before a text: its BOS, or nothing."""
+    plain, full = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
+    return next((full[:i] for i in range(len(full)) if full[i : i + len(plain)] == plain), [])
+
+
+def _with_bos(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> list[int]:
+    """Put the tokenizer's BOS before ids that do not start with it."""
+    leading = _leading(tokenizer)
+    return ids if ids[: len(leading)] == leading else leading + ids
+
+
+def _eos(tokenizer: "PreTrainedTokenizerBase", eos_ids: Collection[int]) -> int:
+    """Return the id that ends a completion that did not end by itself."""
+    own = tokenizer.eos_token_id
+    return own if isinstance(own, int) and own in eos_ids else min(eos_ids)
+
+
+def _ended(tokenizer: "PreTrainedTokenizerBase", ids: list[int], eos_ids: Collection[int]) -> list[int]:
+    """Cut ids after their first EOS, and add one if there is none."""
+    end = next((i for i, token in enumerate(ids) if token in eos_ids), None)
+    return [*ids, _eos(tokenizer, eos_ids)] if end is None else ids[: end + 1]
+
+
+def _with_ends(
+    tokenizer: "PreTrainedTokenizerBase", ids: list[int], turns: list[bool], eos_ids: Collection[int]
+) -> Encoded:
+    """Train every turn up to its first EOS, which may stand just behind it, and end the text with the last of them."""
+    trained: list[bool] = []
+    inside = False
+    for i, token in enumerate(ids):
+        starts = turns[i] and not (i and turns[i - 1])
+        inside = starts or (inside and (turns[i] or token in eos_ids))
+        trained.append(inside)
+        inside = inside and token not in eos_ids
+    last = max(i for i, counts in enumerate(trained) if counts)
+    ids, trained = ids[: last + 1], trained[: last + 1]
+    if ids[last] not in eos_ids:
+        ids, trained = [*ids, _eos(tokenizer, eos_ids)], [*trained, True]
+    return Encoded(ids, trained)

@@ -1,0 +1,263 @@
+"""The inner loops of the solvers, compiled: Bellman backups over sparse rows.
+
+A kernel that treats states independently takes a range `[begin, end)` of them and releases the interpreter's lock, so
+that threads can share one sweep. Indices are unsigned: numba then leaves out the test for negative ones, which costs
+a third of a sweep. Kernels allocate nothing, so that numba need not count references (`_nrt=False`), and what they
+call is merged into them (`forceinline`), for a named tuple travels as one argument for each of its arrays.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from operant.mdp.caching import keyed_by_sources
+
+__all__ = [
+    "Leads",
+    "Rows",
+    "Vectors",
+    "action_values",
+    "backup",
+    "best_action",
+    "compiled",
+    "endings",
+    "expect",
+    "follow",
+    "gauss_seidel",
+    "jacobi",
+    "jacobi_where_due",
+    "lay_out",
+    "select",
+    "sweep_chain",
+]
+
+_compile: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"}, _nrt=False, forceinline=True)  # pyright: ignore[reportCallIssue]
+compiled: Any = keyed_by_sources(_compile, Path(__file__).parent)
+"""Decorator of every kernel of this package and of every function that one calls."""
+
+TINY = 1e-280
+"""Values closer to 0 are set to 0: arithmetic on subnormal numbers is a hundred times slower."""
+
+
+class Rows(NamedTuple):
+    """Sparse rows, `actions` for each state; one for each in the chain of a policy.
+
+    Attributes:
+        indptr: `[rows + 1]`, where each row begins.
+        successors: `[n]`.
+        probabilities: `[n]`.
+        rewards: `[rows]`, the expected reward; minus infinity where the action is not feasible.
+        actions: rows of a state.
+        gamma: the discount factor.
+    """
+
+    indptr: NDArray[np.uint64]
+    successors: NDArray[np.uint32]
+    probabilities: NDArray[np.float64]
+    rewards: NDArray[np.float64]
+    actions: int
+    gamma: float
+
+
+class Vectors(NamedTuple):
+    """What sweeps read and write.
+
+    Attributes:
+        values: `[S]`.
+        out: `[S]`, where sweeps put values that do not work in place.
+        policy: `[S]`, an action in every state, or -1.
+        margin: an action of the policy stays unless another is better by more than this; if negative, none stays.
+    """
+
+    values: NDArray[np.float64]
+    out: NDArray[np.float64]
+    policy: NDArray[np.int64]
+    margin: float
+
+
+class Leads(NamedTuple):
+    """How long the actions of a policy stay the best.
+
+    Attributes:
+        chain: the rows of the policy.
+        safe: `[S]`, the drift up to which a state keeps its action: that at its last look at all actions, and by how
+            much the best one led, less a margin for rounding errors.
+        drift: how far the values of two actions of a state may have moved apart since the beginning.
+    """
+
+    chain: Rows
+    safe: NDArray[np.float64]
+    drift: float
+
+
+@compiled
+def expect(rows, k, values):  # pragma: no cover
+    """Return the expected value of what follows row `k`."""
+    row, total = np.uint64(k), 0.0
+    for j in range(rows.indptr[row], rows.indptr[row + np.uint64(1)]):
+        total += rows.probabilities[j] * values[rows.successors[j]]
+    return total
+
+
+@compiled
+def backup(rows, k, values):  # pragma: no cover
+    """Return the value of row `k`: its reward and the discounted values of what follows."""
+    return rows.rewards[np.uint64(k)] + rows.gamma * expect(rows, k, values)
+
+
+@compiled
+def best_action(rows, s, values, held, margin):  # pragma: no cover
+    """Return the best value of state `s` and its action.
+
+    The action that is held stays unless another is better by more than `margin`; if that is negative, none stays.
+    """
+    best, action, first = -np.inf, -1, np.uint64(s) * np.uint64(rows.actions)
+    for a in range(np.uint64(rows.actions)):
+        value = backup(rows, first + a, values)
+        if value > best:
+            best, action = value, np.int64(a)
+    if margin >= 0 and 0 <= held != action and backup(rows, s * rows.actions + held, values) >= best - margin:
+        action = held
+    return best, action
+
+
+@compiled
+def action_values(begin, end, rows, values, out):  # pragma: no cover
+    """Write the values of rows to `out`."""
+    for k in range(begin, end):
+        out[k] = backup(rows, k, values)
+
+
+@compiled
+def jacobi(begin, end, rows, vectors):  # pragma: no cover
+    """Back up states from `values` to `out`; return the least and the greatest change."""
+    values, out, policy, margin = vectors
+    low, high = np.inf, -np.inf
+    for s in range(np.uint64(begin), np.uint64(end)):
+        best, action = best_action(rows, s, values, policy[s], margin)
+        policy[s] = action
+        out[s] = 0.0
+        if action >= 0:
+            out[s] = best
+            low, high = min(low, best - values[s]), max(high, best - values[s])
+    return low, high
+
+
+@compiled
+def jacobi_where_due(begin, end, rows, vectors, leads):  # pragma: no cover
+    """Back up states like `jacobi`, but only the action that the policy holds where no other can be the best yet.
+
+    Returns:
+        The least and the greatest change, and how many states changed their action.
+    """
+    values, out, policy, margin = vectors
+    chain, safe, drift = leads
+    low, high, changed = np.inf, -np.inf, 0
+    for s in range(np.uint64(begin), np.uint64(end)):
+        if drift < safe[s]:
+            best = backup(chain, s, values)
+        else:
+            best, second, action, first = -np.inf, -np.inf, -1, s * np.uint64(rows.actions)
+            for a in range(np.uint64(rows.actions)):
+                value = backup(rows, first + a, values)
+                second = max(second, min(best, value))
+                if value > best:
+                    best, action = value, np.int64(a)
+            changed += policy[s] != action
+            policy[s] = action
+            safe[s] = drift + (best - second) - margin if action >= 0 else np.inf
+        if policy[s] < 0:
+            out[s] = 0.0
+        else:
+            out[s] = best
+            low, high = min(low, best - values[s]), max(high, best - values[s])
+    return low, high, changed
+
+
+@compiled
+def gauss_seidel(rows, vectors, backward):  # pragma: no cover
+    """Back up all states in place, forward or backward; return the least and the greatest change."""
+    values, _, policy, margin = vectors
+    low, high = np.inf, -np.inf
+    for i in range(values.size):
+        s = np.uint64(values.size - 1 - i if backward else i)
+        best, policy[s] = best_action(rows, s, values, policy[s], margin)
+        if policy[s] >= 0:
+            if abs(best) < TINY:
+                best = 0.0
+            low, high = min(low, best - values[s]), max(high, best - values[s])
+            values[s] = best
+    return low, high
+
+
+@compiled
+def lay_out(rows, policy, begins):  # pragma: no cover
+    """Fill in where the rows of a policy begin when they stand one after the other; tell whether anything changed."""
+    changed, total = False, np.int64(0)
+    for s in range(policy.size):
+        if policy[s] >= 0:
+            k = s * rows.actions + policy[s]
+            total += np.int64(rows.indptr[k + 1] - rows.indptr[k])
+        changed |= np.int64(begins[s + 1]) != total
+        begins[s + 1] = total
+    return changed
+
+
+@compiled
+def select(begin, end, rows, policies, chain):  # pragma: no cover
+    """Copy the rows of a policy to `chain`, whose `indptr` is filled; not where the policy before it did the same."""
+    before, policy = policies
+    for s in range(begin, end):
+        if policy[s] < 0:
+            chain.rewards[s] = 0.0
+        elif policy[s] != before[s]:
+            k = s * rows.actions + policy[s]
+            chain.rewards[s] = rows.rewards[k]
+            first = rows.indptr[k]
+            for i in range(rows.indptr[k + 1] - first):
+                chain.successors[chain.indptr[s] + i] = rows.successors[first + i]
+                chain.probabilities[chain.indptr[s] + i] = rows.probabilities[first + i]
+
+
+@compiled
+def follow(begin, end, chain, values, out):  # pragma: no cover
+    """Back up a chain from `values` to `out`; return the least and the greatest change of states that may go on."""
+    low, high = np.inf, -np.inf
+    for s in range(np.uint64(begin), np.uint64(end)):
+        out[s] = backup(chain, s, values)
+        if chain.indptr[s] < chain.indptr[s + np.uint64(1)]:
+            low, high = min(low, out[s] - values[s]), max(high, out[s] - values[s])
+    return low, high
+
+
+@compiled
+def sweep_chain(chain, values, backward):  # pragma: no cover
+    """Back up the states of a chain in place, forward or backward."""
+    for i in range(values.size):
+        s = np.uint64(values.size - 1 - i if backward else i)
+        values[s] = backup(chain, s, values)
+
+
+@compiled
+def endings(begin, end, rows, ends):  # pragma: no cover
+    """Fill in with what probability nothing follows a row; return the least, the greatest and the longest row.
+
+    Sums are compensated (Knuth's two-sum): the little that is missing from 1 is right to nearly all of its digits.
+    """
+    least, most, longest = np.inf, -np.inf, 0
+    for k in range(np.uint64(begin), np.uint64(end)):
+        ends[k] = 0.0
+        if rows.rewards[k] > -np.inf:
+            first, last, total, lost = rows.indptr[k], rows.indptr[k + np.uint64(1)], 1.0, 0.0
+            for j in range(first, last):
+                after = total - rows.probabilities[j]
+                taken = after - total
+                lost += (total - (after - taken)) - (rows.probabilities[j] + taken)
+                total = after
+            ends[k] = total + lost
+            least, most = min(least, ends[k]), max(most, ends[k])
+            longest = max(longest, np.int64(last - first))
+    return least, most, longest

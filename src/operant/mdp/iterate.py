@@ -1,0 +1,107 @@
+"""Solvers one sweep at a time, to be watched."""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from operant.mdp.linear import solve
+from operant.mdp.model import MDP
+from operant.mdp.problem import Problem
+from operant.mdp.undiscounted import proper_policy
+
+__all__ = ["Sweep", "sweeps"]
+
+
+class Sweep(NamedTuple):
+    """What one sweep left behind.
+
+    Attributes:
+        values: `[S]`.
+        policy: `[S]`, the best actions that the sweep found; -1 in terminal states.
+        residual: the greatest absolute change of a value.
+    """
+
+    values: NDArray[np.float64]
+    policy: NDArray[np.int64]
+    residual: float
+
+
+def sweeps(
+    mdp: MDP,
+    *,
+    gamma: float,
+    method: Literal["jacobi", "gauss-seidel", "policy-iteration", "modified-policy-iteration"] = "jacobi",
+    initial: ArrayLike | None = None,
+    evaluations: int = 5,
+) -> Iterator[Sweep]:
+    """Return an iterator that solves a model, one sweep over all actions of all states at a time.
+
+    It never ends, except for policy iteration, which ends after the sweep that changed no action; the caller stops it,
+    by the residual for instance. Each item has arrays of its own.
+
+    Args:
+        mdp: the model.
+        gamma: the discount factor; at 1 every state needs a policy that ends the episode.
+        method: `"jacobi"` and `"gauss-seidel"` (always in the order of the states) are value iteration; policy
+            iteration values each policy exactly, modified policy iteration by more sweeps over its actions alone.
+        initial: `[S]`, first values; None for 0.
+        evaluations: how many such sweeps.
+
+    Raises:
+        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+    """
+    methods = {
+        "jacobi": _jacobi,
+        "gauss-seidel": _gauss_seidel,
+        "policy-iteration": _policy_iteration,
+        "modified-policy-iteration": _modified_policy_iteration,
+    }
+    if method not in methods:
+        raise ValueError(f"method is {method!r}, expected one of {', '.join(methods)}")
+    if evaluations < 0:
+        raise ValueError(f"evaluations is {evaluations}, expected at least 0")
+    problem = Problem.of(mdp, gamma, centered=False)
+    values = problem.start(np.zeros(mdp.states) if initial is None else initial)
+    policy = np.full(mdp.states, -1) if problem.discounted else proper_policy(mdp)
+    return methods[method](problem, values, policy, evaluations)
+
+
+def _jacobi(problem: Problem, values: NDArray[np.float64], policy: NDArray[np.int64], _: int) -> Iterator[Sweep]:
+    return _modified_policy_iteration(problem, values, policy, 0)
+
+
+def _gauss_seidel(problem: Problem, values: NDArray[np.float64], policy: NDArray[np.int64], _: int) -> Iterator[Sweep]:
+    while True:
+        low, high = problem.sweep(values, policy, backward=False)
+        yield Sweep(values.copy(), policy.copy(), max(-low, high, 0.0))
+
+
+def _policy_iteration(
+    problem: Problem, values: NDArray[np.float64], policy: NDArray[np.int64], _: int
+) -> Iterator[Sweep]:
+    out = np.empty_like(values)
+    if problem.discounted:
+        problem.improve(values, out, policy)
+    changed = True
+    while changed:
+        before, held = values, policy.copy()
+        values = solve(problem.chain(policy), values, problem.rounding(values))
+        problem.improve(values, out, policy, margin=problem.keep_margin(values))
+        changed = bool((policy != held).any())
+        yield Sweep(values.copy(), policy.copy(), float(np.abs(values - before).max(initial=0.0)))
+
+
+def _modified_policy_iteration(
+    problem: Problem, values: NDArray[np.float64], policy: NDArray[np.int64], evaluations: int
+) -> Iterator[Sweep]:
+    while True:
+        out = np.empty_like(values)
+        low, high = problem.improve(values, out, policy)
+        yield Sweep(out.copy(), policy.copy(), max(-low, high, 0.0))
+        chain = problem.chain(policy) if evaluations else problem
+        for _ in range(evaluations):
+            values, out = out, values
+            chain.follow(values, out)
+        values = out

@@ -1,0 +1,117 @@
+"""Asynchronous and real-time value iteration: back up the states that greedy trajectories visit (Barto et al. 1995)."""
+
+from typing import Literal
+
+import numpy as np
+
+from operant.mdp.bellman_kernels import Vectors, best_action, compiled
+from operant.mdp.iteration import Iteration
+from operant.mdp.model import MDP
+from operant.mdp.problem import Problem
+from operant.mdp.solution import Solution
+
+__all__ = ["asynchronous_value_iteration"]
+
+LONGEST = 1_000
+"""Steps after which a trajectory is cut off."""
+
+
+@compiled
+def _uniform(state):  # pragma: no cover
+    """Return a number in [0, 1) and advance `state`, `[1]` of uint64, by splitmix64 (Steele et al. 2014)."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    z = state[0]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return np.float64(z >> np.uint64(11)) * 2.0**-53
+
+
+@compiled
+def _follow(rows, vectors, starts, state, wanted):  # pragma: no cover
+    """Back up the states along greedy trajectories, until there were as many backups as `wanted`."""
+    values, policy = vectors.values, vectors.policy
+    length, backups = min(values.size, LONGEST), 0
+    while backups < wanted:
+        s = min(np.searchsorted(starts, _uniform(state), side="right"), values.size - 1)
+        for _ in range(length):
+            best, policy[s] = best_action(rows, s, values, policy[s], vectors.margin)
+            values[s] = best
+            backups += 1
+            left, k, following = _uniform(state), s * rows.actions + policy[s], -1
+            for j in range(rows.indptr[k], rows.indptr[k + 1]):
+                left -= rows.probabilities[j]
+                if left < 0:
+                    following = np.int64(rows.successors[j])
+                    break
+            if following < 0:
+                break
+            s = following
+
+
+@compiled
+def _back_up_at_random(rows, vectors, state, wanted):  # pragma: no cover
+    """Back up states drawn uniformly, in place."""
+    values, policy = vectors.values, vectors.policy
+    for _ in range(wanted):
+        s = np.int64(_uniform(state) * values.size)
+        best, policy[s] = best_action(rows, s, values, policy[s], vectors.margin)
+        if policy[s] >= 0:
+            values[s] = best
+
+
+def asynchronous_value_iteration(
+    mdp: MDP,
+    *,
+    gamma: float,
+    tolerance: float = 1e-6,
+    max_iterations: int = 100_000,
+    order: Literal["real-time", "random"] = "real-time",
+    seed: int = 0,
+    threads: int | None = None,
+) -> Solution:
+    """Solve a model by backups in place, in the order of experience or in none.
+
+    In real time the backups follow trajectories that begin as episodes do and take greedy actions, so that they go
+    where good policies go. A round is as many backups as there are states, about, and a sweep over all of them: no
+    state is left out for ever, without which values elsewhere would never converge. With a discount the first values
+    are the most that can be earned, which draws trajectories to what is not known yet.
+
+    Args:
+        mdp: the model.
+        gamma: the discount factor; at 1 every state needs a policy that ends the episode.
+        tolerance: accuracy of every value, in units of reward, at most.
+        max_iterations: rounds after which it returns what it has, `converged` being false.
+        order: `"real-time"` along greedy trajectories from the start distribution; `"random"` uniformly.
+        seed: of the trajectories or the order.
+        threads: that share a sweep at most; None to choose.
+
+    Returns:
+        The solution, `iterations` counting rounds.
+
+    Raises:
+        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+    """
+    if order not in ("real-time", "random"):
+        raise ValueError(f"order is {order!r}, expected 'real-time' or 'random'")
+    solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=max_iterations, threads=threads)
+    problem = solver.problem
+    if problem.discounted:
+        solver.values = problem.start(np.full(mdp.states, _most_that_can_be_earned(mdp, problem)))
+    state, starts = np.array([seed], np.uint64), np.cumsum(mdp.start)
+    for _ in solver.rounds():
+        vectors = Vectors(solver.values, solver.out, solver.policy, problem.margin(solver.values))
+        if order == "random":
+            _back_up_at_random(problem.rows, vectors, state, mdp.states)
+        else:
+            _follow(problem.rows, vectors, starts, state, mdp.states)
+        solver.back_up()
+        if solver.finished:
+            break
+    return solver.conclude(f"{order}-value-iteration")
+
+
+def _most_that_can_be_earned(mdp: MDP, problem: Problem) -> float:
+    """Return an upper bound on all optimal values with a discount: the greatest reward for ever, or the least loss."""
+    greatest = float(mdp.expected_rewards.max(where=mdp.feasible, initial=-np.inf))
+    return greatest / (1 - (problem.most if greatest > 0 else problem.least))

@@ -1,0 +1,333 @@
+"""Functions of tensors as compiled programs: `Program`, and `compilable` methods."""
+
+import platform
+import re
+import shutil
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import is_dataclass, replace
+from functools import partial, update_wrapper
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from operant.nets.cuda_graphs import Graph
+from operant.nets.matmul import halves_vectors, precision
+from operant.nets.tracing import traced
+
+P = ParamSpec("P")
+R = TypeVar("R")
+L = TypeVar("L")
+
+Arguments = tuple[list[Any], dict[str, Any]]
+"""Those by position, and those by name."""
+
+CACHED = 2**15
+"""Numbers in a layer of one row from which on going row by row pays: 128 KiB of float32."""
+
+_HALF_WRITTEN = re.compile(r"(/[^\s:]+\.so): (?:file too short|invalid ELF|cannot read file data|ELF load command)")
+"""What a loader says of a library that a compiler was killed at, after the library's path."""
+
+
+def compiler() -> str | None:
+    """Return the path of a C++ compiler, which programs need, or None where there is none."""
+    names = ("cl",) if platform.system() == "Windows" else ("g++", "c++", "clang++")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def missing_tool(device: torch.device) -> str | None:
+    """Return what is not installed that programs for a device need, or None where nothing is missing."""
+    if compiler() is None:
+        return "a C++ compiler such as g++"
+    return "triton" if device.type == "cuda" and find_spec("triton") is None else None
+
+
+class Program(Generic[P, R]):
+    """A function of tensors that is run as it is written, or compiled.
+
+    A compiled function is a fixed list of operations, those of its gradients included, of which neighbors are merged
+    into one loop; what is left of Python is the call. It is made at the first call with arguments of new shapes, or at
+    a new precision of matrix products, which takes seconds. Its numbers differ from those of the function in the last
+    bits, and are the same at every call. On a CUDA device its kernels are launched as one (see `Graph`).
+
+    The function may read tensors that are not among its arguments, such as parameters, as long as they stay the same
+    objects: a program reads their values at every call. It must not write to any, draw random numbers, or decide by
+    the values of tensors. Arguments are tensors or dataclasses of tensors; a number (`float`) counts as a tensor of no
+    dimension, and whatever else there is becomes part of the program. Results are tensors, or trees of them.
+
+    Args:
+        function: what is to be computed.
+        rows: returns the same function of each row of all tensors alone, given and returned as `[1, ...]`. A compiled
+            program then goes row by row, so that what it works on stays in the processor's cache. None, or nothing
+            returned: it takes all rows at once.
+
+    Attributes:
+        compiled: whether calls from now on are those of a compiled program.
+        calls: how many were, so far.
+    """
+
+    def __init__(self, function: Callable[P, R], rows: Callable[[], Sequence[Callable[P, R]]] | None = None) -> None:
+        self.function = function
+        self.compiled, self.calls = False, 0
+        self._rows: Sequence[Program[P, R]] | None = None
+        self._split = rows
+        self._programs: dict[Any, Callable[[list[Tensor]], R]] = {}
+        self._binaries: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return what the function returns.
+
+        Raises:
+            RuntimeError: the function cannot be compiled; there is no C++ compiler, for one.
+        """
+        if not self.compiled:
+            return self.function(*args, **kwargs)
+        self.calls += 1
+        if rows := self._row_by_row():
+            given = _rows(args, kwargs, len(rows))
+            return _joined([row(*a, **k) for row, (a, k) in zip(rows, given, strict=True)])  # pyright: ignore[reportCallIssue]
+        tensors: list[Tensor] = []
+        key: list[Any] = [precision(), *kwargs]
+        for leaf in _leaves((*args, *kwargs.values())):
+            if isinstance(leaf, Tensor):
+                tensors.append(leaf)
+                # The number of a device, -1 for the CPU, is compared in a tenth of the time of the device.
+                key += leaf.shape, leaf.is_cuda or leaf.stride(), leaf.dtype, leaf.get_device()
+            else:
+                key.append(leaf)
+        program = self._programs.get(tuple(key))
+        if program is None:
+            program = self._programs[tuple(key)] = _build(self.function, args, kwargs, self._binaries)
+        return program(tensors)
+
+    def _row_by_row(self) -> Sequence["Program[P, R]"]:
+        """Return the compiled programs of the single rows, which share what a compiler has made."""
+        if self._rows is None:
+            self._rows = [Program(function) for function in (self._split() if self._split else ())]
+            for row in self._rows:
+                row.compiled, row._binaries = True, self._binaries
+        return self._rows
+
+
+class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
+    """A method that is a `Program` of its own for every instance.
+
+    An instance with a method `one_by_one` is asked for one instance for each row that shares its memory, or for none; a
+    compiled program goes row by row through those that there are.
+
+    Args:
+        method: what is to be computed; it may read the instance's tensors, within the limits of a `Program`.
+    """
+
+    def __init__(self, method: Callable[Concatenate[L, P], R]) -> None:
+        self.method = method
+        update_wrapper(self, method)  # pyright: ignore[reportArgumentType]
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Remember the name that instances know the method by."""
+        self.name = name
+
+    def __get__(self, instance: L, owner: type | None = None) -> Program[P, R]:
+        """Return the instance's program, made at the first access."""
+        method, split = self.method, getattr(instance, "one_by_one", None)
+        rows = None if split is None else lambda: [partial(method, row) for row in split()]
+        program = Program(partial(method, instance), rows)
+        vars(instance)[self.name] = program
+        return program  # pyright: ignore[reportReturnType]
+
+
+def outgrows_cache(device: torch.device, *, rows: int, samples: int, hidden: Sequence[int]) -> bool:
+    """Say whether compiled programs should go row by row: where the layers of all rows outgrow a processor's cache.
+
+    Args:
+        device: where they compute.
+        rows: how many there are.
+        samples: of one row.
+        hidden: widths of the hidden layers.
+    """
+    return device.type == "cpu" and rows > 1 and samples * max(hidden, default=1) >= CACHED
+
+
+def programs(owner: object) -> list[Program[..., Any]]:
+    """Return the programs of an object's `compilable` methods, and those that it has as attributes."""
+    kinds = reversed(type(owner).__mro__)
+    methods = {name: value for kind in kinds for name, value in vars(kind).items()}
+    own = [getattr(owner, name) for name, value in methods.items() if isinstance(value, compilable)]
+    held = [value for value in getattr(owner, "__dict__", {}).values() if isinstance(value, Program)]
+    return list(dict.fromkeys([*own, *held]))
+
+
+def _leaves(args: Iterable[Any]) -> Iterator[Any]:
+    """Return arguments, the fields of those that are dataclasses in their place, and numbers as tensors."""
+    for arg in args:
+        for value in vars(arg).values() if is_dataclass(arg) else (arg,):
+            yield torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
+
+
+def _filled(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Iterable[Tensor]) -> Arguments:
+    """Return arguments with these tensors, in the order of `_leaves`, in place of their tensors and numbers."""
+    left = iter(tensors)
+
+    def fill(value: Any) -> Any:
+        return next(left) if isinstance(value, Tensor | float) else value
+
+    def fill_all(arg: Any) -> Any:
+        return replace(arg, **{name: fill(value) for name, value in vars(arg).items()})
+
+    filled = [fill_all(arg) if is_dataclass(arg) else fill(arg) for arg in (*args, *kwargs.values())]
+    return filled[: len(args)], dict(zip(kwargs, filled[len(args) :], strict=True))
+
+
+def _rows(args: Sequence[Any], kwargs: Mapping[str, Any], count: int) -> Iterator[Arguments]:
+    """Return arguments row by row; what is no tensor belongs to every row."""
+    tensors = [leaf for leaf in _leaves((*args, *kwargs.values())) if isinstance(leaf, Tensor)]
+    for row in range(count):
+        yield _filled(args, kwargs, (leaf[row : row + 1] if leaf.dim() else leaf for leaf in tensors))
+
+
+def _joined(results: Sequence[R]) -> R:
+    """Return trees of tensors `[1, ...]` as one of tensors `[rows, ...]`."""
+    return pytree.tree_map(lambda *parts: torch.cat(parts), *results)
+
+
+def _build(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    binaries: dict[Any, Callable[..., Any]],
+) -> Callable[..., Any]:
+    """Trace a function at some arguments, and compile it as one of their tensors, unless it was among `binaries`."""
+    shapes: list[Any] = []
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        positional, named = _filled(args, kwargs, tensors)
+        results, shape = pytree.tree_flatten(function(*positional, **named))
+        shapes.append(shape)
+        return results
+
+    inputs = [leaf for leaf in _leaves((*args, *kwargs.values())) if isinstance(leaf, Tensor)]
+    on_cuda = [tensor.device for tensor in inputs if tensor.device.type == "cuda"]
+    if on_cuda:  # a graph of kernels reads numbers there too, and lays its inputs out by itself
+        inputs = [tensor.to(on_cuda[0]).contiguous() for tensor in inputs]
+    halves_vectors()  # finds out by computing, which would be traced
+    with traced():
+        graph = make_fx(flat)(*inputs)
+    used = _used(graph)
+    inputs = [inputs[place] for place in used]
+    captured = _captured(graph)
+    known = graph.code, *((t.shape, t.stride(), t.dtype, t.device) for t in (*captured, *inputs))
+    if known not in binaries:
+        binaries[known] = _compile(graph, [*captured, *inputs])
+    program = partial(binaries[known], *captured)
+    if on_cuda:
+        program = Graph(program, on_cuda[0])
+
+    def run(tensors: list[Tensor]) -> Any:
+        results = program(*[tensors[place] for place in used])
+        return pytree.tree_unflatten([results] if isinstance(results, Tensor) else list(results), shapes[-1])
+
+    return run
+
+
+def _compile(graph: GraphModule, inputs: Sequence[Tensor], *, again: bool = True) -> Callable[..., Any]:
+    """Compile a graph for inputs of these shapes.
+
+    Raises:
+        RuntimeError: it cannot be done.
+    """
+    for node in graph.graph.nodes:
+        node.meta.pop("val", None)  # each tells of a shape in a world of its own; the inputs tell it for all
+    on_host = all(tensor.device.type == "cpu" for tensor in inputs)
+    try:
+        with warnings.catch_warnings(), _uninterrupted():
+            warnings.simplefilter("ignore", DeprecationWarning)  # those of torch's own code
+            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")  # which `precision` decides on
+            return torch._inductor.compile(  # pyright: ignore[reportPrivateImportUsage, reportReturnType]
+                deepcopy(graph), list(inputs), options={"cpp_wrapper": on_host}
+            )
+    except Exception as error:
+        if again and _clear_half_written(str(error)):
+            return _compile(graph, inputs, again=False)
+        raise RuntimeError(
+            f"the update could not be compiled ({_first_line(error)}); --compile off computes it as it is written. "
+            f"Programs need a C++ compiler, which is {compiler() or 'not installed'}, and on CUDA devices triton"
+        ) from error
+
+
+def _clear_half_written(error: str) -> bool:
+    """Remove the library of PyTorch's cache that an error says is but half a one; return whether there is such."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir  # noqa: PLC0415 - takes long, and only for this
+
+    found = _HALF_WRITTEN.search(error)
+    if found is None or not Path(found[1]).is_relative_to(cache_dir()):
+        return False
+    Path(found[1]).unlink(missing_ok=True)
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C from the compilers that are started here; this process acts on it when they are done.
+
+    One that is ended leaves half a library in PyTorch's cache, which is taken for a whole one ever after. Only the main
+    thread hears of signals, so that elsewhere nothing is done.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    heard: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in handlers:
+        signal.signal(number, lambda number, _: heard.append(number))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which compilers inherit
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in heard:
+            signal.raise_signal(number)
+
+
+def _used(graph: GraphModule) -> list[int]:
+    """Take out the inputs that nothing in a graph reads, and return the places of the others."""
+    inputs = graph.graph.find_nodes(op="placeholder")
+    for node in inputs:
+        if not node.users:
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return [place for place, node in enumerate(inputs) if node.users]
+
+
+def _captured(graph: GraphModule) -> list[Tensor]:
+    """Make the tensors that a graph holds its first inputs, and return them: held, they might count as constant."""
+    found: dict[str, Tensor] = {}
+    nodes = graph.graph.nodes
+    first = next(node for node in nodes if node.op != "get_attr")
+    inputs: dict[str, Any] = {}
+    for node in [node for node in nodes if node.op == "get_attr"]:
+        name = str(node.target)
+        if name not in found:
+            found[name] = getattr(graph, name)
+            with graph.graph.inserting_before(first):
+                inputs[name] = graph.graph.placeholder(f"captured_{len(found)}")
+                inputs[name].meta.update(node.meta)
+        node.replace_all_uses_with(inputs[name])
+        graph.graph.erase_node(node)
+    graph.recompile()
+    return list(found.values())

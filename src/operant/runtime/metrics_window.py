@@ -1,0 +1,237 @@
+"""What a learner reports between two records, reduced to one, and the watch over it."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from operant.runtime.checkpoints import NonFiniteError
+from operant.runtime.learner import Metrics
+
+logger = logging.getLogger(__name__)
+
+LOSSES = "losses/"
+HEALTH = "health/"
+SKIPPED = "health/skipped_updates"
+EPISODES = "rollout/episodes"
+RETURN, LENGTH = "rollout/episode_return", "rollout/episode_length"
+SUCCESS_RATE, INFO = "rollout/success_rate", "rollout/info/"
+"""Metrics that environments tell of the episodes that ended; not of all, so not in every iteration."""
+LOST = "health/lost_episodes"
+"""Name of the metric that counts episodes whose worker process was lost."""
+DROPPED = "health/dropped_transitions"
+"""Name of the metric that counts transitions with a number that is not finite."""
+REFUSED = "health/refused_steps"
+"""Name of the metric that counts steps of a policy that a line search gave up."""
+
+_ENOUGH, _TOO_MANY = 100, 1000
+_NEARLY_ALL = 0.9
+"""The rest may be the dummy steps of environments that reset themselves, which are not dropped."""
+
+
+class Window:
+    """Gathers metrics without looking at them, so that an accelerator never waits.
+
+    The tensors themselves are kept until `reduce`: a learner must report new ones in every iteration.
+    """
+
+    def __init__(self) -> None:
+        self._values: defaultdict[str, list[Tensor | float]] = defaultdict(list)
+        self._places: defaultdict[str, list[int]] = defaultdict(list)
+
+    def add(self, metrics: Metrics) -> None:
+        """Take what one iteration reports."""
+        place = len(self._values[EPISODES]) if EPISODES in metrics else 0
+        for name, value in metrics.items():
+            self._values[name].append(value)
+            if told_by_environments(name):
+                self._places[name].append(place)
+
+    def take(self) -> dict[str, NDArray[np.float64]]:
+        """Return the reports by name, `[K]` or `[K, S]` over the K iterations that made one, and forget them.
+
+        Raises:
+            ValueError: a metric changed its shape. The message names it.
+        """
+        stacked = {name: _stack(name, values) for name, values in self._values.items()}
+        for name, places in self._places.items():  # beside the episodes that it is about
+            whole = np.full((len(self._values[EPISODES]), *stacked[name].shape[1:]), np.nan)
+            whole[places] = stacked[name]
+            stacked[name] = whole
+        self._values.clear()
+        self._places.clear()
+        return stacked
+
+
+class Guard:
+    """Stops training whose numbers stay bad.
+
+    One bad batch is survived: learners skip updates that are not finite, and count them under
+    `health/skipped_updates`. A metric is bad for a seed while a loss (`losses/...`) is not finite or an update was
+    skipped; bad in `patience` reports in a row, and training has failed. A seed that waits for others reports skipped
+    updates that are not a number, which say nothing.
+    """
+
+    def __init__(self, patience: int = 10):
+        self._patience = patience
+        self._streaks: dict[str, NDArray[np.int64]] = {}
+
+    def check(self, reports: Mapping[str, NDArray[np.float64]]) -> None:
+        """Look at the reports of `Window.take`.
+
+        Raises:
+            NonFiniteError: a metric was bad too often in a row. The message names it and the seed's position.
+        """
+        for name, values in reports.items():
+            if name.startswith(LOSSES):
+                self._count(name, ~np.isfinite(values), np.ones_like(values, dtype=np.bool_))
+            elif name == SKIPPED:
+                self._count(name, values > 0, ~np.isnan(values))
+
+    def close(self) -> None:
+        """Warn, once, of what was bad in more than one iteration at the end of a training too short to be stopped."""
+        names = sorted(self._streaks, key=lambda name: name != SKIPPED)
+        for name in [name for name in names if self._streaks[name].max() > 1][:1]:
+            streak = self._streaks[name]
+            logger.warning(
+                "%s%s: %s in each of the last %d iterations: look for rewards or observations that are not finite",
+                name,
+                f" of seed {int(streak.argmax())} (counted from 0)" if streak.ndim else "",
+                "updates were skipped" if name == SKIPPED else "was not finite",
+                int(streak.max()),
+            )
+
+    def _count(self, name: str, bad: NDArray[np.bool_], told: NDArray[np.bool_]) -> None:
+        streak = self._streaks.get(name, np.zeros(bad.shape[1:], dtype=np.int64))
+        if not bad.any() and told.any(axis=0).all():
+            self._streaks[name] = np.zeros_like(streak)
+            return
+        for row, spoken in zip(bad, told, strict=True):
+            streak = np.where(spoken, (streak + 1) * row, streak)
+            if streak.max() >= self._patience:
+                seed = f" of seed {int(streak.argmax())} (counted from 0)" if streak.ndim else ""
+                what = "updates were skipped" if name == SKIPPED else "was not finite"
+                raise NonFiniteError(
+                    f"{name}{seed}: {what} in {self._patience} iterations in a row; "
+                    "lower the learning rate, or look for rewards or observations that are not finite"
+                )
+        self._streaks[name] = streak
+
+
+class DropWatch:
+    """Warns, once, of a seed that learns from less than half of its transitions, as the others are not finite.
+
+    A seed that can learn from hardly any of a thousand in a row ends training.
+    """
+
+    def __init__(self) -> None:
+        self._dropped: NDArray[np.float64] = np.zeros(1)
+        self._lost: NDArray[np.float64] = np.zeros(1)
+        self._steps = 0
+        self._warned = False
+
+    def check(self, reports: Mapping[str, NDArray[np.float64]], steps: int) -> None:
+        """Look at the reports of `Window.take`, over so many environment steps of a seed.
+
+        Raises:
+            NonFiniteError: a seed has nothing to learn from.
+        """
+        if DROPPED not in reports or not steps:
+            return
+        dropped = reports[DROPPED].sum(axis=0)
+        self._lost = np.where(dropped > _NEARLY_ALL * steps, self._lost + steps, 0)
+        if self._lost.max() >= _TOO_MANY:
+            seed = int(self._lost.argmax())
+            raise NonFiniteError(
+                f"hardly any of the last {int(self._lost[seed])} transitions of seed {seed} (counted from 0) has a "
+                f"reward and observations that are finite, so that nothing is learned ({DROPPED}): look for the "
+                "mistake in the environment"
+            )
+        if self._warned:
+            return
+        self._dropped = self._dropped + dropped
+        self._steps += steps
+        if self._steps < _ENOUGH:
+            return
+        seed = int(self._dropped.argmax())
+        share = self._dropped[seed] / self._steps
+        if share > 0.5:
+            self._warned = True
+            logger.warning(
+                "%.0f %% of the latest transitions of seed %d (counted from 0) have a reward or an observation that is "
+                "not finite and are not learned from (%s): look for the mistake in the environment",
+                100 * share,
+                seed,
+                DROPPED,
+            )
+        self._dropped, self._steps = np.zeros(1), 0
+
+
+class RefusalWatch:
+    """Warns, once a seed, of a policy that stays where it is, as its steps are given up again and again."""
+
+    def __init__(self, patience: int = 10) -> None:
+        self._patience = patience
+        self._streak: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
+        self._warned: set[int] = set()
+
+    def check(self, reports: Mapping[str, NDArray[np.float64]]) -> None:
+        """Look at the reports of `Window.take`."""
+        if REFUSED not in reports:
+            return
+        for row in reports[REFUSED].reshape(len(reports[REFUSED]), -1):
+            self._streak = (self._streak + 1) * (row > 0)
+            for seed in np.flatnonzero(self._streak >= self._patience).tolist():
+                if seed not in self._warned:
+                    self._warned.add(seed)
+                    logger.warning(
+                        "%d steps in a row of seed %d (counted from 0) were given up, so that its policy stays as it "
+                        "is (%s): raise the damping, or take fewer iterations of conjugate gradients",
+                        self._patience,
+                        seed,
+                        REFUSED,
+                    )
+
+
+def told_by_environments(name: str) -> bool:
+    """Whether a metric is the mean of what environments say of their episodes in `info`."""
+    return name == SUCCESS_RATE or name.startswith(INFO)
+
+
+def summarize(reports: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+    """Return one number, or one a seed, for each metric.
+
+    Losses are averaged, counts (`health/...`, and that of episodes) added up, others averaged; returns and lengths of
+    episodes over episodes, not over iterations. Counts and others are over the iterations that had something to report;
+    a loss that is not a number in one of them is not one here.
+    """
+    episodes = reports.get(EPISODES)
+    return {name: _reduce(name, values, episodes) for name, values in reports.items()}
+
+
+def _reduce(name: str, values: NDArray[np.float64], episodes: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if name.startswith(HEALTH) or name == EPISODES:
+            return np.nansum(values, axis=0)
+        if name.startswith(LOSSES):
+            return np.mean(values, axis=0)
+        weights = ~np.isnan(values)
+        if (name in (RETURN, LENGTH) or told_by_environments(name)) and episodes is not None:
+            weights = weights * np.nan_to_num(episodes)
+        return np.nansum(values * weights, axis=0) / np.sum(weights, axis=0)
+
+
+def _stack(name: str, values: list[Tensor | float]) -> NDArray[np.float64]:
+    try:
+        if any(isinstance(value, Tensor) for value in values):
+            tensors = [torch.as_tensor(value) for value in values]
+            return torch.stack(tensors).detach().to("cpu", torch.float64).numpy()
+        return np.asarray(values, dtype=np.float64)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"metric {name!r} must be a number, or one a seed, of the same shape each time: {error}"
+        ) from error

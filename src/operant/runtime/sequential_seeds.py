@@ -1,0 +1,73 @@
+"""Several seeds whose networks cannot share a program, trained in turns as one learner: `InTurn`."""
+
+import math
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from operant.runtime.learner import Learner, Metrics, all_or_nothing
+from operant.runtime.metrics_window import LOSSES
+from operant.state import State
+
+L = TypeVar("L", bound=Learner)
+
+
+class InTurn(Generic[L]):
+    """A learner that gives each of its learners one iteration after the other.
+
+    Args:
+        learners: one for each seed, S of them.
+        budget: of each; one that has used it waits for the others.
+
+    Attributes:
+        learners: as given.
+        budget: as given.
+    """
+
+    def __init__(self, learners: Sequence[L], *, budget: int):
+        self.learners, self.budget = list(learners), budget
+        self._last: list[Metrics] = [{} for _ in learners]
+
+    @property
+    def consumed(self) -> int:
+        """Budget used by the learner that has used least."""
+        return min(learner.consumed for learner in self.learners)
+
+    def iterate(self) -> Metrics:
+        """Run one iteration of each, and return its metrics, `[S]` each.
+
+        A learner that waits, or has nothing to report, has NaN there; under `losses/` the last number that it had.
+        """
+        reports: list[Metrics] = []
+        for position, learner in enumerate(self.learners):
+            if learner.consumed < self.budget:
+                self._last[position] = report = learner.iterate()
+            else:
+                report = {name: self._last[position][name] for name in self._last[position] if name.startswith(LOSSES)}
+            reports.append(report)
+        names = {name: None for report in reports for name in report}
+        whole = [name for name in names if not name.startswith(LOSSES) or all(name in report for report in reports)]
+        return {name: _column(name, reports) for name in whole}
+
+    def state_dict(self) -> State:
+        """Return the states of all learners."""
+        return {"learners": [learner.state_dict() for learner in self.learners]}
+
+    @all_or_nothing
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of `state_dict`; one that is refused leaves the learners as they were.
+
+        Raises:
+            ValueError: it has another number of learners.
+        """
+        if len(state["learners"]) != len(self.learners):
+            raise ValueError(f"the state is of {len(state['learners'])} seeds, but there are {len(self.learners)}")
+        for learner, own in zip(self.learners, state["learners"], strict=True):
+            learner.load_state_dict(own)
+
+
+def _column(name: str, reports: Sequence[Metrics]) -> Tensor:
+    missing = 0.0 if name.startswith("health/") else math.nan
+    return torch.stack([torch.as_tensor(report.get(name, missing), dtype=torch.float64).cpu() for report in reports])

@@ -1,0 +1,186 @@
+"""What seeds have learned, apart from how they learn it: `load_weights` hands it on, and `Best` keeps the best of it.
+
+A learner with networks names them in its attribute `learned`.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from operant.runtime.checkpoints import CheckpointError, Checkpoints, load
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.run import Run, RunError
+from operant.state import State
+
+logger = logging.getLogger(__name__)
+
+Weights = Mapping[str, Tensor]
+"""Networks of S seeds, and the moments by which they normalize, `[S, ...]` by name."""
+
+
+class Taught(Protocol):
+    """Something that has learned.
+
+    Attributes:
+        consumed: budget used so far, per seed.
+        learned: the tensors themselves, not copies.
+    """
+
+    consumed: int
+    learned: Weights
+
+
+def load_weights(learner: Taught, learned: Weights) -> None:
+    """Put what others have learned in the place of what a learner has, for each seed; that of a single one for all.
+
+    Raises:
+        ValueError: names or shapes differ; the learner is as it was.
+    """
+    own = learner.learned
+    if odd := own.keys() ^ learned.keys():
+        raise ValueError(f"only one of them has {min(odd)!r}")
+    for name, there in learned.items():
+        here = own[name]
+        if len(there) not in (1, len(here)):
+            raise ValueError(
+                f"there are {len(there)} seeds there and {len(here)} here; all may begin with a single one"
+            )
+        if there.shape[1:] != here.shape[1:]:
+            raise ValueError(f"{name!r} of a seed is {list(there.shape[1:])} there and {list(here.shape[1:])} here")
+    with torch.no_grad():
+        for name, there in learned.items():
+            own[name].copy_(there)
+
+
+class BestPolicy(NamedTuple):
+    """The best policies of a run.
+
+    Attributes:
+        learned: what each seed had learned when it scored highest.
+        scores: `[S]`, how high.
+        consumed: `[S]`, budget used until then.
+    """
+
+    learned: Weights
+    scores: Tensor
+    consumed: Tensor
+
+    def state(self) -> State:
+        """Return it as a checkpoint holds it."""
+        return {"learned": dict(self.learned), "statistics": {"scores": self.scores, "consumed": self.consumed}}
+
+
+class Best:
+    """The best policy of each seed, as evaluations in the course of training score them, in `best/` of a run.
+
+    The highest of many scores is too high an estimate: new episodes tell what the policy is worth.
+
+    Args:
+        run: the run.
+        place: of the only seed that is kept, in `best/seed_<seed>/`, for seeds whose networks are not stacked: one copy
+            of them. Default: all seeds together.
+    """
+
+    def __init__(self, run: Run, *, place: int | None = None) -> None:
+        self._path, self._place = run.path, place
+        folder = run.path / "best"
+        if place is None:
+            self._checkpoints = Checkpoints(folder)
+        else:
+            self._checkpoints = Checkpoints(folder / f"seed_{run.settings.seeds[place]}")
+            self._checkpoints.keep = 1
+
+    def offer(self, learner: Taught, evaluation: Evaluation) -> None:
+        """Keep what seeds have learned that never scored higher; a failure to do so is only warned of.
+
+        Seeds whose networks hold a number that is not finite are passed over.
+        """
+        own = evaluation.scores if self._place is None else evaluation.scores[self._place : self._place + 1]
+        scores = torch.tensor(own, dtype=torch.float64).nan_to_num(nan=-torch.inf)
+        consumed = torch.full(scores.shape, learner.consumed)
+        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in learner.learned.items()}
+        new = BestPolicy(copies, scores, consumed)
+        better = torch.stack([t.isfinite().reshape(len(t), -1).all(1) for t in new.learned.values()]).all(0)
+        try:
+            old = self._latest()
+            if old is not None:
+                better &= scores > old.scores
+                new = _chosen(better, new, old)
+            if better.any() and (old is not None or better.all()):
+                self._checkpoints.save(new.state(), learner.consumed)
+        except (OSError, CheckpointError) as error:
+            logger.warning("the best policies could not be kept in %s (%s); training goes on", self._path, error)
+
+    def load(self) -> BestPolicy:
+        """Return the best policies, on the CPU.
+
+        Raises:
+            RunError: none were kept.
+            CheckpointError: they are damaged.
+        """
+        found = self._latest()
+        if found is None:
+            raise RunError(
+                f"{self._path} has kept no best policies: it was never evaluated in training, or its algorithm keeps "
+                "none; take its latest policies"
+            )
+        return found
+
+    def _latest(self) -> BestPolicy | None:
+        found = self._checkpoints.latest()
+        if found is None:
+            return None
+        state = load(found[0])
+        return BestPolicy(state["learned"], state["statistics"]["scores"], state["statistics"]["consumed"])
+
+
+def opened(name: str | Path) -> tuple[Run, bool]:
+    """The run that `RUN` or `RUN/best` names, and whether its best policies are meant.
+
+    Raises:
+        RunError: there is no run.
+    """
+    path = Path(name).expanduser()
+    best = path.name == "best" and (path.parent / "config.toml").exists()
+    return Run.open(path.parent if best else path), best
+
+
+def keepers(run: Run, experiment: Any) -> list[tuple[Taught, Best]]:
+    """What has learned, with where its best is kept: all seeds together, or each by itself; nothing for tables."""
+    if weights := getattr(experiment, "weights", None):
+        return [(one, Best(run, place=place)) for place, one in enumerate(weights)]
+    return [(experiment.learner, Best(run))] if hasattr(experiment.learner, "learned") else []
+
+
+def teach_best(run: Run, experiment: Any) -> tuple[int, ...]:
+    """Put the best that a run has kept in the place of what its learners have learned.
+
+    Returns:
+        The budget that each seed had used until then.
+
+    Raises:
+        RunError: none were kept.
+        CheckpointError: they are damaged.
+    """
+    consumed: list[int] = []
+    for taught, found in keepers(run, experiment) or [(experiment.learner, Best(run))]:
+        kept = found.load()
+        load_weights(taught, kept.learned)
+        consumed += [int(number) for number in kept.consumed]
+    for weights in getattr(experiment, "weights", ()):
+        weights.refresh()
+    return tuple(consumed)
+
+
+def _chosen(better: Tensor, new: BestPolicy, old: BestPolicy) -> BestPolicy:
+    """Return what is new of the seeds that are `better [S]`, and what is old of the others."""
+
+    def choose(left: Tensor, right: Tensor) -> Tensor:
+        return torch.where(better.view(-1, *[1] * (left.dim() - 1)), left, right)
+
+    learned = {name: choose(tensor, old.learned[name]) for name, tensor in new.learned.items()}
+    return BestPolicy(learned, choose(new.scores, old.scores), choose(new.consumed, old.consumed))

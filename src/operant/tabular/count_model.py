@@ -1,0 +1,89 @@
+"""A model learned by counting: how often each action led where, and what it paid.
+
+The successors of each cell stand in `K` slots, in the order of their first time; the terminal outcome has the number of
+states as its name. A seed whose cell has filled its last slot waits until there is room for more.
+"""
+
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.tabular.acting import best_value
+from operant.tabular.numba_config import compiled
+
+
+class Counts(NamedTuple):
+    """What the actions of `S` seeds have led to.
+
+    Attributes:
+        tries: `[S, states, A]`.
+        reward_sums: `[S, states, A]`.
+        successors: `[S, states, A, K]`; -1 for an empty slot.
+        counts: `[S, states, A, K]`.
+        full: bool `[S]`, whether a cell has filled its last slot.
+    """
+
+    tries: NDArray[np.int64]
+    reward_sums: NDArray[np.float64]
+    successors: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    full: NDArray[np.bool_]
+
+    @classmethod
+    def new(cls, seeds: int, states: int, actions: int, slots: int = 2) -> Self:
+        """Return a model without any experience."""
+        shape = (seeds, states, actions)
+        return cls(
+            tries=np.zeros(shape, np.int64),
+            reward_sums=np.zeros(shape),
+            successors=np.full((*shape, slots), -1, np.int64),
+            counts=np.zeros((*shape, slots), np.int64),
+            full=np.zeros(seeds, np.bool_),
+        )
+
+    def with_room(self) -> Self:
+        """Return the model with twice as many slots, if a seed is full."""
+        if not self.full.any():
+            return self
+        empty = np.full_like(self.successors, -1)
+        return self._replace(
+            successors=np.concatenate([self.successors, empty], axis=3),
+            counts=np.concatenate([self.counts, np.zeros_like(self.counts)], axis=3),
+            full=np.zeros_like(self.full),
+        )
+
+
+@compiled
+def observe(model, i, cell, reward, outcome):
+    """Count a step that led to `outcome`, a state or the number of states for the end.
+
+    Returns:
+        The slot of the outcome, and whether it was seen for the first time.
+    """
+    state, action = cell
+    model.tries[i, state, action] += 1
+    model.reward_sums[i, state, action] += reward
+    successors, slot = model.successors[i, state, action], 0
+    while successors[slot] >= 0 and successors[slot] != outcome:
+        slot += 1
+    first = successors[slot] < 0
+    successors[slot] = outcome
+    model.counts[i, state, action, slot] += 1
+    if first and slot == len(successors) - 1:
+        model.full[i] = True
+    return slot, first
+
+
+@compiled
+def expected_backup(rule, model, q, i, cell):
+    """Return `r̂ + γ Σ_s' P̂(s') max_a' Q(s', a')` by the frequencies so far; the action must have been tried."""
+    state, action = cell
+    total, states = 0.0, model.successors.shape[1]
+    for slot in range(model.successors.shape[3]):
+        outcome = model.successors[i, state, action, slot]
+        if outcome < 0:
+            break
+        if outcome < states:
+            total += model.counts[i, state, action, slot] * best_value(rule.choices, q[i, outcome], outcome)
+    return (model.reward_sums[i, state, action] + rule.gamma * total) / model.tries[i, state, action]

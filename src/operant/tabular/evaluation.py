@@ -1,0 +1,127 @@
+"""How good policies are in a known model: by sampled episodes, and exactly."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from operant.mdp import MDP, policy_evaluation
+from operant.tabular.acting import drawn_action
+from operant.tabular.numba_config import compiled
+from operant.tabular.random import Words, words
+from operant.tabular.simulator import UNLIMITED, Model, World, advance, begin_all
+
+Floats = NDArray[np.float64]
+
+LONGEST_EPISODE = 10_000
+"""Steps after which an episode is cut when a task has no limit: a policy that is not yet good may never end one."""
+
+
+class Sampled(NamedTuple):
+    """Episodes of `S` policies.
+
+    Attributes:
+        returns: `[S, episodes]`, undiscounted.
+        lengths: `[S, episodes]`, in steps.
+        cut: bool `[S, episodes]`, whether the step limit has ended it.
+    """
+
+    returns: Floats
+    lengths: NDArray[np.int64]
+    cut: NDArray[np.bool_]
+
+
+class _Followed(NamedTuple):
+    cumulative: Floats
+    rng: Words
+
+
+@compiled
+def _play(model, world, policies, episodes, cut):
+    """Let every seed follow its policy for some episodes, and write to `cut [S, episodes]` which ones were cut."""
+    for i in range(len(world.state)):
+        while world.episodes[i] < episodes:
+            episode = world.episodes[i]
+            action = drawn_action(policies.cumulative[i], model.actions, policies.rng, i, world.state[i])
+            cut[i, episode] = advance(model, world, i, action).truncated
+
+
+def sampled_returns(
+    mdp: MDP, policies: ArrayLike, *, seeds: Sequence[int], episodes: int, longest: int = LONGEST_EPISODE
+) -> Sampled:
+    """Play episodes of policies, always the same ones for the same seeds.
+
+    Args:
+        mdp: where; an episode is cut at its step limit, or after `longest` steps if it has none.
+        policies: `[S, states, A]`, probabilities.
+        seeds: S of them.
+        episodes: of each seed.
+        longest: steps.
+
+    Raises:
+        ValueError: the shapes differ, or there is no episode.
+    """
+    table = np.asarray(policies, np.float64)
+    if table.shape != (len(seeds), mdp.states, mdp.actions) or episodes < 1:
+        expected = (len(seeds), mdp.states, mdp.actions)
+        raise ValueError(f"policies must have shape {expected}, got {table.shape}; episodes at least 1, got {episodes}")
+    limit = mdp.max_steps or longest
+    model, world = Model.of(mdp, limit), World.new(seeds, "evaluation", record=episodes)
+    begin_all(model, world)
+    cumulative = np.cumsum(table, axis=2).reshape(len(seeds), -1)
+    cut = np.zeros((len(seeds), episodes), np.bool_)
+    _play(model, world, _Followed(cumulative, words(seeds, "evaluation policy")), episodes, cut)
+    return Sampled(world.returns, world.lengths, cut)
+
+
+def expected_returns(mdp: MDP, policies: ArrayLike, *, gamma: float = 1.0, steps: int | None = None) -> Floats:
+    """Return the exact values of policies within a number of steps.
+
+    What a learned policy is worth, without the noise of sampled episodes: with γ = 1 the mean return of an evaluation.
+    `exact_values` looks further than a limit.
+
+    Args:
+        mdp: the model.
+        policies: `[..., states, A]`, probabilities.
+        gamma: discount a step.
+        steps: how many count. Default: the step limit of the model.
+
+    Returns:
+        `[..., states]`; the mean over `mdp.start` is the value of the task.
+
+    Raises:
+        ValueError: there is no limit and no number of steps.
+    """
+    horizon = mdp.max_steps if steps is None else steps
+    if horizon is None or not 0 <= horizon < UNLIMITED:
+        raise ValueError(f"the model has no step limit: give a number of steps, not {steps}")
+    table = np.asarray(policies, np.float64)
+    indptr, successors, probabilities = mdp.continuation
+    rows = mdp.states * mdp.actions
+    transitions = sparse.csr_array((probabilities, successors, indptr), shape=(rows, mdp.states))
+    rewards = np.where(mdp.feasible, mdp.expected_rewards, 0.0)
+    flat = table.reshape(-1, mdp.states, mdp.actions)
+    values = np.zeros((len(flat), mdp.states))
+    for _ in range(horizon):
+        q = rewards + gamma * (transitions @ values.T).T.reshape(flat.shape)
+        values = (flat * q).sum(axis=2)
+    return values.reshape(table.shape[:-1])
+
+
+def exact_values(mdp: MDP, policies: ArrayLike, *, gamma: float) -> Floats:
+    """Return the exact values of policies over whole episodes, however long they are.
+
+    Args:
+        mdp: the model; its step limit does not count.
+        policies: `[S, states, A]`, probabilities.
+        gamma: discount a step.
+
+    Returns:
+        `[S, states]`.
+
+    Raises:
+        ValueError: `gamma` is 1 and a policy never ends an episode, or a policy is none of this model.
+    """
+    return np.stack([policy_evaluation(mdp, policy, gamma=gamma).values for policy in np.asarray(policies)])

@@ -1,0 +1,244 @@
+"""From names and numbers to a learner and what it learns in: what every algorithm of this package shares."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from operant import catalog
+from operant.envs import BatchEnv, FiniteEnv
+from operant.envs.checking import check_users_environment
+from operant.envs.registry import make_single, specified
+from operant.envs.worlds.bandits import Bandit
+from operant.envs.worlds.mazes import ChangingMaze
+from operant.mdp import MDP
+from operant.runtime.configuration import configuration, learner_kind
+from operant.runtime.evaluation import Evaluation, evaluate_policy
+from operant.runtime.settings import Settings
+from operant.tabular.bandit_factory import BanditExperiment, arms_of
+from operant.tabular.bandits import Arms, BanditLearner
+from operant.tabular.enumeration import Enumerated, enumerated
+from operant.tabular.evaluation import LONGEST_EPISODE, sampled_returns
+from operant.tabular.exact import expected_episodes, may_compute
+from operant.tabular.learner import Player, TabularLearner
+from operant.tabular.simulator import UNLIMITED
+
+EVALUATION_ROWS = 20
+"""Most environments that a seed is evaluated in at once."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A learner, and how good its policies are.
+
+    Attributes:
+        learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
+        settings: what it was made from.
+        mdp: the model of the task, if it has one that does not change.
+    """
+
+    learner: TabularLearner
+    settings: Settings
+    mdp: MDP | None
+
+    def evaluate(
+        self,
+        episodes: int | None = None,
+        *,
+        backend: str | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Evaluation:
+        """Score the greedy policies (what is followed, for prediction); equal policies get equal scores.
+
+        Where the model is known and not too large (`operant.tabular.exact.may_compute`), the score is the expected
+        return, computed from the model; elsewhere it is sampled, with the same episodes at every call. In a task
+        without a step limit, an episode is cut after `operant.tabular.evaluation.LONGEST_EPISODE` steps, or as the
+        settings say.
+
+        Args:
+            episodes: of each seed. Default: as many as the settings say.
+            backend: "tensor" takes the model, "gymnasium" steps Gymnasium's environment, "auto" is the former where
+                there is a model. Default: that of the settings.
+            interrupted: asked in the course of it; after true, the evaluation is given up.
+
+        Raises:
+            StoppedError: it was given up.
+            ValueError: `episodes` is not positive, or there is no such backend, or no model.
+        """
+        settings, learner = self.settings, self.learner
+        episodes = settings.evaluate_episodes if episodes is None else episodes
+        if episodes < 1:
+            raise ValueError(f"episodes must be at least 1, got {episodes}")
+        if _simulated(settings.task, self.mdp, backend or settings.env_backend):
+            assert self.mdp is not None  # noqa: S101 - what is simulated has a model
+            longest = settings.evaluate_max_steps or LONGEST_EPISODE
+            return _in_model(self.mdp, learner.policy(), settings.seeds, episodes, longest)
+        rows = max(n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0)
+        longest = settings.evaluate_max_steps or LONGEST_EPISODE
+        env = enumerated(
+            settings.task,
+            settings.seeds,
+            rows=rows,
+            purpose="evaluation",
+            longest=longest,
+            env_kwargs=settings.env_kwargs,
+        )
+        try:
+            return evaluate_policy(
+                Player(learner),
+                env,
+                seeds=len(settings.seeds),
+                episodes=episodes,
+                max_steps=longest,
+                cut=True,
+                interrupted=interrupted,
+            )
+        finally:
+            env.close()
+
+    def reach(self) -> None:
+        """Run Gymnasium's check on an environment that the user brings, before training in it."""
+        if self.learner.env is not None:
+            check_users_environment(self.settings.task)
+
+    @staticmethod
+    def wrap(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        """Return an environment of the task with the observations that the learner knows: the numbers of states."""
+        return Enumerated(env)
+
+    def close(self) -> None:
+        """Close the environments that the learner acts in."""
+        self.learner.close()
+
+
+def _in_model(mdp: MDP, policies: NDArray[np.float64], seeds: Sequence[int], episodes: int, longest: int) -> Evaluation:
+    """Score policies `[S, states, A]` in a model: exactly where that is quick, else by sampled episodes."""
+    limit = mdp.max_steps or longest
+    if may_compute(mdp, limit):
+        expected = expected_episodes(mdp, policies, limit=limit)
+        scores = np.repeat(expected.returns[:, None], episodes, axis=1)
+        return Evaluation.of(scores, expected.lengths, cut=expected.cut, exact=True)
+    sampled = sampled_returns(mdp, policies, seeds=seeds, episodes=episodes, longest=longest)
+    return Evaluation.of(sampled.returns, sampled.lengths.mean(axis=1), cut=sampled.cut.mean(axis=1))
+
+
+def assemble(
+    algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str
+) -> Experiment | BanditExperiment:
+    """Make the learner of a run and what it learns in.
+
+    A task whose model is known and does not change is simulated inside the kernel; any other one with finite spaces is
+    stepped. `settings.env_backend` asks for one of them: "tensor" (the former) or "gymnasium" (the latter). The arms of
+    a bandit are always pulled inside the kernel.
+
+    Args:
+        algorithm: from the catalog.
+        settings: the run's.
+        config: of the algorithm's own kind.
+        device: must be "cpu": tables are updated one cell after another.
+
+    Raises:
+        ValueError: the task is unknown or does not suit the algorithm, or the device is another one.
+        TypeError: the configuration is of another kind.
+    """
+    kind = learner_kind(algorithm, config)
+    if device != "cpu":
+        raise ValueError(f"{algorithm.name} runs on the cpu alone, where a table is fastest; got device {device!r}")
+    if algorithm.family == "bandit":
+        return _with_arms(kind, settings, config)
+    mdp = known_model(settings.task, settings.env_kwargs)
+    source: MDP | BatchEnv | None = mdp if _simulated(settings.task, mdp, settings.env_backend) else None
+    if source is None:
+        source = enumerated(settings.task, settings.seeds, env_kwargs=settings.env_kwargs)
+    try:
+        learner = kind(config, source, seeds=settings.seeds, budget=settings.budget)
+    except BaseException:
+        if not isinstance(source, MDP):
+            source.close()
+        raise
+    return Experiment(learner, settings, mdp)
+
+
+def _with_arms(kind: Any, settings: Settings, config: Any) -> BanditExperiment:
+    if settings.env_backend == "gymnasium":
+        raise ValueError(
+            "the arms of a bandit are pulled inside the kernel: leave env_backend at 'auto' for training; "
+            "an evaluation can pull those of Gymnasium's environment"
+        )
+    arms = arms_of(settings.task, settings.seeds, settings.env_kwargs)
+    return BanditExperiment(kind(config, arms, seeds=settings.seeds, budget=settings.budget), settings)
+
+
+def known_model(task: str, env_kwargs: Mapping[str, Any] | None = None) -> MDP | None:
+    """Return the model of a task, with its step limit; None if it has none, or one that changes.
+
+    Args:
+        task: a Gymnasium id.
+        env_kwargs: parameters of one's own for the constructor of the environment.
+
+    Raises:
+        ValueError: the task is unknown or out of date.
+        ModuleNotFoundError: the task needs a package that is not installed.
+    """
+    env = make_single(specified(task, env_kwargs))
+    try:
+        bare = env.unwrapped
+        if isinstance(bare, Bandit | ChangingMaze) or not (isinstance(bare, FiniteEnv) or hasattr(bare, "P")):
+            return None
+        return MDP.from_gymnasium(env)
+    finally:
+        env.close()
+
+
+def _simulated(task: str, mdp: MDP | None, backend: str) -> bool:
+    """Tell whether a task is simulated from its model.
+
+    Raises:
+        ValueError: there is no such backend, or no model where it is asked for.
+    """
+    if backend not in ("auto", "tensor", "gymnasium"):
+        raise ValueError(f"backend must be 'auto', 'tensor' or 'gymnasium', got {backend!r}")
+    if backend == "tensor" and mdp is None:
+        raise ValueError(f"{task!r} shows no model that could be simulated; take the backend 'gymnasium'")
+    return backend != "gymnasium" and mdp is not None
+
+
+@overload
+def learner_for(
+    algorithm: str, source: MDP | BatchEnv, *, seeds: Sequence[int], budget: int = UNLIMITED, **values: Any
+) -> TabularLearner: ...
+
+
+@overload
+def learner_for(
+    algorithm: str, source: Arms, *, seeds: Sequence[int], budget: int = UNLIMITED, **values: Any
+) -> BanditLearner: ...
+
+
+def learner_for(
+    algorithm: str, source: MDP | BatchEnv | Arms, *, seeds: Sequence[int], budget: int = UNLIMITED, **values: Any
+) -> TabularLearner | BanditLearner:
+    """Return the learner of an algorithm in a model, in an environment, or with arms of one's own.
+
+    Args:
+        algorithm: a name of the catalog, such as `"q-learning"`.
+        source: see `TabularLearner`; arms for a strategy for bandits, see `BanditLearner`.
+        seeds: one for each run.
+        budget: environment steps a seed; the iteration that reaches it is as short as it must be.
+        **values: fields of the algorithm's configuration.
+
+    Raises:
+        ValueError: a name is unknown, a value out of its range, the algorithm of another package, or the source of
+            another kind than it needs.
+    """
+    entry = catalog.find(algorithm)
+    if entry.package != "tabular":
+        raise ValueError(f"{algorithm} learns no table; it belongs to operant.{entry.package}")
+    if isinstance(source, Arms) != (entry.family == "bandit"):
+        needed = "Arms" if entry.family == "bandit" else "an MDP or a BatchEnv"
+        raise ValueError(f"{algorithm} needs {needed} as its source, got {type(source).__name__}")
+    config = configuration(entry, "", **values)
+    return learner_kind(entry, config)(config, source, seeds=seeds, budget=budget)

@@ -1,0 +1,208 @@
+"""R-max and MBIE-EB: learning a model, and taking what is little known to be good.
+
+Both count what their actions lead to, and act greedily on the values of a model that is too good to be true:
+
+    R-max (Brafman and Tennenholtz 2002, JMLR 3)    an action tried fewer than m times is worth the most there can be
+    MBIE-EB (Strehl and Littman 2008, JCSS 74)      Q(s, a) = r̂ + γ Σ P̂ max Q + β / sqrt(N(s, a))
+
+So they go where they can still learn something, by the shortest way, where ε-greedy exploration stumbles about: they
+need a number of steps that is polynomial in the number of states, not exponential.
+
+What differs: R-max plans anew when a pair becomes known, MBIE-EB after every step, both by Gauss-Seidel value iteration
+from the values of before, until no value moves by more than `tolerance`; episodes may end; ties are broken at random.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from operant.tabular.acting import Rule, Table, greedy, tick
+from operant.tabular.configs import BaseConfig, at_least
+from operant.tabular.count_model import Counts, expected_backup, observe
+from operant.tabular.formulas import count_bonus
+from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.numba_config import compiled
+from operant.tabular.simulator import advance, may_go_on
+
+
+@dataclass(frozen=True)
+class OptimismConfig(BaseConfig):
+    """What R-max and MBIE-EB are both told."""
+
+    gamma: float = 0.95
+    """Discount a step, in [0, 1): an unknown action is worth `reward_max / (1 - gamma)`."""
+    reward_max: float = 1.0
+    """The largest reward there can be. Too high explores longer, too low may never explore."""
+    tolerance: float = 1e-5
+    """Planning stops when no value moves by more than this share of the value of an unknown action."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        if self.gamma == 1.0:
+            raise ValueError("gamma must be in [0, 1), as an unknown action is worth a sum without end; got 1.0")
+        for name in ("reward_max", "tolerance"):
+            if not 0.0 < getattr(self, name) < inf:
+                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)!r}")
+
+    @property
+    def value_max(self) -> float:
+        """Value of an unknown action."""
+        return self.reward_max / (1.0 - self.gamma)
+
+
+@dataclass(frozen=True)
+class RMaxConfig(OptimismConfig):
+    """Hyperparameters of R-max."""
+
+    known: int = 16
+    """m, tries after which an action is known. More are surer of random outcomes and cost more steps."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        at_least(self, 1, "known")
+
+
+@dataclass(frozen=True)
+class MBIEEBConfig(OptimismConfig):
+    """Hyperparameters of MBIE-EB."""
+
+    bonus_coef: float = 0.1
+    """β of the bonus `β / sqrt(N)`, in units of `reward_max`. Higher explores longer."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        at_least(self, 0.0, "bonus_coef")
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "operant/RiverSwim-v0": {"reward_max": 10_000.0},
+}
+"""Configuration by task."""
+
+
+class OptimismRule(NamedTuple):
+    """The rule, and what makes the model too good to be true.
+
+    Attributes:
+        base: the rule.
+        known: tries below which an action is worth `value_max`.
+        value_max: the most there can be.
+        beta: scale of the bonus.
+        always: whether to plan after every step; otherwise when an action becomes known.
+        tolerance: largest move of a value at which planning stops.
+    """
+
+    base: Rule
+    known: int
+    value_max: float
+    beta: float
+    always: bool
+    tolerance: float
+
+
+class Agent(NamedTuple):
+    """Tables and the model."""
+
+    table: Table
+    model: Counts
+
+
+@compiled
+def optimistic_value(rule, agent, i, cell):
+    """Return what an action is worth in the model that is too good to be true."""
+    state, action = cell
+    tries = agent.model.tries[i, state, action]
+    if tries < rule.known:
+        return rule.value_max
+    value = expected_backup(rule.base, agent.model, agent.table.q, i, cell) + count_bonus(rule.beta, tries)
+    return min(value, rule.value_max)
+
+
+@compiled
+def plan(rule, agent, i):
+    """Iterate values over all states in order, each sweep using its own results, until they stand still."""
+    q, choices = agent.table.q, rule.base.choices
+    largest = np.inf
+    while largest > rule.tolerance:
+        largest = 0.0
+        for state in range(q.shape[1]):
+            for k in range(choices.counts[state]):
+                action = choices.options[state, k]
+                value = optimistic_value(rule, agent, i, (state, action))
+                largest = max(largest, abs(value - q[i, state, action]))
+                q[i, state, action] = value
+
+
+@compiled
+def choose(rule, agent, i, state):
+    """Return a greedy action."""
+    return greedy(rule.base.choices, agent.table.q[i, state], state, agent.table.rng, i)
+
+
+@compiled
+def learn(rule, agent, i, step):
+    """Count a step, and plan if there is reason to."""
+    model, state, action = agent.model, step.state, step.action
+    observe(model, i, (state, action), step.reward, model.successors.shape[1] if step.terminated else step.successor)
+    agent.table.visits[i, state, action] += 1
+    if rule.always or model.tries[i, state, action] == rule.known:
+        plan(rule, agent, i)
+    tick(rule.base, agent.table, i, step.terminated or step.truncated)
+
+
+@compiled
+def run(model, world, rule, agent, quota):
+    """Run R-max or MBIE-EB in a model, which the agent does not look at; a seed whose own model is full waits."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i) and not agent.model.full[i]:
+            step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
+            learn(rule, agent, i, step)
+            quota.left[i] -= 1
+
+
+class Optimist(TabularLearner):
+    """What R-max and MBIE-EB share."""
+
+    kernels = Kernels(choose, learn, run)
+    growing = frozenset({"successors", "counts"})
+
+    def make_agent(self) -> Agent:
+        """Return tables where everything is worth the most there can be, and a model without any experience."""
+        table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.rule.value_max)
+        return Agent(table, Counts.new(len(self.seeds), self.states, self.actions))
+
+    def make_room(self) -> None:
+        """Double the slots of the model where they are all taken."""
+        self.agent = self.agent._replace(model=self.agent.model.with_room())
+
+
+class RMax(Optimist):
+    """R-max (see `TabularLearner` for the arguments)."""
+
+    config: RMaxConfig
+
+    def make_rule(self, base: Rule) -> OptimismRule:
+        """Add how many tries make an action known."""
+        config = self.config
+        tolerance = config.tolerance * config.value_max
+        return OptimismRule(base, config.known, config.value_max, beta=0.0, always=False, tolerance=tolerance)
+
+
+class MBIEEB(Optimist):
+    """MBIE-EB (see `TabularLearner` for the arguments)."""
+
+    config: MBIEEBConfig
+
+    def make_rule(self, base: Rule) -> OptimismRule:
+        """Add the bonus."""
+        config = self.config
+        tolerance = config.tolerance * config.value_max
+        return OptimismRule(
+            base, 1, config.value_max, beta=config.bonus_coef * config.reward_max, always=True, tolerance=tolerance
+        )

@@ -1,0 +1,184 @@
+"""Prioritized sweeping with a learned model (Moore and Atkeson 1993, Machine Learning 13).
+
+The agent counts what its actions lead to. When the value of a cell would change by more than a threshold, the cell is
+queued by the size of that change; after every real step the most urgent cells get a full backup over all outcomes seen,
+and the cells that are known to lead there are queued in turn. News travels backwards along the paths that need it.
+
+What differs: cells are pairs of state and action, as in Sutton and Barto (2018, section 8.4), but backups are
+expectations over the counts, as in the paper, so that random worlds are planned in correctly; there is no step size.
+The agent explores ε-greedily, where the paper gives unknown actions an optimistic value (`initial_value` does so too).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.tabular.acting import Rule, Table, epsilon_greedy, tick
+from operant.tabular.configs import ExploringConfig, at_least
+from operant.tabular.count_model import Counts, expected_backup, observe
+from operant.tabular.heap import Heap, pop, push
+from operant.tabular.learner import Kernels, TabularLearner
+from operant.tabular.numba_config import compiled
+from operant.tabular.simulator import advance, may_go_on
+
+
+@dataclass(frozen=True)
+class PrioritisedSweepingConfig(ExploringConfig):
+    """Hyperparameters of prioritized sweeping."""
+
+    gamma: float = 0.95
+    """Discount a step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
+    planning_steps: int = 5
+    """Most backups after each real step. More need less experience and more time."""
+    threshold: float = 1e-4
+    """Change of a value, in units of return, below which a cell is not worth a backup. Lower is more exact and slower.
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field."""
+        super().__post_init__()
+        at_least(self, 1, "planning_steps")
+        at_least(self, 0.0, "threshold")
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {"CliffWalking-v1": {"gamma": 1.0}}
+"""Configuration by task."""
+
+
+class SweepingRule(NamedTuple):
+    """The rule, and how much is planned: most backups a step, and the least change that is worth one."""
+
+    base: Rule
+    planning: int
+    threshold: float
+
+
+class Predecessors(NamedTuple):
+    """Which cells lead to each state, as linked lists of edges; edge `cell * K + slot` is the slot of a cell's model.
+
+    Attributes:
+        head: `[S, states]`, the first edge into each state; -1 for none.
+        following: `[S, states * A * K]`, the next edge into the same state; -1 for none.
+    """
+
+    head: NDArray[np.int64]
+    following: NDArray[np.int64]
+
+    @classmethod
+    def new(cls, model: Counts) -> Self:
+        """Return the empty lists of a model without any experience."""
+        seeds, states, actions, slots = model.successors.shape
+        return cls(np.full((seeds, states), -1, np.int64), np.full((seeds, states * actions * slots), -1, np.int64))
+
+    def with_room(self, slots: int) -> Self:
+        """Return the same lists, in the same order, for a model with twice as many slots as the `slots` of now."""
+        wider = np.full((len(self.head), self.following.shape[1] // slots, 2 * slots), -1, np.int64)
+        wider[:, :, :slots] = _renamed(self.following, slots).reshape(len(self.head), -1, slots)
+        return self._replace(head=_renamed(self.head, slots), following=wider.reshape(len(self.head), -1))
+
+
+def _renamed(edges: NDArray[np.int64], slots: int) -> NDArray[np.int64]:
+    """Return the names of edges after the number of slots has doubled."""
+    return np.where(edges < 0, -1, edges // slots * 2 * slots + edges % slots)
+
+
+class Agent(NamedTuple):
+    """Tables, the model, who leads where, and the queue."""
+
+    table: Table
+    model: Counts
+    predecessors: Predecessors
+    heap: Heap
+
+
+@compiled
+def link(lists, i, edge, state):
+    """Add an edge into a state."""
+    lists.following[i, edge] = lists.head[i, state]
+    lists.head[i, state] = edge
+
+
+@compiled
+def consider(rule, agent, i, cell):
+    """Queue a cell if its value would change by more than the threshold."""
+    state, action = cell
+    change = abs(expected_backup(rule.base, agent.model, agent.table.q, i, cell) - agent.table.q[i, state, action])
+    if change > rule.threshold:
+        push(agent.heap, i, state * agent.model.tries.shape[2] + action, change)
+
+
+@compiled
+def sweep(rule, agent, i):
+    """Back up the most urgent cell, and consider those that lead to its state."""
+    table, lists = agent.table, agent.predecessors
+    actions, slots = agent.model.successors.shape[2], agent.model.successors.shape[3]
+    place = pop(agent.heap, i)
+    state, action = place // actions, place % actions
+    table.visits[i, state, action] += 1
+    table.q[i, state, action] = expected_backup(rule.base, agent.model, table.q, i, (state, action))
+    edge = lists.head[i, state]
+    while edge >= 0:
+        origin = edge // slots
+        consider(rule, agent, i, (origin // actions, origin % actions))
+        edge = lists.following[i, edge]
+
+
+@compiled
+def choose(rule, agent, i, state):
+    """Return an ε-greedy action."""
+    return epsilon_greedy(rule.base, agent.table, i, state)
+
+
+@compiled
+def learn(rule, agent, i, step):
+    """Count a step and plan from it backwards."""
+    model, cell = agent.model, (step.state, step.action)
+    states, actions, slots = model.successors.shape[1], model.successors.shape[2], model.successors.shape[3]
+    slot, first = observe(model, i, cell, step.reward, states if step.terminated else step.successor)
+    if first and not step.terminated:
+        link(agent.predecessors, i, (step.state * actions + step.action) * slots + slot, step.successor)
+    consider(rule, agent, i, cell)
+    backups = 0
+    while backups < rule.planning and agent.heap.queued[i] > 0:
+        sweep(rule, agent, i)
+        backups += 1
+    tick(rule.base, agent.table, i, step.terminated or step.truncated)
+
+
+@compiled
+def run(model, world, rule, agent, quota):
+    """Run prioritized sweeping in a model, which the agent does not look at; a seed whose own model is full waits."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i) and not agent.model.full[i]:
+            step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
+            learn(rule, agent, i, step)
+            quota.left[i] -= 1
+
+
+class PrioritisedSweeping(TabularLearner):
+    """Prioritized sweeping (see `TabularLearner` for the arguments)."""
+
+    config: PrioritisedSweepingConfig
+    kernels = Kernels(choose, learn, run)
+    growing = frozenset({"successors", "counts", "following"})
+
+    def make_rule(self, base: Rule) -> SweepingRule:
+        """Add how much is planned."""
+        return SweepingRule(base, self.config.planning_steps, float(self.config.threshold))
+
+    def make_agent(self) -> Agent:
+        """Return tables and a model without any experience."""
+        table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.config.initial_value)
+        model = Counts.new(len(self.seeds), self.states, self.actions)
+        heap = Heap.new(len(self.seeds), self.states * self.actions)
+        return Agent(table, model, Predecessors.new(model), heap)
+
+    def make_room(self) -> None:
+        """Double the slots of the model where they are all taken."""
+        model = self.agent.model
+        if model.full.any():
+            lists = self.agent.predecessors.with_room(model.successors.shape[3])
+            self.agent = self.agent._replace(model=model.with_room(), predecessors=lists)

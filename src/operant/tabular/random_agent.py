@@ -1,0 +1,70 @@
+"""The baseline of every table: an agent that takes any feasible action, with equal probability, and learns nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant.tabular.acting import any_action
+from operant.tabular.configs import BaseConfig
+from operant.tabular.learner import Floats, Kernels, TabularLearner, shares
+from operant.tabular.numba_config import compiled
+from operant.tabular.random import Words, words
+from operant.tabular.simulator import advance, may_go_on
+
+
+@dataclass(frozen=True)
+class RandomConfig(BaseConfig):
+    """Hyperparameters of the random agent; nothing depends on them."""
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {}
+"""There is nothing to configure."""
+
+
+class Agent(NamedTuple):
+    """The streams `[S]` of the policy."""
+
+    rng: Words
+
+
+@compiled
+def choose(rule, agent, i, state):
+    """Return any feasible action."""
+    return any_action(rule.base.choices, agent.rng, i, state)
+
+
+@compiled
+def learn(rule, agent, i, step):
+    """Learn nothing."""
+
+
+@compiled
+def run(model, world, rule, agent, quota):
+    """Act in a model."""
+    for i in range(len(quota.left)):
+        while may_go_on(world, quota, i):
+            advance(model, world, i, choose(rule, agent, i, world.state[i]))
+            quota.left[i] -= 1
+
+
+class RandomAgent(TabularLearner):
+    """The random agent (see `TabularLearner` for the arguments). It has no values."""
+
+    config: RandomConfig
+    kernels = Kernels(choose, learn, run)
+    learns_values = False
+
+    def make_agent(self) -> Agent:
+        """Return the streams."""
+        return Agent(words(self.seeds, "policy"))
+
+    def probabilities(self, states: NDArray[np.int64], *, exploring: bool = False) -> Floats:
+        """Return the policy in states `[S, N]`, `[S, N, A]`."""
+        return shares(self.feasible[states])
+
+    def schedules(self) -> dict[str, Floats]:
+        """Return nothing: nothing changes."""
+        return {}

@@ -1,0 +1,109 @@
+import dataclasses
+import importlib
+import logging
+
+import pytest
+
+from operant import catalog
+from operant.catalog.old_names import ALGORITHMS, FIELDS, algorithm, current, current_flags, names
+from operant.control import A2CConfig, PPOConfig, ReinforceConfig, TRPOConfig
+from operant.runtime.configuration import configuration
+from operant.runtime.settings import Settings
+from operant.runtime.tables import from_table
+
+
+def kinds():
+    modules = {entry.config: importlib.import_module(entry.module) for entry in catalog.ALGORITHMS}
+    return {name: getattr(module, name) for name, module in modules.items()}
+
+
+@pytest.mark.parametrize("name", sorted(kinds()))
+def test_every_new_name_is_a_field(name):
+    kind = kinds()[name]
+    fields = {field.name for field in dataclasses.fields(kind)}
+    assert set(names(kind).values()) <= fields
+    assert len(set(names(kind).values())) == len(names(kind))
+
+
+def test_every_declaring_class_is_one():
+    declaring = {base.__name__ for kind in kinds().values() for base in kind.__mro__}
+    assert set(FIELDS) <= declaring
+
+
+def test_a_table_with_old_names_is_read_with_a_notice(caplog):
+    table = {"environments": 3, "lam": 0.5, "gamma": 0.9}
+    with caplog.at_level(logging.WARNING):
+        config = from_table(PPOConfig, table)
+    assert (config.num_envs, config.gae_lambda, config.gamma) == (3, 0.5, 0.9)
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "environments is called num_envs now",
+        "lam is called gae_lambda now",
+    ]
+
+
+def test_a_table_with_new_names_is_read_in_silence(caplog):
+    assert from_table(PPOConfig, {"num_envs": 3}).num_envs == 3
+    assert not caplog.records
+
+
+def test_a_field_given_twice_is_an_error():
+    with pytest.raises(ValueError, match="num_envs is given twice"):
+        from_table(PPOConfig, {"environments": 3, "num_envs": 4})
+
+
+@pytest.mark.parametrize(
+    ("old", "lr", "clip"),
+    [("none", "constant", "constant"), ("learning_rate", "linear", "constant"), ("both", "linear", "linear")],
+)
+def test_annealing_became_two_schedules(old, lr, clip):
+    base = PPOConfig(lr_schedule="linear", clip_range_schedule="linear")
+    config = from_table(PPOConfig, {"anneal": old}, base=base)
+    assert (config.lr_schedule, config.clip_range_schedule) == (lr, clip)
+    flags = current_flags(PPOConfig, ["--anneal", old, "--gamma", "0.5"])
+    assert flags == ["--lr-schedule", lr, "--clip-range-schedule", clip, "--gamma", "0.5"]
+    assert current_flags(PPOConfig, [f"--anneal={old}"]) == flags[:4]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(A2CConfig, "normalise_advantages"), (TRPOConfig, "normalise_advantages"), (ReinforceConfig, "standardise")],
+)
+def test_switches_became_scopes(kind, name):
+    for value, scope in ((True, "batch"), (False, "none")):
+        assert from_table(kind, {name: value}).normalize_advantage == scope
+    dashed = name.replace("_", "-")
+    assert current_flags(kind, [f"--{dashed}"]) == ["--normalize-advantage", "batch"]
+    assert current_flags(kind, [f"--no-{dashed}"]) == ["--normalize-advantage", "none"]
+    assert current_flags(PPOConfig, ["--normalise-advantages", "none"]) == ["--normalize-advantage", "none"]
+
+
+def test_flags_are_translated_with_their_values():
+    flags = ["--environments", "3", "--lam=0.5", "--no-shared", "--normalise_rewards", "-h", "x"]
+    expected = ["--num-envs", "3", "--gae-lambda=0.5", "--no-share-features", "--normalize-reward", "-h", "x"]
+    assert current_flags(PPOConfig, flags) == expected
+
+
+def test_names_that_changed_their_meaning_are_old_in_an_old_table_alone():
+    rlhf = kinds()["RLHFConfig"]
+    old = from_table(rlhf, {"kl_coefficient": 0.3, "beta": 2.0, "beta_target": 0.1, "kl_target": 5.0})
+    assert (old.beta, old.kl_coef, old.kl_coef_target, old.beta_target) == (0.3, 2.0, 0.1, 5.0)
+    new = from_table(rlhf, {"beta": 0.3, "beta_target": 5.0})
+    assert (new.beta, new.beta_target) == (0.3, 5.0)
+
+
+def test_keyword_arguments_may_be_old():
+    config = configuration(catalog.find("ppo"), "no preset", environments=2, minibatches=1)
+    assert (config.num_envs, config.num_minibatches) == (2, 1)
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(ALGORITHMS.items()))
+def test_algorithms_are_found_by_their_old_names(old, new, caplog):
+    assert catalog.find(old).name == algorithm(old) == new
+    assert from_table(Settings, {"algorithm": old, "task": "x"}).algorithm == new
+    assert f"{old} is called {new} now" in caplog.text
+
+
+def test_a_table_without_old_names_is_copied():
+    table = {"gamma": 0.5}
+    assert current(PPOConfig, table) == table
+    assert current(PPOConfig, table) is not table

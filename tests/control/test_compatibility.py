@@ -1,0 +1,158 @@
+"""What is advised is true: every algorithm is constructed in every pair of spaces, and advised where that went well."""
+
+import importlib
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from operant import catalog
+from operant.control.compatibility import require_suitable, suitable
+from operant.envs import make
+from operant.runtime.settings import Settings
+
+BYTES = spaces.Box(0, 255, (9, 9), np.uint8)
+SEEN = {
+    "vector": spaces.Box(-1, 1, (2,)),
+    "number": spaces.Box(-1, 1, ()),
+    "matrix": spaces.Box(-np.inf, np.inf, (2, 3)),
+    "picture": BYTES,
+    "finite": spaces.Discrete(3),
+    "counted from 2": spaces.Discrete(3, start=2),
+    "several": spaces.MultiDiscrete([2, 3]),
+    "bits": spaces.MultiBinary(3),
+    "too many": spaces.MultiBinary(30),
+    "dictionary": spaces.Dict(seen=spaces.Box(-1, 1, (2,)), name=spaces.Discrete(2)),
+    "finite dictionary": spaces.Dict(bits=spaces.MultiBinary(2), name=spaces.Discrete(2)),
+    "masked": spaces.Dict(seen=spaces.Box(-1, 1, (2,)), action_mask=spaces.MultiBinary(2)),
+    "masked and finite": spaces.Dict(name=spaces.Discrete(2), action_mask=spaces.MultiBinary(2)),
+    "wrongly masked": spaces.Dict(name=spaces.Discrete(2), action_mask=spaces.MultiBinary(5)),
+    "four masked": spaces.Dict(seen=spaces.Box(-1, 1, (2,)), action_mask=spaces.MultiBinary(4)),
+    "mask alone": spaces.Dict(action_mask=spaces.MultiBinary(2)),
+    "dictionary with picture": spaces.Dict(seen=BYTES, name=spaces.Discrete(2)),
+}
+ACTIONS = {
+    "discrete": spaces.Discrete(2),
+    "counted from 3": spaces.Discrete(2, start=3),
+    "bounded": spaces.Box(-2, 2, (2,)),
+    "half bounded": spaces.Box(np.float32(0), np.float32(np.inf), (1,)),
+    "as good as unbounded": spaces.Box(-3e38, 3e38, (1,)),
+    "integers": spaces.Box(0, 9, (2,), np.int64),
+    "number": spaces.Box(-1, 1, ()),
+    "matrix": spaces.Box(-1, 1, (2, 2)),
+    "several": spaces.MultiDiscrete([2, 2], start=[0, 1]),
+    "square": spaces.MultiDiscrete([[2], [3]]),
+    "bits": spaces.MultiBinary(2),
+}
+LEARNERS = [entry for entry in catalog.TABULAR + catalog.CONTROL if entry.family != "bandit"]
+QUICK = {"hidden": (4,), "capacity": 100, "minibatches": 1, "value_minibatches": 1, "environments": 1, "steps": 4}
+TASK = "OperantTestSpaces-v0"
+NOTHING_ELSE = (
+    "no algorithm supports its actions and observations as they are",
+    "TransformAction",
+    "FlattenObservation",
+)
+
+
+class Spaces(gymnasium.Env):
+    """An environment with any two spaces."""
+
+    def __init__(self, seen, actions):
+        self.observation_space, self.action_space = seen, actions
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, True, False, {}
+
+
+@pytest.fixture
+def task(request):
+    """The name of a task with the spaces of the names that a test is given."""
+    seen, actions = (request.getfixturevalue(name) for name in ("seen", "actions"))
+    gymnasium.register(TASK, Spaces, kwargs={"seen": SEEN[seen], "actions": ACTIONS[actions]})
+    yield TASK
+    gymnasium.registry.pop(TASK)
+
+
+def refusal(entry, task):
+    """Return why an algorithm of the catalog cannot be constructed for a task, None if it can."""
+    known = getattr(importlib.import_module(entry.module), entry.config).__dataclass_fields__
+    values = {name: value for name, value in QUICK.items() if name in known and name not in dict(entry.values)}
+    package = importlib.import_module(f"operant.{entry.package}")
+    try:
+        config = package.configuration(entry, task, **values)
+        package.assemble(entry, Settings(entry.name, task), config, device="cpu").close()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("actions", ACTIONS)
+@pytest.mark.parametrize("seen", SEEN)
+def test_what_is_advised_can_be_constructed_and_what_refuses_is_not_advised(task, seen, actions):
+    env = make(task, 1, [0])
+    advised = suitable(env)
+    for entry in LEARNERS:
+        if entry.package == "tabular" and (seen == "too many" or "mask" in seen):
+            assert entry.name not in advised, "a table would hold it but badly"
+            continue
+        found = refusal(entry, task)
+        assert (found is None) == (entry.name in advised), f"{entry.name}: {found}"
+        if found is not None and entry.package == "control":
+            assert found.startswith(f"{entry.name} "), found
+            assert TASK in found
+            assert found.endswith(f": {', '.join(advised)}" if advised else NOTHING_ELSE), found
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "seen", "actions", "message"),
+    [
+        (
+            "sac",
+            "dictionary",
+            "discrete",
+            r"needs actions of a Box of float, .* Discrete\(2\); .* ppo,",
+        ),
+        ("dueling-dqn", "vector", "integers", "needs actions of Discrete, .*; turn them into Discrete, .*Action$"),
+        (
+            "vpg",
+            "vector",
+            "integers",
+            "needs actions of Discrete or MultiDiscrete or a Box of float, .*; turn them .*TransformAction$",
+        ),
+        ("dqn", "vector", "bits", r"needs actions of Discrete, but those of .* MultiDiscrete\(\[2 2\]\); .* ppo,"),
+        (
+            "dqn",
+            "dictionary with picture",
+            "discrete",
+            "does not look at a picture among other parts, .*FilterObservation; .* ppo,",
+        ),
+        ("a2c", "masked", "bits", "cannot look at the observations of .*: .* each of 4 alternatives of 2 choices"),
+        (
+            "ddpg",
+            "vector",
+            "half bounded",
+            "needs actions with finite bounds, .*TransformAction; these support .* ppo,",
+        ),
+        ("recurrent-ppo", "picture", "bounded", "looks at vectors, .* are pictures, .*FlattenObservation; .* ppo,"),
+        ("sac-discrete", "masked", "discrete", "does not look at action masks, .*FilterObservation; .* ppo,"),
+        ("a2c", "wrongly masked", "discrete", "cannot look at the observations of .*: 'action_mask' must be"),
+        ("dqn", "finite", "bounded", "needs actions of Discrete, .*; these support its actions and observations: rein"),
+    ],
+)
+def test_a_refusal_names_algorithm_task_and_a_way_out(task, algorithm, seen, actions, message):
+    env = make(task, 1, [0])
+    with pytest.raises(ValueError, match=f"^{algorithm} {message}") as info:
+        require_suitable(env, algorithm)
+    assert TASK in str(info.value)
+    env.close()
+
+
+def test_what_suits_passes():
+    require_suitable(make("CartPole-v1", 1, [0]), "dqn")
+    require_suitable(make("Pendulum-v1", 1, [0]), "sac")

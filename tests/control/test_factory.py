@@ -1,0 +1,282 @@
+import dataclasses
+import multiprocessing
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from operant import catalog
+from operant.control import A3CConfig, PPOConfig, assemble, configuration, ppo
+from operant.envs import Atari, make
+from operant.runtime.evaluation import StoppedError, evaluate_policy
+from operant.runtime.settings import Settings
+
+ENTRY = catalog.find("ppo")
+SMALL = PPOConfig(num_envs=2, num_steps=8, num_minibatches=2, num_epochs=1, hidden_sizes=(4,))
+
+
+def experiment(task="CartPole-v1", config=SMALL, **settings):
+    return assemble(ENTRY, Settings("ppo", task, seeds=(3, 5), **settings), config, device="cpu")
+
+
+@pytest.fixture
+def presets(monkeypatch):
+    monkeypatch.setattr(ppo, "PRESETS", {"CartPole-v1": {"gamma": 0.9, "gae_lambda": 0.8}, "quick": {"gamma": 0.5}})
+
+
+@pytest.fixture
+def closed():
+    """Tasks called OperantTest<kind of action>-v0; every environment made of them is listed here once it is closed."""
+    listed = []
+
+    class Recorded(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+        def __init__(self, action_space):
+            self.action_space = action_space
+
+        def reset(self, **_):
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(1, np.float32), 0.0, True, False, {}
+
+        def close(self):
+            listed.append(self)
+
+    spaces = [gymnasium.spaces.Discrete(2), gymnasium.spaces.Box(0, 9, (2,), np.int64)]
+    names = [f"OperantTest{type(space).__name__}-v0" for space in spaces]
+    for name, space in zip(names, spaces, strict=True):
+        gymnasium.register(name, Recorded, kwargs={"action_space": space})
+    yield listed
+    for name in names:
+        gymnasium.registry.pop(name)
+
+
+def test_a_task_without_a_preset_gets_the_defaults(presets):
+    assert configuration(ENTRY, "Pendulum-v1") == PPOConfig()
+
+
+def test_a_task_selects_its_preset(presets):
+    assert configuration(ENTRY, "CartPole-v1") == PPOConfig(gamma=0.9, gae_lambda=0.8)
+
+
+def test_a_named_preset_replaces_that_of_the_task(presets):
+    assert configuration(ENTRY, "CartPole-v1", "quick") == PPOConfig(gamma=0.5)
+    assert configuration(ENTRY, "Pendulum-v1", "CartPole-v1") == PPOConfig(gamma=0.9, gae_lambda=0.8)
+
+
+def test_the_preset_of_the_paper_is_the_defaults_whatever_the_task(presets):
+    assert configuration(ENTRY, "CartPole-v1", "paper") == PPOConfig()
+
+
+def test_single_values_win(presets):
+    assert configuration(ENTRY, "CartPole-v1", gamma=0.7) == PPOConfig(gamma=0.7, gae_lambda=0.8)
+    assert configuration(ENTRY, "CartPole-v1", "quick", gae_lambda=0.1) == PPOConfig(gamma=0.5, gae_lambda=0.1)
+
+
+@pytest.mark.parametrize("name", ppo.PRESETS)
+def test_every_preset_is_a_configuration(name):
+    config = configuration(ENTRY, "no such task", name)
+    assert {key: getattr(config, key) for key in ppo.PRESETS[name]} == ppo.PRESETS[name]
+
+
+def test_an_unknown_preset_is_refused_with_those_there_are(presets):
+    with pytest.raises(ValueError, match=r"ppo has no preset 'fast'; there are: paper, zoo, CartPole-v1, quick"):
+        configuration(ENTRY, "CartPole-v1", "fast")
+
+
+def test_a_misspelt_parameter_is_refused_with_the_nearest():
+    with pytest.raises(ValueError, match=r"ppo.learning_rat: there is no such key; did you mean learning_rate"):
+        configuration(ENTRY, "CartPole-v1", learning_rat=1e-3)
+
+
+def test_an_unknown_parameter_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match=r"ppo.xyz: there is no such key; known are: .*gamma.*num_epochs"):
+        configuration(ENTRY, "CartPole-v1", xyz=1)
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_envs", "2"), ("num_envs", 2.5), ("lr_schedule", 1)])
+def test_a_value_of_the_wrong_type_is_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"ppo.{name}: {value!r} is not"):
+        configuration(ENTRY, "CartPole-v1", **{name: value})
+
+
+def test_a_list_and_none_are_values():
+    config = configuration(ENTRY, "CartPole-v1", hidden_sizes=[8, 4], clip_range_high=None)
+    assert config.hidden_sizes == (8, 4)
+    assert config.clip_range_high is None
+
+
+def test_a_value_out_of_range_is_refused():
+    with pytest.raises(ValueError, match=r"gamma must be in \[0, 1\], got 2"):
+        configuration(ENTRY, "CartPole-v1", gamma=2)
+
+
+def test_the_parts_of_an_experiment_fit():
+    made = experiment(budget=77)
+    assert made.learner.config is SMALL
+    assert made.learner.seeds == [3, 5]
+    assert made.learner.budget == 77
+    env = made.learner.agent.collector.env
+    assert (env.task, env.rows, env.device.type) == ("CartPole-v1", 4, "cpu")
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("backend", "kind"), [("tensor", "CartPole"), ("auto", "CartPole"), ("gymnasium", "GymnasiumEnv")]
+)
+def test_the_backend_is_that_of_the_settings(backend, kind):
+    made = experiment(env_backend=backend)
+    assert type(made.learner.agent.collector.env).__name__ == kind
+    made.close()
+
+
+def test_a_configuration_of_another_kind_is_refused():
+    with pytest.raises(TypeError, match=r"ppo needs a configuration of PPOConfig, got \{'gamma': 0.9\}"):
+        experiment(config={"gamma": 0.9})
+
+
+def test_environments_are_closed_if_the_learner_refuses_them(closed):
+    with pytest.raises(ValueError, match="ppo needs actions of Discrete or Multi"):
+        experiment("OperantTestBox-v0")
+    assert len(closed) == 4
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_closing_an_experiment_closes_its_environments_once(normalize, closed):
+    made = experiment("OperantTestDiscrete-v0", dataclasses.replace(SMALL, normalize_obs=normalize))
+    made.learner.iterate()
+    made.evaluate(2)
+    assert len(closed) == 2 * 2, "those of the evaluation"
+    made.close()
+    made.close()
+    assert len(closed) == 2 * 2 + 4
+
+
+def test_an_evaluation_that_is_asked_to_stop_closes_its_environments(closed):
+    made = experiment("OperantTestDiscrete-v0")
+    with pytest.raises(StoppedError):
+        made.evaluate(2, interrupted=lambda: True)
+    assert len(closed) == 2 * 2
+    made.close()
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
+def test_evaluation_gives_the_same_numbers_twice_and_changes_nothing(backend, normalize):
+    made = experiment(config=dataclasses.replace(SMALL, normalize_obs=normalize), env_backend=backend)
+    again = experiment(config=dataclasses.replace(SMALL, normalize_obs=normalize), env_backend=backend)
+    made.learner.iterate()
+    again.learner.iterate()
+    first = made.evaluate(10)
+    assert made.evaluate(10) == first
+    assert first.episodes == 10
+    assert len(first.scores) == 2
+    made.learner.iterate()
+    again.learner.iterate()
+    assert torch.equal(made.learner.agent.parameters, again.learner.agent.parameters)
+    made.close()
+    again.close()
+
+
+class Slow(gymnasium.Env):
+    """Hangs at the end of its first episode."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        self.fresh = True
+
+    def reset(self, **_):
+        if not self.fresh:
+            time.sleep(600)
+        self.fresh = False
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, True, False, {}
+
+
+@pytest.fixture
+def slow():
+    gymnasium.register("OperantTestSlow-v0", Slow)
+    yield "OperantTestSlow-v0"
+    gymnasium.registry.pop("OperantTestSlow-v0")
+
+
+def test_environments_are_evaluated_in_worker_processes_under_the_deadline_of_the_run(slow):
+    made = experiment(slow, vectorization="async", worker_seconds=1.0)
+    with pytest.raises(RuntimeError, match=r"OperantTestSlow-v0: the worker processes of rows 0, 1 have not answered"):
+        made.evaluate(1, backend="gymnasium")
+    made.close()
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("backend", ["auto", "tensor", "envpool"])
+def test_environments_that_are_not_gymnasiums_have_no_worker_processes(backend):
+    with pytest.raises(ValueError, match=r"vectorization='async' is .*CartPole-v1.*take env_backend='gymnasium'"):
+        experiment(vectorization="async", env_backend=backend)
+
+
+@pytest.mark.parametrize("config", [SMALL, A3CConfig(workers=1, hidden_sizes=(4,))], ids=["ppo", "a3c"])
+def test_games_are_made_as_the_settings_say(config):
+    pytest.importorskip("ale_py")
+    name = "ppo" if config is SMALL else "a3c"
+    settings = Settings(name, "ALE/Qbert-v5", seeds=(3,), clip_rewards=False, episodic_life=True)
+    made = assemble(catalog.find(name), settings, config, device="cpu")
+    env = made.learner.make_env(0) if name == "a3c" else made.learner.agent.collector.env
+    assert isinstance(env, Atari)
+    assert (env.clip_rewards, env.episodic_life) == (False, True)
+    env.close()
+    made.close()
+
+
+def test_whole_games_are_scored_whatever_training_makes_of_lives_and_rewards():
+    pytest.importorskip("ale_py")
+    changes = [{}, {"clip_rewards": False, "episodic_life": True}]
+    plain, changed = (experiment("ALE/Qbert-v5", **change) for change in changes)
+    score = plain.evaluate(1)
+    assert changed.evaluate(1) == score
+    assert max(score.scores) > 25.0, "rewards are multiples of 25"
+    plain.close()
+    changed.close()
+
+
+def test_evaluation_plays_episodes_of_its_own_that_depend_on_the_seed():
+    made = experiment()
+    own, training = (make("CartPole-v1", 20, (3, 5), purpose=purpose) for purpose in ("evaluation", "environment"))
+    score = made.evaluate(20)
+    assert score == evaluate_policy(made.learner, own, seeds=2, episodes=20)
+    assert score != evaluate_policy(made.learner, training, seeds=2, episodes=20)
+
+
+def test_evaluation_of_one_seed_does_not_depend_on_its_neighbors():
+    together = experiment()
+    alone = assemble(ENTRY, Settings("ppo", "CartPole-v1", seeds=(5,)), SMALL, device="cpu")
+    assert together.evaluate(10).episode_scores[1] == alone.evaluate(10).episode_scores[0]
+
+
+@pytest.mark.parametrize("episodes", [1, 7, 20, 23, 40])
+def test_any_number_of_episodes_may_be_asked_for(episodes):
+    assert experiment().evaluate(episodes).episodes == episodes
+
+
+def test_the_number_of_episodes_is_that_of_the_settings_unless_told():
+    assert experiment(evaluate_episodes=6).evaluate().episodes == 6
+
+
+def test_a_policy_can_be_evaluated_in_either_backend():
+    made = experiment()
+    assert made.evaluate(4, backend="gymnasium").episodes == 4
+    with pytest.raises(ValueError, match="backend must be 'auto', 'tensor', 'gymnasium' or 'envpool', got 'jax'"):
+        made.evaluate(4, backend="jax")
+
+
+@pytest.mark.parametrize("episodes", [0, -5])
+def test_no_episodes_are_refused(episodes):
+    with pytest.raises(ValueError, match=f"episodes must be a positive multiple .*, got {episodes}"):
+        experiment().evaluate(episodes)

@@ -1,0 +1,189 @@
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+import operant
+from operant import streams
+from operant.language.chat import ChatModel, Conversation, converses, find_chat_model, trained_model, write_model
+from operant.language.configs import ModelOptions
+from operant.language.engines import NativeEngine, Sampling
+from operant.language.models import LanguageModel, load
+from operant.language.tokenizer import decode, encode_prompt
+
+TINY = {"train_rows": 32, "held_out": 4, "batch": 16, "budget": 32, "evaluate_every": 32, "progress": "silent"}
+MESSAGES = [{"role": "user", "content": "1+1="}]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load(ModelOptions(), seed=0)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("speaking") / "run"
+    return operant.train("sft", "arithmetic", seeds=(3, 4), run=folder, **TINY).run
+
+
+def chance(seed=0):
+    return streams.torch_generator(seed, "test")
+
+
+def expected(model, ids, sampling, generator):
+    ((completion,),) = NativeEngine(model).generate([ids], 1, sampling, generator=generator)
+    return decode(model.tokenizer, completion.ids)
+
+
+def weights(model):
+    return {name: value.detach() for name, value in model.network.named_parameters()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_an_answer_comes_piece_by_piece_and_is_that_of_the_engine(tiny):
+    conversation = Conversation(ChatModel(tiny, in_turns=False), Sampling(20), generator=chance())
+    pieces = list(conversation.answer("12+34="))
+    assert len(pieces) > 2
+    generator = chance()
+    first = expected(tiny, encode_prompt(tiny.tokenizer, "12+34="), Sampling(20), generator)
+    assert "".join(pieces) == first
+    second = expected(tiny, encode_prompt(tiny.tokenizer, "x"), Sampling(20), generator)
+    assert "".join(conversation.answer("x")) == second, "plain prompts stand alone"
+
+
+def test_turns_are_remembered(tiny):
+    conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(12), generator=chance())
+    first = "".join(conversation.answer("Hi"))
+    second = "".join(conversation.answer("And?"))
+    said = [("user", "Hi"), ("assistant", first), ("user", "And?"), ("assistant", second)]
+    assert [(m["role"], m["content"]) for m in conversation.messages] == said
+    generator = chance()
+    expected(tiny, encode_prompt(tiny.tokenizer, conversation.messages[:1]), Sampling(12), generator)
+    assert second == expected(tiny, encode_prompt(tiny.tokenizer, conversation.messages[:3]), Sampling(12), generator)
+
+
+def test_a_stopped_answer_is_what_was_said(tiny):
+    conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(50, temperature=0), generator=chance())
+    pieces = conversation.answer("Hi")
+    said = next(pieces) + next(pieces) + next(pieces)
+    pieces.close()
+    assert [m["content"] for m in conversation.messages] == ["Hi", said[: len(conversation.messages[1]["content"])]]
+    assert len(conversation.messages[1]["content"]) >= 2
+
+
+def test_the_oldest_turns_are_forgotten_when_there_is_no_room(tiny):
+    speaker = ChatModel(tiny, in_turns=True)
+    conversation = Conversation(speaker, Sampling(8, temperature=0), generator=chance())
+    conversation.messages = [{"role": "user", "content": "a" * 1500}, {"role": "assistant", "content": "b" * 600}]
+    answer = "".join(conversation.answer("1+1="))
+    ids = encode_prompt(tiny.tokenizer, MESSAGES)
+    assert answer == expected(tiny, ids, Sampling(8, temperature=0), chance())
+
+
+@pytest.mark.parametrize(("text", "message"), [("é", "no token for 'é'"), ("a" * 3000, "takes 2048 at most")])
+def test_what_cannot_be_asked_is_refused_and_forgotten(tiny, text, message):
+    conversation = Conversation(ChatModel(tiny, in_turns=True), Sampling(8), generator=chance())
+    with pytest.raises(ValueError, match=message):
+        list(conversation.answer(text))
+    assert conversation.messages == []
+
+
+def test_no_answer_is_longer_than_there_is_room(tiny):
+    conversation = Conversation(ChatModel(tiny, in_turns=False), Sampling(9000, temperature=0), generator=chance())
+    assert len("".join(conversation.answer("a" * 2040))) <= 2048 - 2041
+
+
+def test_characters_of_several_tokens_appear_whole(words):
+    config = LlamaConfig(
+        vocab_size=len(words), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    network = AutoModelForCausalLM.from_config(config)
+    ids = words.encode("é字", add_special_tokens=False)
+    assert len(ids) == 5, "bytes are tokens"
+    model = LanguageModel(network, words, stop=frozenset({2}))
+    conversation = Conversation(ChatModel(model, in_turns=False), Sampling(5), generator=chance())
+    conversation._engine.stream = lambda *args, **options: iter([[i] for i in ids])
+    assert [piece for piece in conversation.answer("the cat") if piece] == ["é", "字"]
+
+
+def test_the_models_of_a_run(run, tmp_path):
+    learners = operant.load(run.path).experiment.learner.learners
+    for seed, learner in zip((3, 4), learners, strict=True):
+        assert same(weights(trained_model(run, seed)), weights(learner.model))
+    speaker = find_chat_model(str(run.path), index=1)
+    assert same(weights(speaker.model), weights(learners[1].model))
+    assert (speaker.in_turns, speaker.example.endswith("=")) == (False, True)
+    with pytest.raises(ValueError, match="has no seed 0; it has 3, 4"):
+        trained_model(run, 0)
+    with pytest.raises(ValueError, match="the index must be below 2; got 2"):
+        find_chat_model(str(run.path), index=2)
+
+
+def test_a_written_model_is_one_of_transformers(run, tmp_path):
+    write_model(run, tmp_path / "model", seed=4)
+    own = trained_model(run, 4)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert same(weights(own), dict(theirs.named_parameters()))
+    ids = torch.tensor([encode_prompt(own.tokenizer, "12+34=")])
+    assert torch.equal(theirs(ids).logits, own.network(ids).logits)
+    facts = json.loads((tmp_path / "model" / "operant.json").read_text())
+    assert facts == {"run": "run", "algorithm": "sft", "task": "arithmetic", "seed": 4, "in_turns": False}
+    speaker = find_chat_model(str(tmp_path / "model"))
+    assert same(weights(speaker.model), weights(own))
+    assert not speaker.in_turns, "it has a template, but has never seen it"
+    assert find_chat_model(str(tmp_path / "model"), in_turns=True).in_turns
+
+
+def test_adapters(run, tmp_path):
+    write_model(run, tmp_path / "base", seed=3)
+    options = {**TINY, "lora_r": 2, "learning_rate": 0.1, "threads": 1}
+    adapted = operant.train("sft", "arithmetic", model=str(tmp_path / "base"), run=tmp_path / "adapted", **options).run
+    write_model(adapted, tmp_path / "adapter", seed=0)
+    write_model(adapted, tmp_path / "whole", seed=0, merge=True)
+    files = {path.name for path in (tmp_path / "adapter").iterdir()}
+    assert "adapter_model.safetensors" in files
+    assert "model.safetensors" not in files
+    prompt = encode_prompt(trained_model(adapted, 0).tokenizer, "12+34=")
+    ids = torch.tensor([prompt])
+    wanted = trained_model(adapted, 0).network(ids).logits
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")(ids).logits
+    assert (wanted - base).abs().max() > 0.01
+    for name in ("adapter", "whole"):
+        torch.testing.assert_close(find_chat_model(str(tmp_path / name)).model.network(ids).logits, wanted)
+    again = operant.train("sft", "arithmetic", init=str(run.path), run=tmp_path / "more", **options).run
+    with pytest.raises(ValueError, match="write the whole model with --merge"):
+        write_model(again, tmp_path / "nothing", seed=0)
+
+
+def test_a_run_on_conversations_is_spoken_to_in_turns(tmp_path):
+    talks = [[{"role": "user", "content": f"{i}+1="}, {"role": "assistant", "content": f"{i + 1}"}] for i in range(10)]
+    data = tmp_path / "talks.jsonl"
+    data.write_text("".join(f"{json.dumps({'messages': talk})}\n" for talk in talks))
+    run = operant.train("sft", str(data), run=tmp_path / "run", **TINY).run
+    assert converses(run)
+    assert find_chat_model(str(run.path)).in_turns
+    write_model(run, tmp_path / "model", seed=0)
+    assert find_chat_model(str(tmp_path / "model")).in_turns
+    data.unlink()
+    assert not converses(run), "nothing is left to tell"
+
+
+@pytest.mark.parametrize("name", ["./nothing", "runs/nothing"])
+def test_a_place_where_nothing_is(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"there is neither a run nor a model in {name}"):
+        find_chat_model(name)
+
+
+def test_built_in_models_are_plain_unless_asked():
+    assert not find_chat_model("tiny").in_turns
+
+
+def test_a_run_of_a_policy_in_an_environment_does_not_speak(tmp_path):
+    run = operant.train("random", "CliffWalking-v1", run=tmp_path / "run", budget=10, progress="silent").run
+    with pytest.raises(ValueError, match="a run of random, which trains no model that answers"):
+        find_chat_model(str(run.path))

@@ -1,0 +1,83 @@
+"""Rows of tasks and data sets, and what rewards answers to them."""
+
+import json
+
+import pytest
+
+from operant.language import tasks
+from operant.language.datasets import MAX_COMPLETION, material, source_of
+from operant.language.grpo import GRPOConfig
+from operant.language.sft import SFTConfig
+from operant.runtime.settings import Settings
+
+
+def settings(task="reverse"):
+    return Settings("sft", task, seeds=(0,), budget=32)
+
+
+def test_rows_of_a_task():
+    task = tasks.find("reverse")
+    config = SFTConfig(train_examples=30, held_out=7)
+    one, other = (material(settings(), config, ("prompt-completion",), seed=seed) for seed in (0, 1))
+    assert len(one.train) == 30
+    assert one.train == task.rows("train", 30, seed=0)
+    assert one.train != other.train
+    assert one.held_out == other.held_out, "every seed is scored on the same rows"
+    assert not {row["prompt"] for row in one.train} & {row["prompt"] for row in one.held_out}
+    assert one.max_tokens == task.max_completion
+    assert one.limits == {"max_prompt": 512, "max_completion": task.max_completion}
+    longer = material(settings(), SFTConfig(max_completion_length=77), ("prompt-completion",), seed=0)
+    assert longer.max_tokens == 77
+
+
+def test_rows_of_a_file(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": str(i), "completion": "x"}) for i in range(10)))
+    one, other = (material(settings(str(path)), SFTConfig(held_out=4), ("prompt-completion",), seed=s) for s in (0, 1))
+    assert (len(one.train), len(one.held_out)) == (8, 2), "at most a fifth is held out"
+    assert one.held_out == other.held_out
+    assert one.task is None
+    assert one.max_tokens == MAX_COMPLETION
+    assert one.judge() is None
+
+
+def test_rows_of_another_kind_are_refused(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"}) + "\n")
+    with pytest.raises(ValueError, match="preference"):
+        material(settings(str(path)), SFTConfig(), ("prompt-completion",), seed=0)
+
+
+def test_a_task_that_there_is_not():
+    with pytest.raises(ValueError, match="revers"):
+        material(settings("revers"), SFTConfig(), ("prompt-completion",), seed=0)
+
+
+def test_the_task_rewards_unless_others_are_asked_for():
+    own = material(settings(), SFTConfig(), ("prompt-completion",), seed=0).judge()
+    assert len(own.names) == len(tasks.find("reverse").rewards)
+    asked = GRPOConfig(rewards=("exact", "boxed"), reward_weights=(1.0, 0.5))
+    judge = material(settings(), asked, ("prompt-completion",), seed=0).judge()
+    assert judge.weights == (1.0, 0.5)
+
+    def extra(completions, **columns):
+        return [0.0] * len(completions)
+
+    judge = material(settings(), GRPOConfig(rewards=("exact",)), ("prompt-completion",), seed=0).judge([extra])
+    assert judge.names[-1] == "extra"
+
+
+def test_a_data_set_goes_before_the_task():
+    assert source_of(SFTConfig(), "reverse") == ""
+    assert source_of(SFTConfig(), "sums.jsonl") == "sums.jsonl"
+    assert source_of(SFTConfig(dataset="org/sums"), "reverse") == source_of(SFTConfig(dataset="org/sums"), "a.csv")
+    assert source_of(SFTConfig(dataset="org/sums"), "a.csv") == "org/sums"
+
+
+def test_a_column_that_a_reward_needs_is_missed_before_anything_is_sampled(tmp_path):
+    (tmp_path / "own.py").write_text("def reward(completions, solution, **_):\n    return [0.0] * len(completions)\n")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n".join(json.dumps({"prompt": f"{i}=", "answer": str(i)}) for i in range(10)))
+    config = GRPOConfig(dataset=str(rows), rewards=(f"{tmp_path / 'own.py'}:reward",))
+    with pytest.raises(ValueError, match="reward needs the column 'solution', but the data has answer"):
+        material(settings(), config, ("prompt-only",), seed=0).judge()

@@ -1,0 +1,312 @@
+import logging
+
+import pytest
+
+from operant.language import encoding
+from operant.language.examples import Pair, Stepwise, demonstrations, pairs, prompts, rankings, stepwise
+
+BOS, EOS = 1, 2
+USER = {"role": "user", "content": "hi"}
+YES = {"role": "assistant", "content": "yes"}
+NO = {"role": "assistant", "content": "no"}
+ENDS = {EOS}
+
+
+@pytest.fixture(autouse=True)
+def _warnings_are_given_again():
+    encoding._warn_merged.cache_clear()
+
+
+@pytest.fixture
+def text(characters):
+    """Return what turns ids of characters into text, special tokens and all."""
+    return characters.decode
+
+
+# Prompts
+
+
+def test_prompts_keep_their_rows(characters, text):
+    rows = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "2+2=", "answer": "4"}]
+    examples = prompts(characters, rows)
+    assert [text(example.prompt) for example in examples] == ["<bos>1+1=", "<bos>2+2="]
+    assert [example.row for example in examples] == rows
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [USER]},
+        {"prompt": [USER], "completion": [YES], "label": False},
+        {"prompt": [USER], "messages": [USER, YES]},
+        {"chosen": [USER, YES], "rejected": [USER, NO]},
+        {"prompt": "hi", "chosen": [YES], "rejected": [NO]},
+        {"prompt": [USER], "completions": ["a"], "labels": [1]},
+    ],
+)
+def test_all_rows_with_a_prompt_have_prompts(characters, text, row):
+    (example,) = prompts(characters, [row])
+    assert text(example.prompt) == "<bos>user: hi\nassistant: "
+
+
+def test_rows_without_a_prompt_are_refused(characters):
+    with pytest.raises(ValueError, match="of the kind language-modeling"):
+        prompts(characters, [{"text": "a"}])
+    with pytest.raises(ValueError, match="row 2: no prompt"):
+        prompts(characters, [{"prompt": "a", "text": "b"}, {"text": "b"}])
+
+
+def test_a_long_prompt_loses_its_beginning_but_not_its_bos(characters, text, caplog):
+    with caplog.at_level(logging.WARNING):
+        first, second = prompts(characters, [{"prompt": "abcdefgh"}, {"prompt": "abc"}], max_prompt=4)
+    assert text(first.prompt) == "<bos>fgh"
+    assert text(second.prompt) == "<bos>abc"
+    assert "Cut 1 prompts on the left, to 4 tokens." in caplog.text
+
+
+def test_a_long_prompt_without_bos_keeps_its_end(words):
+    (example,) = prompts(words, [{"prompt": "the cat sat on"}], max_prompt=2)
+    assert words.decode(example.prompt) == " sat on"
+
+
+def test_tools_are_given_to_the_template(make_words):
+    words = make_words(template="{{ tools[0].name if tools else 'none' }}{{ messages[0].content }}")
+    rows = [{"prompt": [USER], "tools": tools} for tools in ([{"name": "a"}], '[{"name": "b"}]', None)]
+    assert [words.decode(example.prompt) for example in prompts(words, rows)] == ["ahi", "bhi", "nonehi"]
+
+
+# Demonstrations
+
+
+def test_a_demonstration_ends_in_eos(characters, text):
+    (example,) = demonstrations(characters, [{"prompt": "1+1=", "completion": "2"}], eos_ids=ENDS)
+    assert (text(example.prompt), text(example.completion), example.mask) == ("<bos>1+1=", "2<eos>", None)
+
+
+def test_a_demonstration_that_is_cut_has_no_eos(characters, text, caplog):
+    rows = [{"prompt": "p", "completion": completion} for completion in ("abcdef", "abc", "abcd")]
+    with caplog.at_level(logging.WARNING):
+        examples = demonstrations(characters, rows, eos_ids=ENDS, max_completion=4)
+    assert [text(example.completion) for example in examples] == ["abcd", "abc<eos>", "abcd"]
+    assert "Cut 2 completions on the right, to 4 tokens." in caplog.text
+
+
+def test_rows_without_a_completion_are_left_out_and_counted(characters, caplog):
+    rows = [{"prompt": "p", "completion": completion} for completion in ("", "a", "")]
+    with caplog.at_level(logging.WARNING):
+        assert len(demonstrations(characters, rows, eos_ids=ENDS)) == 1
+    assert "Left out 2 of 3 rows: 2 with an empty completion." in caplog.text
+
+
+def test_nothing_to_learn_from_is_an_error(characters):
+    with pytest.raises(ValueError, match="nothing can be learned from any of the 2 rows: 2 with an empty completion"):
+        demonstrations(characters, [{"prompt": "p", "completion": ""}] * 2, eos_ids=ENDS)
+
+
+def test_texts_are_predicted_from_their_first_token(characters, words, text):
+    (example,) = demonstrations(characters, [{"text": "abc"}], eos_ids=ENDS)
+    assert (text(example.prompt), text(example.completion), example.mask) == ("<bos>", "abc<eos>", None)
+    (example,) = demonstrations(words, [{"text": "the cat sat"}], eos_ids=ENDS)
+    assert (words.decode(example.prompt), words.decode(example.completion)) == ("the", " cat sat<|im_end|>")
+
+
+def test_empty_texts_are_left_out(characters, words):
+    for tokenizer in (characters, words):
+        assert len(demonstrations(tokenizer, [{"text": ""}, {"text": "the cat"}], eos_ids=ENDS)) == 1
+
+
+def test_only_the_assistant_is_imitated_in_conversations(characters, text):
+    (example,) = demonstrations(characters, [{"messages": [USER, YES, USER, NO]}], eos_ids=ENDS)
+    assert text(example.prompt) == "<bos>user: hi\nassistant: "
+    assert text(example.completion) == "yes<eos>\nuser: hi\nassistant: no<eos>"
+    kept = [token for token, counts in zip(example.completion, example.mask, strict=True) if counts]
+    assert text(kept) == "yes<eos>no<eos>"
+
+
+def test_a_conversation_that_is_cut_keeps_its_mask(characters, text):
+    rows = [{"messages": [USER, YES, USER, NO]}]
+    (example,) = demonstrations(characters, rows, eos_ids=ENDS, max_completion=6, max_prompt=12)
+    assert (text(example.prompt), text(example.completion)) == ("<bos>assistant: ", "yes<eos>\nu")
+    assert example.mask == [True, True, True, True, False, False]
+    (example,) = demonstrations(characters, rows, eos_ids=ENDS, max_completion=4)
+    assert example.mask is None
+
+
+def test_a_row_that_cannot_be_tokenized_is_named(characters):
+    rows = [{"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": "é"}]
+    with pytest.raises(ValueError, match=r"row 2: the tokenizer has no token for 'é' \(U\+00E9\)"):
+        demonstrations(characters, rows, eos_ids=ENDS)
+
+
+def test_a_prompt_that_gives_nothing_to_start_from_is_left_out(words, characters):
+    rows = [{"prompt": "", "completion": "the"}, {"prompt": "the", "completion": " cat"}]
+    assert len(demonstrations(words, rows, eos_ids=ENDS)) == 1
+    assert len(demonstrations(characters, rows, eos_ids=ENDS)) == 2
+
+
+# Pairs
+
+
+def test_pairs(characters, text):
+    rows = [{"prompt": "q ", "chosen": "yes", "rejected": "no"}, {"chosen": "q a", "rejected": "q b", "margin": 2}]
+    first, second = pairs(characters, rows, eos_ids=ENDS)
+    assert [text(ids) for ids in first[:3]] == ["<bos>q ", "yes<eos>", "no<eos>"]
+    assert [text(ids) for ids in second[:3]] == ["<bos>q", " a<eos>", " b<eos>"]
+    assert (first.margin, second.margin) == (0.0, 2.0)
+
+
+def test_pairs_of_conversations(words):
+    (pair,) = pairs(words, [{"chosen": [USER, YES], "rejected": [USER, NO]}], eos_ids=ENDS)
+    assert words.decode(pair.prompt).endswith("hi<|im_end|>\n<|im_start|>assistant\n")
+    assert (words.decode(pair.chosen), words.decode(pair.rejected)) == ("yes<|im_end|>", "no<|im_end|>")
+
+
+def test_both_sides_of_a_pair_have_the_prompt_of_generation(words):
+    row = {"prompt": "the ", "chosen": "cat", "rejected": "?"}  # one side shares a token with the prompt
+    (pair,) = pairs(words, [row], eos_ids=ENDS)
+    (example,) = prompts(words, [row])
+    assert pair.prompt == example.prompt
+    assert [words.decode(side) for side in pair[1:3]] == ["cat<|im_end|>", "?<|im_end|>"]
+
+
+def test_pairs_that_are_the_same_or_empty_within_the_limits_are_left_out(characters, caplog):
+    sides = [("abcX", "abcY"), ("ab", "ac"), ("ab", "ab"), ("", "a"), ("a", "")]
+    rows = [{"prompt": "p", "chosen": chosen, "rejected": rejected} for chosen, rejected in sides]
+    with caplog.at_level(logging.WARNING):
+        assert pairs(characters, rows, eos_ids=ENDS, max_completion=3) == [
+            Pair([BOS, *characters("p").input_ids[1:]], *([*characters(s).input_ids[1:], EOS] for s in ("ab", "ac")))
+        ]
+    assert "Left out 4 of 5 rows: " in caplog.text
+    assert "2 with two sides that are the same within the limits" in caplog.text
+    assert "2 with an empty completion" in caplog.text
+
+
+def test_an_end_alone_tells_two_sides_apart(characters, text):
+    (pair,) = pairs(characters, [{"prompt": "p", "chosen": "ab", "rejected": "abc"}], eos_ids=ENDS, max_completion=3)
+    assert (text(pair.chosen), text(pair.rejected)) == ("ab<eos>", "abc")
+
+
+# Rankings
+
+
+def test_rankings_are_best_first(characters, text):
+    rows = [
+        {"prompt": "p", "completions": ["a", "b", "c"]},
+        {"prompt": "p", "completions": ["a", "b", "c", "d"], "ranks": [3, 1, 2, 2]},
+        {"prompt": "p", "completions": ["a", "b"], "ranks": [1, 0]},
+    ]
+    examples = rankings(characters, rows, eos_ids=ENDS)
+    assert [[text(ids)[0] for ids in example.completions] for example in examples] == [
+        ["a", "b", "c"],
+        ["b", "c", "d", "a"],
+        ["b", "a"],
+    ]
+    assert [example.ranks for example in examples] == [[1, 2, 3], [1, 2, 2, 3], [0, 1]]
+
+
+def test_a_pair_is_a_ranking_of_two(characters, text):
+    (example,) = rankings(characters, [{"prompt": "p", "chosen": "a", "rejected": "b"}], eos_ids=ENDS)
+    assert ([text(ids) for ids in example.completions], example.ranks) == (["a<eos>", "b<eos>"], [1, 2])
+
+
+def test_of_completions_that_are_the_same_the_best_is_kept(characters, text, caplog):
+    rows = [
+        {"prompt": "p", "completions": ["abX", "b", "abY"], "ranks": [3, 2, 1]},
+        {"prompt": "p", "completions": ["abX", "abY"]},
+        {"prompt": "p", "completions": ["a", "b"], "ranks": [1, 1]},
+    ]
+    with caplog.at_level(logging.WARNING):
+        (example,) = rankings(characters, rows, eos_ids=ENDS, max_completion=2)
+    assert ([text(ids) for ids in example.completions], example.ranks) == (["ab", "b<eos>"], [1, 2])
+    assert "Left out 2 of 3 rows: 2 with no completion that is better than another" in caplog.text
+
+
+# Steps
+
+
+def test_steps_end_where_they_are_judged(characters, text):
+    row = {"prompt": "q", "completions": ["a", "bc", "d"], "labels": [True, False, 0.5]}
+    (example,) = stepwise(characters, [row], eos_ids=ENDS)
+    assert [text(step) for step in example.steps] == ["a\n", "bc\n", "d<eos>"]
+    assert example.labels == [1.0, 0.0, 0.5]
+    (example,) = stepwise(characters, [row], eos_ids=ENDS, separator=";", finished=False)
+    assert [text(step) for step in example.steps] == ["a;", "bc;", "d;"]
+
+
+def test_steps_that_do_not_fit_are_cut_off_with_their_labels(characters, text, caplog):
+    row = {"prompt": "q", "completions": ["a", "bc", "d"], "labels": [1, 0, 1]}
+    with caplog.at_level(logging.WARNING):
+        for limit, kept in ((7, ["a\n", "bc\n", "d<eos>"]), (6, ["a\n", "bc\n"]), (5, ["a\n", "bc\n"]), (4, ["a\n"])):
+            (example,) = stepwise(characters, [row], eos_ids=ENDS, max_completion=limit)
+            assert [text(step) for step in example.steps] == kept
+            assert example.labels == [1.0, 0.0, 1.0][: len(kept)]
+    with pytest.raises(ValueError, match="1 with no step that fits the limit"):
+        stepwise(characters, [row], eos_ids=ENDS, max_completion=1)
+
+
+def test_a_judged_completion_is_a_solution_of_one_step(characters, caplog):
+    rows = [{"prompt": "q", "completion": "a", "label": True}, {"prompt": "q", "completion": "long", "label": False}]
+    with caplog.at_level(logging.WARNING):
+        (example,) = stepwise(characters, rows, eos_ids=ENDS, max_completion=3)
+    assert example == Stepwise(characters("q").input_ids, [[*characters("a").input_ids[1:], EOS]], [1.0])
+    assert "no step that fits the limit" in caplog.text
+
+
+def test_an_empty_step_has_nowhere_to_be_judged(characters):
+    rows = [{"prompt": "q", "completions": ["", "a"], "labels": [1, 1]}]
+    with pytest.raises(ValueError, match="1 with an empty step"):
+        stepwise(characters, rows, eos_ids=ENDS, separator="")
+
+
+# All
+
+
+@pytest.mark.parametrize(
+    ("convert", "row"),
+    [
+        (demonstrations, {"prompt": "p", "chosen": "a", "rejected": "b"}),
+        (pairs, {"prompt": "p", "completion": "a"}),
+        (rankings, {"prompt": "p", "completions": ["a"], "labels": [1]}),
+        (stepwise, {"prompt": "p", "completion": "a"}),
+    ],
+)
+def test_rows_of_another_kind_are_refused(characters, convert, row):
+    with pytest.raises(ValueError, match="of the kind"):
+        convert(characters, [row], eos_ids=ENDS)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_prompt_length": 0}, {"max_completion_length": 0}, {"max_completion_length": -1}]
+)
+def test_limits_that_leave_nothing_are_refused(characters, limits):
+    (name,) = limits
+    with pytest.raises(ValueError, match=f"{name} is {limits[name]} tokens, expected at least 1"):
+        demonstrations(characters, [{"prompt": "p", "completion": "c"}], eos_ids=ENDS, **limits)
+
+
+# Prompts of conversations that are cut
+
+
+def test_a_cut_conversation_keeps_its_system_message(words, caplog):
+    system = {"role": "system", "content": "answer is yes"}
+    row = {"prompt": [system, {"role": "user", "content": "cat " * 40}, YES, USER]}
+    whole = prompts(words, [row])[0].prompt
+    alone = words.apply_chat_template([system], tokenize=True, return_dict=False)
+    with caplog.at_level(logging.WARNING):
+        (cut,) = prompts(words, [row], max_prompt=len(alone) + 20)
+    assert len(cut.prompt) == len(alone) + 20 < len(whole)
+    assert cut.prompt[: len(alone)] == alone == whole[: len(alone)]
+    assert cut.prompt[len(alone) :] == whole[-20:]
+    assert caplog.text.count("Cut 1 prompts on the left after the system message, to") == 1
+    with pytest.raises(
+        ValueError, match=rf"row 1: the system message has {len(alone)} tokens, which leaves nothing of"
+    ):
+        prompts(words, [row], max_prompt=len(alone))
+
+
+def test_a_cut_conversation_of_a_template_without_a_system_message_loses_its_beginning(make_words):
+    template = "{% if messages|length < 2 %}{{ raise_exception('no user') }}{% endif %}"
+    words = make_words(template=template + make_words().chat_template)
+    row = {"prompt": [{"role": "system", "content": "no"}, {"role": "user", "content": "cat " * 40}]}
+    whole = prompts(words, [row])[0].prompt
+    assert prompts(words, [row], max_prompt=9)[0].prompt == whole[-9:]

@@ -1,0 +1,31 @@
+from itertools import islice
+
+import numpy as np
+import pytest
+from exact import optimum, random_models
+
+from operant.mdp import MDP
+from operant.mdp.iterate import sweeps
+
+
+@pytest.mark.parametrize("method", ["jacobi", "gauss-seidel", "policy-iteration", "modified-policy-iteration"])
+def test_every_method_arrives(method):
+    for mdp, gamma in random_models(8, seed=14):
+        *_, last = islice(sweeps(mdp, gamma=gamma, method=method), 3_000)
+        np.testing.assert_allclose(last.values, optimum(mdp, gamma), atol=1e-4)
+
+
+def test_the_first_sweep_of_the_eight_by_eight_grid_reaches_the_neighbors():
+    mdp = MDP.from_gymnasium("FrozenLake-v1", is_slippery=False)
+    first, second = islice(sweeps(mdp, gamma=0.9), 2)
+    assert first.values[14] == pytest.approx(1.0)
+    assert second.values[13] == pytest.approx(0.9)
+
+
+def test_what_was_yielded_does_not_change_later():
+    mdp = MDP.from_gymnasium("FrozenLake-v1")
+    steps = sweeps(mdp, gamma=0.9)
+    first = next(steps)
+    kept = first.values.copy()
+    next(steps)
+    np.testing.assert_array_equal(first.values, kept)

@@ -1,0 +1,32 @@
+import sys
+
+import pytest
+import torch
+
+from operant.runtime.available_memory import available, left_to_group, readable
+
+
+def test_what_is_free():
+    free = available(torch.device("cpu"))
+    assert free is None or free >= 0
+    assert available(torch.device("meta")) is None
+    if sys.platform == "linux":
+        assert free is not None
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1.02e+03 B"), (2048, "2 KiB"), (3.5 * 2**20, "3.5 MiB"), (2**41, "2.05e+03 GiB")],
+)
+def test_sizes_are_readable(size, text):
+    assert readable(size) == text
+
+
+def test_a_control_group_leaves_less(tmp_path):
+    assert left_to_group(tmp_path) is None
+    (tmp_path / "memory.max").write_text("max\n")
+    assert left_to_group(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("900\n")
+    (tmp_path / "memory.stat").write_text("anon 500\nshmem 100\nactive_file 30\ninactive_file 70\n")
+    assert left_to_group(tmp_path) == 200, "what is only a copy of files can be given up"

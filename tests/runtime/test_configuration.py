@@ -1,0 +1,116 @@
+import sys
+import types
+from dataclasses import dataclass, replace
+
+import pytest
+
+from operant.catalog import Algorithm
+from operant.runtime.configuration import (
+    configuration,
+    learner_kind,
+    require_no_compiling,
+    require_no_game,
+    require_no_workers,
+)
+from operant.runtime.settings import Settings
+
+
+@dataclass(frozen=True)
+class TinyConfig:
+    """Two numbers."""
+
+    gamma: float = 0.99
+    lam: float | None = 0.5
+
+
+class Tiny:
+    """A learner in name."""
+
+
+@pytest.fixture
+def entry(monkeypatch):
+    module = types.ModuleType("tiny_algorithm")
+    module.TinyConfig, module.Tiny = TinyConfig, Tiny
+    module.PRESETS = {"Task-v0": {"gamma": 0.9}, "quick": {"gamma": 0.5}}
+    monkeypatch.setitem(sys.modules, "tiny_algorithm", module)
+    texts = dict.fromkeys(("title", "package", "family", "idea", "paper"), "tiny")
+    named = {"module": "tiny_algorithm", "config": "TinyConfig", "learner": "Tiny", "presets": ("paper",)}
+    return Algorithm(name="tiny", model="none", on_policy=True, actions=("discrete",), **texts, **named)
+
+
+def test_a_variant_wins_over_a_preset_and_a_named_value_over_the_variant(entry):
+    variant = replace(entry, values=(("lam", 0.2),))
+    assert configuration(variant, "Task-v0") == TinyConfig(gamma=0.9, lam=0.2)
+    assert configuration(variant, "Task-v0", lam=0.3) == TinyConfig(gamma=0.9, lam=0.3)
+
+
+def test_defaults_then_the_preset_then_single_values(entry):
+    assert configuration(entry, "Other-v0") == TinyConfig()
+    assert configuration(entry, "Task-v0") == TinyConfig(gamma=0.9)
+    assert configuration(entry, "Task-v0", "quick") == TinyConfig(gamma=0.5)
+    assert configuration(entry, "Task-v0", "paper") == TinyConfig()
+    assert configuration(entry, "Task-v0", gamma=0.1, lam=None) == TinyConfig(gamma=0.1, lam=None)
+
+
+def test_a_namespace_may_have_a_preset(entry):
+    sys.modules["tiny_algorithm"].PRESETS |= {"ALE/*": {"gamma": 0.1}, "ALE/Pong-v5": {"gamma": 0.2}}
+    assert configuration(entry, "ALE/Breakout-v5") == TinyConfig(gamma=0.1)
+    assert configuration(entry, "ALE/Pong-v5") == TinyConfig(gamma=0.2)
+    assert configuration(entry, "ALE/Breakout-v5", "paper") == TinyConfig()
+
+
+def test_unknown_names_are_refused(entry):
+    with pytest.raises(ValueError, match="tiny has no preset 'fast'; there are: paper, Task-v0, quick"):
+        configuration(entry, "Task-v0", "fast")
+    with pytest.raises(ValueError, match="did you mean gamma"):
+        configuration(entry, "Task-v0", gama=0.1)
+
+
+def test_a_learner_needs_a_configuration_of_its_own_kind(entry):
+    assert learner_kind(entry, TinyConfig()) is Tiny
+    with pytest.raises(TypeError, match="tiny needs a configuration of TinyConfig, got 3"):
+        learner_kind(entry, 3)
+
+
+def test_values_below_the_preset_take_the_place_of_the_defaults(entry):
+    below = {"gamma": 0.3, "lam": 0.4}
+    assert configuration(entry, "Other-v0", under=below) == TinyConfig(gamma=0.3, lam=0.4)
+    assert configuration(entry, "Other-v0", "quick", under=below) == TinyConfig(gamma=0.5, lam=0.4)
+    assert configuration(replace(entry, values=(("lam", 0.2),)), "Other-v0", under=below, gamma=0.1) == TinyConfig(
+        gamma=0.1, lam=0.2
+    )
+    with pytest.raises(TypeError, match="gama"):
+        configuration(entry, "Other-v0", under={"gama": 0.1})
+
+
+def test_a_preset_that_is_named_twice_is_listed_once(entry):
+    with pytest.raises(ValueError, match=r"there are: paper, quick, Task-v0$"):
+        configuration(replace(entry, presets=("paper", "quick")), "Task-v0", "fast")
+
+
+@pytest.mark.parametrize("choice", ["auto", "off"])
+def test_nothing_to_compile_is_no_fault(choice):
+    require_no_compiling(Settings("q-learning", "FrozenLake-v1", compile=choice))
+
+
+def test_compiling_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"q-learning has no update that could be compiled: .*'on'"):
+        require_no_compiling(Settings("q-learning", "FrozenLake-v1", compile="on"))
+
+
+def test_processes_of_their_own_are_refused_to_who_has_none():
+    require_no_workers(Settings("sft", "arithmetic"))
+    with pytest.raises(ValueError, match=r"sft has no environments in processes .*: leave out vectorization='async'"):
+        require_no_workers(Settings("sft", "arithmetic", vectorization="async"))
+
+
+def test_a_task_is_a_name(entry):
+    with pytest.raises(TypeError, match=r"task must be a name such as 'CartPole-v1', got <object.*gymnasium.register"):
+        configuration(entry, object())
+
+
+@pytest.mark.parametrize("changes", [{"clip_rewards": False}, {"episodic_life": True}])
+def test_settings_of_games_are_refused_by_who_plays_none(changes):
+    require_no_game(Settings("sft", "arithmetic"))
+    with pytest.raises(ValueError, match=r"sft plays no games of Atari: leave out clip_rewards=.* and episodic_life="):
+        require_no_game(Settings("sft", "arithmetic", **changes))

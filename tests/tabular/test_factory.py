@@ -1,0 +1,159 @@
+import gymnasium
+import numpy as np
+import pytest
+
+from operant import api, catalog
+from operant.envs import EnvError, GymnasiumEnv
+from operant.runtime.settings import Settings
+from operant.tabular import Arms, OneStepConfig, RandomConfig, assemble, known_model, learner_for
+
+from .models import corridor
+
+ENTRY = catalog.find("q-learning")
+
+
+def experiment(task, config=None, device="cpu", **settings):
+    chosen = Settings("q-learning", task, seeds=(3, 5), **settings)
+    return assemble(ENTRY, chosen, config or OneStepConfig(steps_per_iteration=100), device=device)
+
+
+def test_a_known_model_is_simulated_and_others_are_stepped():
+    made = experiment("FrozenLake-v1", budget=77)
+    assert made.learner.env is None
+    assert made.learner.budget == 77
+    assert made.learner.seeds == [3, 5]
+    assert made.mdp.max_steps == 100
+    made.close()
+    for task in ("Blackjack-v1", "operant/ShortcutMaze-v0", "operant/BernoulliBandit-v0"):
+        assert known_model(task) is None
+        made = experiment(task)
+        assert isinstance(made.learner.env, GymnasiumEnv)
+        made.close()
+    made = experiment("FrozenLake-v1", env_backend="gymnasium")
+    assert isinstance(made.learner.env, GymnasiumEnv)
+    made.close()
+
+
+def test_evaluations_are_the_same_at_every_call_and_need_no_limit():
+    made = experiment("CliffWalking-v1")
+    first, again = made.evaluate(7), made.evaluate(7)
+    assert first == again
+    assert first.episodes == 7
+    assert max(first.lengths) <= 10_000
+    made.learner.q[:] = 0.0
+    made.learner.q[:, 36, 0] = made.learner.q[:, 24:35, 1] = made.learner.q[:, 35, 2] = 1.0
+    for backend in (None, "auto", "tensor", "gymnasium"):
+        evaluation = made.evaluate(3, backend=backend)
+        assert evaluation.scores == (-13.0, -13.0)
+        assert evaluation.lengths == (13.0, 13.0)
+    with pytest.raises(ValueError, match="episodes must be at least 1, got 0"):
+        made.evaluate(0)
+    with pytest.raises(ValueError, match="backend must be 'auto', 'tensor' or 'gymnasium', got 'jax'"):
+        made.evaluate(1, backend="jax")
+
+
+def test_scores_are_exact_where_the_model_is_known():
+    made = experiment("FrozenLake-v1")
+    made.learner.q[:] = np.eye(4)[[0, 3, 3, 3, 0, 0, 0, 0, 3, 1, 0, 0, 0, 2, 1, 0]]
+    exact, sampled = made.evaluate(200), made.evaluate(200, backend="gymnasium")
+    assert (exact.exact, sampled.exact) == (True, False)
+    assert exact.scores == pytest.approx((0.740165, 0.740165), abs=5e-7)
+    assert exact.episode_scores[0] == exact.scores[:1] * 200
+    scores = np.array(sampled.episode_scores)
+    assert scores.mean() == pytest.approx(exact.mean, abs=4 * 0.44 / np.sqrt(scores.size))
+    for cut, expected in zip(sampled.cut, exact.cut, strict=True):
+        assert cut == pytest.approx(expected, abs=4 * 0.5 / np.sqrt(200))
+
+
+def test_a_policy_that_never_ends_has_the_score_of_an_episode_that_is_cut():
+    made = experiment("CliffWalking-v1")
+    made.learner.q[:] = [1.0, 0.0, 0.0, 0.0]  # up, and up again
+    assert made.evaluate(3).scores == (-10_000.0, -10_000.0)
+    assert made.evaluate(3).cut == (1.0, 1.0)
+
+
+def test_a_large_model_is_sampled(monkeypatch):
+    monkeypatch.setattr("operant.tabular.exact.MOST_WORK", 100)
+    made = experiment("FrozenLake-v1")
+    sampled = made.evaluate(5)
+    assert not sampled.exact
+    assert len(sampled.cut) == 2
+
+
+def test_an_environment_is_wrapped_for_the_learner():
+    made = experiment("Blackjack-v1")
+    env = made.wrap(gymnasium.make("Blackjack-v1"))
+    obs, _ = env.reset(seed=0)
+    assert env.observation_space == gymnasium.spaces.Discrete(32 * 11 * 2)
+    assert env.observation_space.contains(obs)
+    assert made.learner.states == env.observation_space.n
+    made.close()
+    lake = made.wrap(gymnasium.make("FrozenLake-v1"))
+    assert lake.observation_space == gymnasium.spaces.Discrete(16)
+    assert lake.reset(seed=0)[0] == 0
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="FrozenLake-v1"):
+        experiment("FrozenLaki-v1")
+    with pytest.raises(ValueError, match="a table needs finite spaces"):
+        experiment("CartPole-v1")
+    with pytest.raises(ValueError, match="shows no model that could be simulated"):
+        experiment("Blackjack-v1", env_backend="tensor")
+    with pytest.raises(ValueError, match="runs on the cpu alone"):
+        experiment("FrozenLake-v1", device="cuda")
+    with pytest.raises(TypeError, match="q-learning needs a configuration of OneStepConfig"):
+        experiment("FrozenLake-v1", RandomConfig())
+
+
+def test_learners_are_found_by_name():
+    assert learner_for("sarsa", corridor(), seeds=(1,), gamma=0.5).config.gamma == 0.5
+    assert learner_for("ucb1", Arms.normal([1.0]), seeds=(1,), bonus_coef=3.0).config.bonus_coef == 3.0
+    with pytest.raises(ValueError, match=r"ppo learns no table; it belongs to operant\.control"):
+        learner_for("ppo", corridor(), seeds=(1,))
+    with pytest.raises(ValueError, match="did you mean gamma"):
+        learner_for("sarsa", corridor(), seeds=(1,), gama=0.5)
+
+
+def test_a_run_is_trained_resumed_and_loaded(tmp_path):
+    values = {"seeds": 3, "budget": 900, "progress": "silent", "steps": 100}
+    whole = api.train("dyna-q", "CliffWalking-v1", run=tmp_path / "whole", **values)
+    asked = []
+    part = api.train(
+        "dyna-q",
+        "CliffWalking-v1",
+        run=tmp_path / "part",
+        interrupted=lambda: len(asked) > 4 or asked.append(0),
+        **values,
+    )
+    assert part.outcome.interrupted
+    resumed = api.resume(tmp_path / "part", progress="silent")
+    np.testing.assert_array_equal(resumed.experiment.learner.q, whole.experiment.learner.q)
+    loaded = api.load(tmp_path / "whole")
+    assert loaded.evaluate(5) == whole.evaluate(5)
+    assert loaded.evaluate(5, backend="gymnasium").episodes == 5
+
+
+class Outside(gymnasium.Env):
+    """Returns a state that its space does not have."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(5), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 9, 0.0, False, False, {}
+
+
+def test_an_environment_of_a_user_is_checked_and_a_state_outside_its_space_is_named(tmp_path, caplog):
+    gymnasium.register("OperantTestOutside-v0", Outside)
+    try:
+        with pytest.raises(
+            EnvError, match=r"^OperantTestOutside-v0: step\(\).* 9 is not in Discrete\(5\), so it is no"
+        ):
+            api.train("q-learning", "OperantTestOutside-v0", seeds=2, budget=100, run=tmp_path / "run")
+        assert "OperantTestOutside-v0: Gymnasium's check_env says: " in caplog.text
+    finally:
+        gymnasium.registry.pop("OperantTestOutside-v0")

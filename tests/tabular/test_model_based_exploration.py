@@ -1,0 +1,121 @@
+import numpy as np
+import pytest
+
+from operant.mdp import MDP
+from operant.tabular import MBIEEBConfig, RMaxConfig, learner_for
+
+from .checks import contract, stepping_is_simulating
+from .models import forest, optimal_values
+from .twin import TwinAgent, play
+
+
+class TwinOptimist(TwinAgent):
+    known, beta, always, value_max, tolerance = 3, 0.0, False, 30.0, 1e-9
+
+    def __init__(self, mdp, seed, **values):
+        super().__init__(mdp, seed, initial=self.value_max, **values)
+        self.outcomes, self.rewards = {}, {}
+
+    def choose(self, state):
+        return self.greedy(state)
+
+    def value(self, cell):
+        outcomes = self.outcomes.get(cell, {})
+        tries = sum(outcomes.values())
+        if tries < self.known:
+            return self.value_max
+        total = sum(n * self.best(s) for s, n in outcomes.items() if s is not None)
+        return min((self.rewards[cell] + self.gamma * total) / tries + self.beta / np.sqrt(tries), self.value_max)
+
+    def learn(self, step):
+        cell = step.state, step.action
+        outcomes = self.outcomes.setdefault(cell, {})
+        target = None if step.terminated else step.successor
+        outcomes[target] = outcomes.get(target, 0) + 1
+        self.rewards[cell] = self.rewards.get(cell, 0.0) + step.reward
+        if not (self.always or sum(outcomes.values()) == self.known):
+            return
+        largest = np.inf
+        while largest > self.tolerance * self.value_max:
+            largest = 0.0
+            for s, options in enumerate(self.options):
+                for a in options:
+                    value = self.value((s, a))
+                    largest = max(largest, abs(value - self.q[s][a]))
+                    self.q[s][a] = value
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "attributes"),
+    [
+        ("r-max", {"known": 3}, {"known": 3}),
+        ("mbie-eb", {"bonus_coef": 0.2}, {"known": 1, "beta": 0.2 * 3.0, "always": True}),
+    ],
+)
+def test_the_kernel_is_the_algorithm_in_plain_python(name, values, attributes):
+    mdp = forest(seed=1)
+    learner = learner_for(
+        name, mdp, seeds=(7, 8), steps_per_iteration=150, gamma=0.9, reward_max=3.0, tolerance=1e-9, **values
+    )
+    learner.iterate()
+    for i, seed in enumerate((7, 8)):
+        agent = TwinOptimist(mdp, seed, gamma=0.9)
+        vars(agent).update(attributes)
+        world = play(mdp, agent, seed, 150)
+        assert learner.world.state[i] == world.state
+        found = np.where(mdp.feasible, learner.q[i], 0.0)
+        np.testing.assert_allclose(found, np.where(mdp.feasible, agent.q, 0.0), rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["r-max", "mbie-eb"])
+def test_contract(name):
+    contract(name, reward_max=3.0)
+    stepping_is_simulating(name, reward_max=1.0)
+
+
+def test_what_is_known_is_planned_right():
+    mdp = forest(seed=2, max_steps=None)
+    learner = learner_for(
+        "r-max", mdp, seeds=range(3), steps_per_iteration=60_000, gamma=0.9, reward_max=3.0, known=2000
+    )
+    learner.iterate()
+    assert (learner.agent.model.tries[:, mdp.feasible] >= 2000).all()
+    np.testing.assert_allclose(learner.values, np.tile(optimal_values(mdp, 0.9), (3, 1)), atol=0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected", "spread"),
+    [
+        ("r-max", {"known": 16, "reward_max": 1e4}, 2.94e6, 0.15e6),
+        ("mbie-eb", {"bonus_coef": 0.1, "reward_max": 1e4}, 3.22e6, 0.12e6),
+        ("q-learning", {"gamma": 0.95}, 23.3e3, 300.0),
+    ],
+)
+def test_river_swim(name, values, expected, spread):
+    """Sum of rewards of 5000 steps (Strehl and Littman 2008); the far reward is found by planning, not by chance."""
+    learner = learner_for(name, MDP.from_gymnasium("operant/RiverSwim-v0"), seeds=range(100), **values)
+    assert learner.run_episodes(1).returns.mean() == pytest.approx(expected, abs=spread)
+
+
+def test_deep_sea_is_solved_where_chance_is_hopeless():
+    """Each wrong step loses the only reward: acting at random finds it once in 1024 episodes."""
+    mdp = MDP.from_gymnasium("operant/DeepSea-v0")
+    size = round(np.sqrt(mdp.states))
+    found = {}
+    for name, values in (("r-max", {"known": 1}), ("mbie-eb", {}), ("q-learning", {"exploration_initial_eps": 0.1})):
+        learner = learner_for(name, mdp, seeds=range(5), gamma=0.99, **values)
+        found[name] = learner.run_episodes(3 * size**2).returns[:, -20:].mean()
+    assert found["r-max"] > 0.98
+    assert found["mbie-eb"] > 0.9
+    assert found["q-learning"] < 0.5
+
+
+def test_values_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="gamma must be in"):
+        RMaxConfig(gamma=1.0)
+    with pytest.raises(ValueError, match="known must be finite and at least 1, got 0"):
+        RMaxConfig(known=0)
+    with pytest.raises(ValueError, match="reward_max must be positive and finite, got 0"):
+        MBIEEBConfig(reward_max=0.0)
+    with pytest.raises(ValueError, match="bonus_coef must be finite and at least 0, got -1"):
+        MBIEEBConfig(bonus_coef=-1.0)
