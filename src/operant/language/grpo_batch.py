@@ -1,6 +1,4 @@
-"""Groups of answers on their way through the optimizer steps of a batch: `ADVANTAGES`, `GRPOBatch`, `plan`,
-`measured`.
-"""
+"""Groups of answers on their way through the optimizer steps of a batch: `GRPOBatch`, `plan`, `measured`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
