@@ -12,7 +12,7 @@ from operant.runtime.evaluation import Evaluation
 from operant.runtime.run import RunError
 from operant.runtime.weights import Best
 
-SMALL = {"train_rows": 24, "held_out": 4, "batch": 8, "budget": 32, "evaluate_every": 8, "progress": "silent"}
+SMALL = {"train_examples": 24, "held_out": 4, "batch_size": 8, "budget": 32, "evaluate_every": 8, "progress": "silent"}
 SCORES = {0: (0.1, 0.9), 8: (0.5, 0.2), 16: (0.8, 0.3), 24: (0.8, 0.9), 32: (0.4, 0.1)}
 """Of two seeds: the first is best at 16, the second at the start."""
 

@@ -12,7 +12,7 @@ from operant.language.engines import NativeEngine, Sampling
 from operant.language.models import LanguageModel, load
 from operant.language.tokenizer import decode, encode_prompt
 
-TINY = {"train_rows": 32, "held_out": 4, "batch": 16, "budget": 32, "evaluate_every": 32, "progress": "silent"}
+TINY = {"train_examples": 32, "held_out": 4, "batch_size": 16, "budget": 32, "evaluate_every": 32, "progress": "silent"}
 MESSAGES = [{"role": "user", "content": "1+1="}]
 
 

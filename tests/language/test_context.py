@@ -60,7 +60,7 @@ def test_a_run_that_cannot_fit_fails_before_it_starts(algorithm, make_network, c
 def test_a_reward_model_with_a_shorter_context_than_the_policy(make_network, model_folder, characters, tmp_path):
     make_network(max_position_embeddings=40).save_pretrained(tmp_path / "short")
     characters.save_pretrained(tmp_path / "short")
-    common = {"budget": 8, "progress": "silent", "train_rows": 20, "held_out": 4}
+    common = {"budget": 8, "progress": "silent", "train_examples": 20, "held_out": 4}
     reward = tmp_path / "reward"
     api.train(
         "reward-model", "preference", run=reward, model=str(tmp_path / "short"), max_completion_length=20, **common

@@ -385,7 +385,7 @@ def test_the_square_root_of_g_scales_the_policy_term_alone(make_learner):
 
 
 def test_process_advantages_of_real_answers(make_model, characters):
-    """R is (1, 1, 1), (1, 0, 0), (0) and (1): mean 5/8, unbiased variance 15/56."""
+    """R is (1, 1, 1), (1, 0, 0), (0) and (0), whose steps stop early: mean 1/2, unbiased variance 2/7."""
     prompt = Prompt(characters("12+7+5=")["input_ids"], {"prompt": "12+7+5="})
     texts = ["12+7=19\n19+5=24\n24", "12+7=19\n19+5=23\n23", "24", "12+7=19\n"]
     cut = [False, False, False, True]
@@ -402,8 +402,8 @@ def test_process_advantages_of_real_answers(make_model, characters):
     batch = learner.estimate_advantages(
         Rollout(answers, judge(judged, answers), 4, options["steps"]([prompt] * 4, completions))
     )
-    spread = math.sqrt(15 / 56) + 1e-4
-    right, wrong = 3 / 8 / spread, -5 / 8 / spread
+    spread = math.sqrt(2 / 7) + 1e-4
+    right, wrong = 1 / 2 / spread, -1 / 2 / spread
     lines = [[3 * right] * 8 + [2 * right] * 8 + [right] * 3, [right + 2 * wrong] * 8 + [2 * wrong] * 8 + [wrong] * 3]
     assert len(batch.samples) == 3  # the fourth answer is there for the statistics alone
     for found, expected in zip(batch.advantages, [*lines, [wrong] * 3], strict=True):

@@ -9,7 +9,14 @@ from operant.language.inputs import pin
 from operant.runtime.run import RunError
 from operant.runtime.settings import Settings
 
-SIZE = {"held_out": 2, "max_completion": 4, "prompts": 2, "group": 2, "budget": 2, "progress": "silent"}
+SIZE = {
+    "held_out": 2,
+    "max_completion_length": 4,
+    "prompts_per_batch": 2,
+    "num_generations": 2,
+    "budget": 2,
+    "progress": "silent",
+}
 
 
 def reward(value):

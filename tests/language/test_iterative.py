@@ -180,7 +180,7 @@ def test_another_vocabulary_is_refused(make_learner, make_model, words):
 
 
 def test_a_run_from_a_reward_model_of_a_run(tmp_path):
-    common = {"train_rows": 16, "held_out": 2, "progress": "silent", "max_completion": 12}
+    common = {"train_examples": 16, "held_out": 2, "progress": "silent", "max_completion_length": 12}
     api.train("reward-model", "preference", budget=32, run=tmp_path / "rm", batch_size=8, **common)
     with pytest.raises(ValueError, match="--reward-model RUN"):
         api.train("iterative-grpo", "preference", budget=8, run=tmp_path / "none", **common)

@@ -81,7 +81,7 @@ def test_reward_models_behind_reward_functions_are_weights(make_model):
 
 
 def test_the_model_behind_a_judge_of_steps_is_weights(make_model, tmp_path):
-    small = {"budget": 4, "train_rows": 4, "held_out": 2, "batch": 4, "progress": "silent"}
+    small = {"budget": 4, "train_examples": 4, "held_out": 2, "batch_size": 4, "progress": "silent"}
     api.train("process-reward-model", "steps", run=tmp_path / "run", **small)
     model, scorer = make_model(), load(ModelOptions(init=str(tmp_path / "run")), seed=0)
     found = estimate([WithReference(model, judge=load_step_rewards(str(tmp_path / "run")))], tokens=1)
@@ -205,7 +205,7 @@ def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
 
-config = SFTConfig(batch=8, keep_best=False, gradient_checkpointing=sys.argv[1] == "True")
+config = SFTConfig(batch_size=8, keep_best=False, gradient_checkpointing=sys.argv[1] == "True")
 tokenizer = character_tokenizer()
 samples = lambda length, size: [Sample([1], [(7 * i + j) % size for j in range(length)]) for i in range(8)]
 

@@ -1,9 +1,11 @@
 import importlib
+import math
 
 import pytest
 
 from operant import catalog
-from operant.language.presets import SMALL, configuration
+from operant.language.grpo import GRPOConfig
+from operant.language.presets import LEARNED_REWARD, SMALL, STEP_SIZES, configuration, step_size
 
 SFT, GRPO = catalog.find("sft"), catalog.find("grpo")
 
@@ -11,13 +13,63 @@ SFT, GRPO = catalog.find("sft"), catalog.find("grpo")
 def test_small_models_get_values_of_their_own():
     assert configuration(SFT, "arithmetic").learning_rate == SMALL["sft"]["learning_rate"]
     for name in ("tiny", "tiny-qwen3", "small"):
-        assert configuration(GRPO, "arithmetic", model=name).learning_rate == SMALL["grpo"]["learning_rate"]
-    assert configuration(GRPO, "arithmetic", model="org/large").learning_rate == 1e-6
+        found = configuration(GRPO, "arithmetic", model=name)
+        assert found.learning_rate == pytest.approx(2e-4)
+        assert (found.lr_schedule, found.warmup_ratio, found.betas) == ("linear", 0.1, (0.9, 0.99))
+    for preset in (None, "dapo"):
+        large = configuration(GRPO, "arithmetic", preset, model="org/large")
+        assert (large.learning_rate, large.lr_schedule) == (1e-6, GRPOConfig.lr_schedule)
+        assert (large.warmup_ratio, large.betas) == (GRPOConfig.warmup_ratio, GRPOConfig.betas)
+    assert configuration(GRPO, "arithmetic", model="org/large", reward_model="runs/rm").beta == GRPOConfig.beta
     assert configuration(SFT, "rows.jsonl", model="org/large").learning_rate == 2e-5
 
 
-def test_the_paper_is_the_defaults_alone():
-    assert configuration(SFT, "arithmetic", "paper") == importlib.import_module(SFT.module).SFTConfig()
+@pytest.mark.parametrize(
+    ("name", "preset", "values", "answers"),
+    [
+        ("grpo", None, {}, 32 * 8),
+        ("grpo", "dapo", {}, 32 * 16 / 16),
+        ("grpo", "dapo", {"num_generations": 4, "num_minibatches": 2}, 32 * 4 / 2),
+        ("grpo", None, {"prompts_per_batch": 128, "num_iterations": 4}, 128 * 8),
+        ("iterative-grpo", None, {"prompts_per_batch": 8, "num_generations": 4}, 8 * 4),
+        ("rlhf", None, {}, 64 / 4),
+        ("rlhf", "instructgpt", {}, 64 / 8),
+        ("rlhf", None, {"num_generations": 4, "num_minibatches": 1}, 64 * 4),
+    ],
+)
+def test_step_sizes_of_policies_go_with_the_root_of_the_answers_of_a_step(name, preset, values, answers):
+    found = configuration(catalog.find(name), "arithmetic", preset, **values)
+    assert found.learning_rate == pytest.approx(2e-4 * math.sqrt(answers / 256))
+    assert found.learning_rate == pytest.approx(step_size(STEP_SIZES[name], answers))
+
+
+@pytest.mark.parametrize("name", sorted(STEP_SIZES))
+def test_a_step_size_that_is_named_wins(name):
+    values = {"learning_rate": 0.5, "prompts_per_batch": 8, "num_minibatches": 2}
+    found = configuration(catalog.find(name), "arithmetic", **values)
+    assert (found.learning_rate, found.lr_schedule) == (0.5, "linear")
+
+
+@pytest.mark.parametrize("name", sorted(STEP_SIZES))
+def test_a_learned_reward_has_a_price_for_leaving_the_reference(name):
+    found = configuration(catalog.find(name), "arithmetic", reward_model="runs/rm")
+    assert found.beta == LEARNED_REWARD["beta"] == 0.1
+    assert configuration(catalog.find(name), "arithmetic", reward_model="runs/rm", beta=0.01).beta == 0.01
+
+
+def test_a_reward_that_was_not_learned_has_none():
+    assert configuration(GRPO, "arithmetic").beta == 0
+    assert configuration(GRPO, "arithmetic", reward_model="").beta == 0
+    assert configuration(GRPO, "arithmetic", "prorl", reward_model="runs/rm").beta == 1e-4  # the preset's
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_the_paper_is_the_defaults_alone(name):
+    algorithm = catalog.find(name)
+    kind = getattr(importlib.import_module(algorithm.module), algorithm.config)
+    assert configuration(algorithm, "arithmetic", "paper") == kind(**dict(algorithm.values))
+    given = {"reward_model": "runs/rm"} if name in STEP_SIZES else {}
+    assert configuration(algorithm, "arithmetic", "paper", **given) == kind(**dict(algorithm.values), **given)
 
 
 def test_a_preset_wins_over_what_small_models_want_and_single_values_over_all():
@@ -25,7 +77,7 @@ def test_a_preset_wins_over_what_small_models_want_and_single_values_over_all():
     assert found.filter == "refill"
     assert found.epsilon_high == 0.28
     assert (found.num_generations, found.num_minibatches) == (4, 2)
-    assert found.learning_rate == SMALL["grpo"]["learning_rate"]
+    assert found.learning_rate == pytest.approx(2e-4 * math.sqrt(32 * 4 / 2 / 256))
     assert configuration(GRPO, "arithmetic", "dapo", learning_rate=0.5).learning_rate == 0.5
 
 

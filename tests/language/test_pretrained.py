@@ -16,7 +16,7 @@ from operant.language.packing import Sample, pack
 from operant.language.pretrained import fingerprint, is_adapter, provenance
 
 BATCH = pack([Sample([1, 40, 41], [50, 51, 2]), Sample([1], [70, 71, 72, 2])])
-TINY = {"train_rows": 20, "held_out": 5, "batch": 8, "budget": 16, "progress": "silent", "learning_rate": 0.1}
+TINY = {"train_examples": 20, "held_out": 5, "batch_size": 8, "budget": 16, "progress": "silent", "learning_rate": 0.1}
 
 
 def log_probs(model):

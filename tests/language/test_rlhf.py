@@ -346,7 +346,7 @@ def test_it_approaches_the_reference_times_the_exponential_of_the_score(make_mod
         "lr_schedule": "linear",
         "beta": beta,
     }
-    values |= {"whiten_advantages": False, "lam": 1.0, "max_tokens": 2, "budget": 40}
+    values |= {"normalize_advantage": "none", "gae_lambda": 1.0, "max_tokens": 2, "budget": 40}
     found = learner(model, rewards=rewarded, asked=[prompt], **values)
     while found.consumed < found.budget:
         found.iterate()
@@ -413,7 +413,7 @@ def test_it_learns_to_write_what_is_rewarded(make_model, step):
 
 
 def test_a_whole_run_with_a_reward_model(tmp_path):
-    sizes = {"train_rows": 32, "held_out": 4, "progress": "silent"}
+    sizes = {"train_examples": 32, "held_out": 4, "progress": "silent"}
     api.train("reward-model", "preference:noise=0", run=tmp_path / "rm", budget=32, batch_size=8, **sizes)
     run = tmp_path / "rlhf"
     values = {
@@ -446,7 +446,7 @@ def test_a_task_needs_something_that_rewards(tmp_path):
         ({"beta": -0.1}, r"beta must be in \[0, inf\), got -0.1"),
         ({"num_minibatches": 7}, r"num_minibatches must be in \[1, 6\], got 7"),
         ({"critic": "shared", "step": "vpg"}, "critic=shared needs step=ppo.*--critic copy"),
-        ({"beta": 0.0, "beta_target": 6.0}, "kl_coef_target cannot move a beta of 0"),
+        ({"beta": 0.0, "beta_target": 6.0}, "beta_target cannot move a beta of 0"),
         ({"target_kl": 0.0}, r"target_kl must be in \(0, inf\), got 0.0"),
     ],
 )

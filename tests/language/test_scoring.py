@@ -23,7 +23,7 @@ from operant.language.scoring import (
 from operant.language.tokenizer import encode_pair, encode_prompt
 
 EOS = 2
-SMALL = {"budget": 8, "train_rows": 8, "held_out": 4, "batch": 4, "progress": "silent"}
+SMALL = {"budget": 8, "train_examples": 8, "held_out": 4, "batch_size": 4, "progress": "silent"}
 
 
 @pytest.fixture(scope="module")

@@ -272,8 +272,8 @@ def companions(
     further = replace(
         own,
         learning_rate=config.reward_learning_rate,
-        schedule="constant",
-        warmup=0.0,
+        lr_schedule="constant",
+        warmup_ratio=0.0,
         micro_batch_tokens=config.micro_batch_tokens,
     )
     head = starting_head(config.reward_model, model, seed=seed)
