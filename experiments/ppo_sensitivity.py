@@ -76,7 +76,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "no orthogonal\ninitialization": {"prepare": begin_uniformly},
     "no clipping of\nthe gradient": {"max_grad_norm": None},
     "none of them": {
-        "normalize_advantages": "none",
+        "normalize_advantage": "none",
         "max_grad_norm": None,
         "prepare": begin_uniformly,
     },

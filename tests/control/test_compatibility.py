@@ -46,7 +46,15 @@ ACTIONS = {
     "bits": spaces.MultiBinary(2),
 }
 LEARNERS = [entry for entry in catalog.TABULAR + catalog.CONTROL if entry.family != "bandit"]
-QUICK = {"hidden": (4,), "capacity": 100, "minibatches": 1, "value_minibatches": 1, "environments": 1, "steps": 4}
+QUICK = {
+    "hidden_sizes": (4,),
+    "buffer_size": 100,
+    "num_minibatches": 1,
+    "critic_minibatches": 1,
+    "num_envs": 1,
+    "num_steps": 4,
+    "train_freq": 4,
+}
 TASK = "OperantTestSpaces-v0"
 NOTHING_ELSE = (
     "no algorithm supports its actions and observations as they are",

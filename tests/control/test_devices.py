@@ -12,10 +12,10 @@ OFF_POLICY = {**SMALL, "learning_starts": 8, "batch_size": 4, "buffer_size": 100
 CASES = [
     ("ppo", "CartPole-v1", {**SMALL, "num_steps": 8, "num_minibatches": 4}),
     ("ppo", "Pendulum-v1", {**SMALL, "num_steps": 8, "num_minibatches": 2, "normalize_reward": True}),
-    ("ppo-penalty", "CartPole-v1", {**SMALL, "steps": 8}),
+    ("ppo-penalty", "CartPole-v1", {**SMALL, "num_steps": 8}),
     ("recurrent-ppo", "CartPole-v1", {**SMALL, "num_steps": 8, "rnn_hidden_size": 4, "num_minibatches": 1}),
-    ("a2c", "CartPole-v1", {**SMALL, "steps": 8}),
-    ("trpo", "CartPole-v1", {**SMALL, "steps": 8}),
+    ("a2c", "CartPole-v1", {**SMALL, "num_steps": 8}),
+    ("trpo", "CartPole-v1", {**SMALL, "num_steps": 8}),
     ("dqn", "CartPole-v1", {**OFF_POLICY, "train_freq": 8}),
     ("prioritized-dqn", "CartPole-v1", {**OFF_POLICY, "train_freq": 8, "double": True, "dueling": True}),
     ("sac", "Pendulum-v1", {**OFF_POLICY, "rounds_per_iteration": 2}),

@@ -219,7 +219,7 @@ def test_another_value_teaches_something_else(algorithm, field):
 
 @pytest.mark.parametrize("algorithm", ["a2c", "ppo", "recurrent-ppo", "trpo"])
 def test_rewards_are_normalized_with_the_discount_of_the_returns(algorithm):
-    near, far = (taught(algorithm, normalize_rewards=True, gamma=gamma) for gamma in (0.1, 0.9))
+    near, far = (taught(algorithm, normalize_reward=True, gamma=gamma) for gamma in (0.1, 0.9))
     assert float(near["rewards.mean"]) < 1.2
     assert float(far["rewards.mean"]) > 2.0
 

@@ -69,7 +69,7 @@ class Experiment:
             purpose="evaluation",
             device=self.learner.device,
             pool=self.pool,
-            max_episode_steps=(longest := settings.evaluate_max_steps or LONGEST_EPISODE),
+            max_steps=(longest := settings.evaluate_max_steps or LONGEST_EPISODE),
         )
         try:
             return evaluate_policy(
@@ -89,7 +89,7 @@ class Experiment:
         """Environment steps of a seed in one rollout, which is never cut short; 0 where there is no such thing."""
         own: int | None = getattr(self.learner, "rollout_steps", None)
         config: Any = self.learner.config
-        return config.num_envs * getattr(config, "steps", 0) if own is None else own
+        return config.num_envs * getattr(config, "num_steps", 0) if own is None else own
 
     def close(self) -> None:
         """Close the environments that the learner acts in, and end their worker processes."""
