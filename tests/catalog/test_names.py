@@ -4,13 +4,12 @@ import importlib
 import pytest
 
 from operant import catalog
-from operant.catalog.foreign_language import LANGUAGE
 from operant.catalog.foreign_names import COMMON, CONTROL, TABULAR
-from operant.catalog.names import Suggestion, hint, suggest
+from operant.catalog.names import FOREIGN, Suggestion, hint, suggest
 from operant.runtime.settings import Settings
 
 PPO, Q_LEARNING = catalog.find("ppo"), catalog.find("q-learning")
-FIELDS = {"learning_rate", "gamma", "environments", "steps", "entropy_coefficient"}
+FIELDS = {"learning_rate", "gamma", "num_envs", "num_steps", "ent_coef"}
 
 
 def fields_of(package):
@@ -24,22 +23,24 @@ def fields_of(package):
 
 
 @pytest.mark.parametrize(
-    ("table", "package"), [(COMMON, ""), (CONTROL, "control"), (TABULAR, "tabular"), (LANGUAGE, "language")]
+    ("table", "package"),
+    [(COMMON, ""), (CONTROL, "control"), (TABULAR, "tabular"), (FOREIGN["language"], "language")],
 )
 def test_every_foreign_name_leads_to_a_field_of_ours(table, package):
     ours = {field.name for field in dataclasses.fields(Settings)} | {"seed", "run", "init", "preset", "progress"}
     ours |= fields_of(package)
     assert {name: own for name, own in table.items() if not set(own.split()) <= ours} == {}
+    assert {name: own for name, own in table.items() if name in own.split()} == {}
 
 
 @pytest.mark.parametrize(
     ("word", "package", "own"),
     [
         ("lr", "control", "learning_rate"),
-        ("--n-envs", "control", "environments"),
+        ("--n-envs", "control", "num_envs"),
         ("--total-timesteps", "control", None),
-        ("N_STEPS", "control", "steps"),
-        ("ent_coef", "control", "entropy_coefficient"),
+        ("N_STEPS", "control", "num_steps"),
+        ("entropy_coeff", "control", "ent_coef"),
         ("lr", "tabular", None),
         ("lr", "", None),
     ],
@@ -48,14 +49,27 @@ def test_names_of_other_libraries(word, package, own):
     assert suggest(word, FIELDS, package) == (own and Suggestion(own, foreign=True))
 
 
-def test_the_first_field_that_the_algorithm_has_counts():
-    assert suggest("n_steps", {"steps", "n"}, "control").name == "steps"
-    assert suggest("n_steps", {"n"}, "control").name == "n"
-
-
 @pytest.mark.parametrize(
-    ("word", "own"), [("learn", "learning_rate"), ("gama", "gamma"), ("--entropy", "entropy_coefficient")]
+    ("word", "known", "own"),
+    [
+        ("clip_ratio", {"epsilon", "epsilon_high"}, "epsilon"),
+        ("clip_ratio", {"epsilon_high"}, "epsilon_high"),
+        ("train_batch_size", {"prompts_per_batch"}, "prompts_per_batch"),
+        ("delta", {"target_kl", "step"}, "target_kl"),
+        ("logging_steps", {"step", "model"}, None),
+        ("load_in_4bit", {"lora_r"}, None),
+    ],
 )
+def test_of_an_answer_about_language_models_the_options_count(word, known, own):
+    assert suggest(word, known, "language") == (own and Suggestion(own, foreign=True))
+
+
+def test_the_first_field_that_the_algorithm_has_counts():
+    assert suggest("n_steps", {"num_steps", "n_step"}, "control").name == "num_steps"
+    assert suggest("n_steps", {"n_step"}, "control").name == "n_step"
+
+
+@pytest.mark.parametrize(("word", "own"), [("learn", "learning_rate"), ("gama", "gamma"), ("--ent", "ent_coef")])
 def test_abbreviations_and_misspellings(word, own):
     assert suggest(word, FIELDS) == Suggestion(own, foreign=False)
 

@@ -1,5 +1,6 @@
 """Names that are not ours, and the nearest that is: for errors about flags, keyword arguments and fields of files."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -7,9 +8,21 @@ from operant.catalog.algorithm import Algorithm
 from operant.catalog.foreign_language import LANGUAGE
 from operant.catalog.foreign_names import COMMON, CONTROL, TABULAR
 
+_WITHOUT = ("no equivalent", "always on", "every ", "the model that", "`operant resume")
+"""How an answer of `LANGUAGE` starts that names no option."""
+
+
+def _options(answer: str) -> str:
+    """Return the options that an answer of `LANGUAGE` names, without what it says about them."""
+    if answer.startswith(_WITHOUT):
+        return ""
+    return " ".join(re.split(r"[\s,]+(?:and |or )?", re.sub(r" \([^)]*\)", "", answer)))
+
+
 FOREIGN: Mapping[str, Mapping[str, str]] = {
-    package: {**COMMON, **names}
-    for package, names in {"control": CONTROL, "tabular": TABULAR, "language": LANGUAGE}.items()
+    "control": {**COMMON, **CONTROL},
+    "tabular": {**COMMON, **TABULAR},
+    "language": {**COMMON, **{name: _options(answer) for name, answer in LANGUAGE.items()}},
 }
 """Names of other libraries and our fields, by the package of an algorithm."""
 
