@@ -21,7 +21,7 @@ _MODEL: Mapping[str, str] = {
     "ref_model": "the model that training starts from; ref_reset_interval renews it",
     "torch_dtype": "dtype",
     "bf16": "dtype (bfloat16)",
-    "fp16": "dtype bfloat16 (16-bit floats of that kind alone)",
+    "fp16": "dtype (bfloat16; no other 16-bit floats)",
     "trust_remote_code": "remote_code",
     "use_peft": "lora_r (0 trains all weights)",
     "target_modules": "lora_target_modules",
