@@ -54,7 +54,7 @@ def larger(completions: list[str], answer: list[str], **_: object) -> list[float
     ]
 
 
-TASK = Task("larger", "Name a larger number, as in 47<", make, (larger,), max_completion=4)
+TASK = Task("larger", "Name a larger number, as in 47<", make, (larger,), max_completion_length=4)
 
 
 def begin() -> tuple[LanguageModel, State]:

@@ -84,7 +84,7 @@ def worth(prompts: Sequence[str], completions: Sequence[str], **_: Any) -> list[
     return [sum(r for _, r in word_rewards(*pair)) for pair in zip(prompts, completions, strict=True)]
 
 
-TASK = replace(find("preference"), rewards=(worth,), step_rewards=word_rewards, max_completion=LONGEST)
+TASK = replace(find("preference"), rewards=(worth,), step_rewards=word_rewards, max_completion_length=LONGEST)
 
 
 def payments(steps: StepRewards, rollout: Rollout) -> list[Tensor]:
@@ -194,7 +194,7 @@ def follow(arm: str, seed: int) -> dict[str, list[float]]:
     """Train an arm, and return tokens sampled before, worth and what the critic explains, of each batch."""
     model, weights = start(seed)
     model.load_state_dict(weights)
-    prompts = examples.prompts(model.tokenizer, TASK.rows("train", 1000, seed=seed), max_prompt=PROMPT)
+    prompts = examples.prompts(model.tokenizer, TASK.rows("train", 1000, seed=seed), max_prompt_length=PROMPT)
     budget, steps = BATCHES * COMMON["prompts_per_batch"], step_judge(TASK, model.tokenizer)
     learner = ARMS[arm](model, prompts, steps, max_tokens=LONGEST, seed=seed, budget=budget)
     curves: dict[str, list[float]] = {"tokens": [], "worth": [], "explained variance": []}

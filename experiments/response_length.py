@@ -49,7 +49,7 @@ def first_word(completions: list[str], answer: list[str], **_: object) -> list[f
     return [float(text.split(" ")[0] == right) for text, right in zip(completions, answer, strict=True)]
 
 
-TASK = Task("sums with tails", "Add two digits, as in 3+4=", make, (first_word,), max_completion=LONGEST)
+TASK = Task("sums with tails", "Add two digits, as in 3+4=", make, (first_word,), max_completion_length=LONGEST)
 
 
 def begin() -> tuple[LanguageModel, State]:
@@ -66,9 +66,10 @@ def begin() -> tuple[LanguageModel, State]:
 
 def look(model: LanguageModel, seed: int) -> dict[str, float]:
     """Return the accuracy and the mean length in tokens of right and wrong answers to the prompts of training."""
-    prompts = examples.prompts(model.tokenizer, TASK.rows("train", 70, seed=0), max_prompt=16)
+    prompts = examples.prompts(model.tokenizer, TASK.rows("train", 70, seed=0), max_prompt_length=16)
     generator = streams.torch_generator(seed, "lengths")
-    answers = ask(model, prompts, 8, Sampling(max_tokens=LONGEST), generator=generator)
+    limit = Sampling(max_tokens=LONGEST)
+    answers = ask(NativeEngine(model), prompts, 8, limit, tokenizer=model.tokenizer, generator=generator)
     right = np.array(first_word(answers.texts, [p.row["answer"] for p in answers.prompts]), dtype=bool)
     lengths = np.array([len(c.ids) for c in answers.completions], dtype=float)
     means = {name: float(lengths[of].mean()) if of.any() else np.nan for name, of in ways_to_end(right)}

@@ -104,8 +104,9 @@ def questions(model: LanguageModel, split: Any, count: int, *, seed: int) -> lis
 
 def answered(model: LanguageModel, asked: Sequence[examples.Prompt], count: int, *, seed: int) -> Answers:
     """Return answers drawn at temperature 1."""
-    limit = Sampling(max_tokens=tasks.find(TASK).max_completion)
-    return ask(model, asked, count, limit, generator=streams.torch_generator(seed, "answers of the experiment"))
+    limit = Sampling(max_tokens=tasks.find(TASK).max_completion_length)
+    generator = streams.torch_generator(seed, "answers of the experiment")
+    return ask(NativeEngine(model), asked, count, limit, tokenizer=model.tokenizer, generator=generator)
 
 
 def liked(answers: Answers) -> np.ndarray:

@@ -52,7 +52,7 @@ def demonstrate(
         }
         | values
     )
-    limits = {"max_prompt": PROMPT, "max_completion": 10 * PROMPT}
+    limits = {"max_prompt_length": PROMPT, "max_completion_length": 10 * PROMPT}
     samples = examples.demonstrations(model.tokenizer, rows, eos_ids=model.stop, **limits)
     learner = SFT(config, model, samples, samples[:1], seed=seed, budget=round(epochs * len(samples)))
     while learner.consumed < learner.budget:
@@ -91,9 +91,11 @@ class Examination:
     """
 
     def __init__(self, model: LanguageModel, task: Task, *, prompts: int, max_tokens: int | None = None):
-        self.prompts = examples.prompts(model.tokenizer, task.rows("held-out", prompts, seed=0), max_prompt=PROMPT)
+        self.prompts = examples.prompts(
+            model.tokenizer, task.rows("held-out", prompts, seed=0), max_prompt_length=PROMPT
+        )
         self.judge = combine(list(task.rewards), None)
-        self.max_tokens = max_tokens or task.max_completion
+        self.max_tokens = max_tokens or task.max_completion_length
 
     def average(self, model: LanguageModel, count: int, *, seed: int = 0) -> float:
         """Return the mean reward of `count` answers to each prompt, drawn at temperature 1 (avg@count)."""
@@ -129,13 +131,13 @@ def learner_of(
     Args:
         model: is trained.
         task: makes prompts and rewards answers.
-        config: of GRPO; `max_completion` may cut answers earlier than the task does.
+        config: of GRPO; `max_completion_length` may cut answers earlier than the task does.
         seed: of prompts, their order and chance.
         batches: how many there will be.
         train_rows: prompts to train on.
     """
-    prompts = examples.prompts(model.tokenizer, task.rows("train", train_rows, seed=seed), max_prompt=PROMPT)
-    longest, budget = config.max_completion_length or task.max_completion, batches * config.prompts_per_batch
+    prompts = examples.prompts(model.tokenizer, task.rows("train", train_rows, seed=seed), max_prompt_length=PROMPT)
+    longest, budget = config.max_completion_length or task.max_completion_length, batches * config.prompts_per_batch
     judge = combine(list(task.rewards), None)
     return GRPO(config, model, NativeEngine(model), prompts, judge, max_tokens=longest, seed=seed, budget=budget)
 

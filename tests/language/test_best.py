@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import operant
-from operant.language.best import Weights, best_state
+from operant.language.best import ModelWeights, best_state
 from operant.language.chat import find_chat_model, trained_model
 from operant.language.configs import ModelOptions
 from operant.language.runs import load_trained, trained_state
@@ -32,7 +32,7 @@ def course(monkeypatch):
 
 
 def values(learner):
-    return {name: value.detach().clone() for name, value in Weights(learner).learned.items()}
+    return {name: value.detach().clone() for name, value in ModelWeights(learner).learned.items()}
 
 
 def same(one, other):

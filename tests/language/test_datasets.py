@@ -24,8 +24,8 @@ def test_rows_of_a_task():
     assert one.train != other.train
     assert one.held_out == other.held_out, "every seed is scored on the same rows"
     assert not {row["prompt"] for row in one.train} & {row["prompt"] for row in one.held_out}
-    assert one.max_tokens == task.max_completion
-    assert one.limits == {"max_prompt": 512, "max_completion": task.max_completion}
+    assert one.max_tokens == task.max_completion_length
+    assert one.limits == {"max_prompt_length": 512, "max_completion_length": task.max_completion_length}
     longer = material(settings(), SFTConfig(max_completion_length=77), ("prompt-completion",), seed=0)
     assert longer.max_tokens == 77
 

@@ -307,7 +307,7 @@ def test_pairs_of_a_cut_prompt_and_nothing_else_are_left_out(characters):
         {"prompt": "a", "chosen": "xxxxxy", "rejected": "xxxxxz"},
         {"prompt": "a", "chosen": "y", "rejected": "z"},
     ]
-    kept = pairs(characters, rows, eos_ids={EOS}, max_completion=5)
+    kept = pairs(characters, rows, eos_ids={EOS}, max_completion_length=5)
     assert len(kept) == 1
 
 

@@ -58,14 +58,14 @@ def test_rows_without_a_prompt_are_refused(characters):
 
 def test_a_long_prompt_loses_its_beginning_but_not_its_bos(characters, text, caplog):
     with caplog.at_level(logging.WARNING):
-        first, second = prompts(characters, [{"prompt": "abcdefgh"}, {"prompt": "abc"}], max_prompt=4)
+        first, second = prompts(characters, [{"prompt": "abcdefgh"}, {"prompt": "abc"}], max_prompt_length=4)
     assert text(first.prompt) == "<bos>fgh"
     assert text(second.prompt) == "<bos>abc"
     assert "Cut 1 prompts on the left, to 4 tokens." in caplog.text
 
 
 def test_a_long_prompt_without_bos_keeps_its_end(words):
-    (example,) = prompts(words, [{"prompt": "the cat sat on"}], max_prompt=2)
+    (example,) = prompts(words, [{"prompt": "the cat sat on"}], max_prompt_length=2)
     assert words.decode(example.prompt) == " sat on"
 
 
@@ -86,7 +86,7 @@ def test_a_demonstration_ends_in_eos(characters, text):
 def test_a_demonstration_that_is_cut_has_no_eos(characters, text, caplog):
     rows = [{"prompt": "p", "completion": completion} for completion in ("abcdef", "abc", "abcd")]
     with caplog.at_level(logging.WARNING):
-        examples = demonstrations(characters, rows, eos_ids=ENDS, max_completion=4)
+        examples = demonstrations(characters, rows, eos_ids=ENDS, max_completion_length=4)
     assert [text(example.completion) for example in examples] == ["abcd", "abc<eos>", "abcd"]
     assert "Cut 2 completions on the right, to 4 tokens." in caplog.text
 
@@ -125,10 +125,10 @@ def test_only_the_assistant_is_imitated_in_conversations(characters, text):
 
 def test_a_conversation_that_is_cut_keeps_its_mask(characters, text):
     rows = [{"messages": [USER, YES, USER, NO]}]
-    (example,) = demonstrations(characters, rows, eos_ids=ENDS, max_completion=6, max_prompt=12)
+    (example,) = demonstrations(characters, rows, eos_ids=ENDS, max_completion_length=6, max_prompt_length=12)
     assert (text(example.prompt), text(example.completion)) == ("<bos>assistant: ", "yes<eos>\nu")
     assert example.mask == [True, True, True, True, False, False]
-    (example,) = demonstrations(characters, rows, eos_ids=ENDS, max_completion=4)
+    (example,) = demonstrations(characters, rows, eos_ids=ENDS, max_completion_length=4)
     assert example.mask is None
 
 
@@ -173,7 +173,7 @@ def test_pairs_that_are_the_same_or_empty_within_the_limits_are_left_out(charact
     sides = [("abcX", "abcY"), ("ab", "ac"), ("ab", "ab"), ("", "a"), ("a", "")]
     rows = [{"prompt": "p", "chosen": chosen, "rejected": rejected} for chosen, rejected in sides]
     with caplog.at_level(logging.WARNING):
-        assert pairs(characters, rows, eos_ids=ENDS, max_completion=3) == [
+        assert pairs(characters, rows, eos_ids=ENDS, max_completion_length=3) == [
             Pair([BOS, *characters("p").input_ids[1:]], *([*characters(s).input_ids[1:], EOS] for s in ("ab", "ac")))
         ]
     assert "Left out 4 of 5 rows: " in caplog.text
@@ -182,7 +182,9 @@ def test_pairs_that_are_the_same_or_empty_within_the_limits_are_left_out(charact
 
 
 def test_an_end_alone_tells_two_sides_apart(characters, text):
-    (pair,) = pairs(characters, [{"prompt": "p", "chosen": "ab", "rejected": "abc"}], eos_ids=ENDS, max_completion=3)
+    (pair,) = pairs(
+        characters, [{"prompt": "p", "chosen": "ab", "rejected": "abc"}], eos_ids=ENDS, max_completion_length=3
+    )
     assert (text(pair.chosen), text(pair.rejected)) == ("ab<eos>", "abc")
 
 
@@ -216,7 +218,7 @@ def test_of_completions_that_are_the_same_the_best_is_kept(characters, text, cap
         {"prompt": "p", "completions": ["a", "b"], "ranks": [1, 1]},
     ]
     with caplog.at_level(logging.WARNING):
-        (example,) = rankings(characters, rows, eos_ids=ENDS, max_completion=2)
+        (example,) = rankings(characters, rows, eos_ids=ENDS, max_completion_length=2)
     assert ([text(ids) for ids in example.completions], example.ranks) == (["ab", "b<eos>"], [1, 2])
     assert "Left out 2 of 3 rows: 2 with no completion that is better than another" in caplog.text
 
@@ -237,17 +239,17 @@ def test_steps_that_do_not_fit_are_cut_off_with_their_labels(characters, text, c
     row = {"prompt": "q", "completions": ["a", "bc", "d"], "labels": [1, 0, 1]}
     with caplog.at_level(logging.WARNING):
         for limit, kept in ((7, ["a\n", "bc\n", "d<eos>"]), (6, ["a\n", "bc\n"]), (5, ["a\n", "bc\n"]), (4, ["a\n"])):
-            (example,) = stepwise(characters, [row], eos_ids=ENDS, max_completion=limit)
+            (example,) = stepwise(characters, [row], eos_ids=ENDS, max_completion_length=limit)
             assert [text(step) for step in example.steps] == kept
             assert example.labels == [1.0, 0.0, 1.0][: len(kept)]
     with pytest.raises(ValueError, match="1 with no step that fits the limit"):
-        stepwise(characters, [row], eos_ids=ENDS, max_completion=1)
+        stepwise(characters, [row], eos_ids=ENDS, max_completion_length=1)
 
 
 def test_a_judged_completion_is_a_solution_of_one_step(characters, caplog):
     rows = [{"prompt": "q", "completion": "a", "label": True}, {"prompt": "q", "completion": "long", "label": False}]
     with caplog.at_level(logging.WARNING):
-        (example,) = stepwise(characters, rows, eos_ids=ENDS, max_completion=3)
+        (example,) = stepwise(characters, rows, eos_ids=ENDS, max_completion_length=3)
     assert example == Stepwise(characters("q").input_ids, [[*characters("a").input_ids[1:], EOS]], [1.0])
     assert "no step that fits the limit" in caplog.text
 
@@ -293,7 +295,7 @@ def test_a_cut_conversation_keeps_its_system_message(words, caplog):
     whole = prompts(words, [row])[0].prompt
     alone = words.apply_chat_template([system], tokenize=True, return_dict=False)
     with caplog.at_level(logging.WARNING):
-        (cut,) = prompts(words, [row], max_prompt=len(alone) + 20)
+        (cut,) = prompts(words, [row], max_prompt_length=len(alone) + 20)
     assert len(cut.prompt) == len(alone) + 20 < len(whole)
     assert cut.prompt[: len(alone)] == alone == whole[: len(alone)]
     assert cut.prompt[len(alone) :] == whole[-20:]
@@ -301,7 +303,7 @@ def test_a_cut_conversation_keeps_its_system_message(words, caplog):
     with pytest.raises(
         ValueError, match=rf"row 1: the system message has {len(alone)} tokens, which leaves nothing of"
     ):
-        prompts(words, [row], max_prompt=len(alone))
+        prompts(words, [row], max_prompt_length=len(alone))
 
 
 def test_a_cut_conversation_of_a_template_without_a_system_message_loses_its_beginning(make_words):
@@ -309,4 +311,4 @@ def test_a_cut_conversation_of_a_template_without_a_system_message_loses_its_beg
     words = make_words(template=template + make_words().chat_template)
     row = {"prompt": [{"role": "system", "content": "no"}, {"role": "user", "content": "cat " * 40}]}
     whole = prompts(words, [row])[0].prompt
-    assert prompts(words, [row], max_prompt=9)[0].prompt == whole[-9:]
+    assert prompts(words, [row], max_prompt_length=9)[0].prompt == whole[-9:]

@@ -170,7 +170,7 @@ def test_it_is_said_before_training(model_folder, tmp_path, capsys, mode, lines)
     [
         (0, {}, r"--micro-batch-tokens \(now 16384\), add --gradient-checkpointing"),
         (0, {"gradient_checkpointing": True}, r"--micro-batch-tokens \(now 16384\), or train an adapter"),
-        (10**6, {}, r"--engine-rows \(now 256\)"),
+        (10**6, {}, r"--engine-batch-size \(now 256\)"),
     ],
 )
 def test_too_little_memory_is_a_warning_that_says_what_helps(make_model, caplog, monkeypatch, case):

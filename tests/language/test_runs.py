@@ -131,7 +131,7 @@ def test_where_training_began(train, model_folder):
 def test_parts_of_a_state(train):
     _, folder = train("one")
     own, state = trained_state(folder, "optimizer", seed=0)
-    assert own.lora_rank == 0
+    assert own.lora_r == 0
     assert state["steps"] == 2
     with pytest.raises(ValueError, match="is a run of sft, which has no head"):
         trained_state(folder, "head", seed=0)

@@ -160,15 +160,15 @@ def test_repetition():
 
 def test_soft_overlong():
     ids = [[0] * n for n in (79, 80, 90, 100, 120)]
-    assert rate(find("soft-overlong", max_completion=100), [""] * 5, ids) == pytest.approx([0, 0, -0.5, -1, -1])
+    assert rate(find("soft-overlong", max_completion_length=100), [""] * 5, ids) == pytest.approx([0, 0, -0.5, -1, -1])
     assert rate(find("soft-overlong:max_completion_length=50,buffer=10"), ["", ""], ids[:2]) == [-1, -1]
-    assert rate(find("soft-overlong:buffer=40", max_completion=100), [""] * 2, ids[:2]) == pytest.approx(
+    assert rate(find("soft-overlong:buffer=40", max_completion_length=100), [""] * 2, ids[:2]) == pytest.approx(
         [-19 / 40, -0.5]
     )
     with pytest.raises(ValueError, match="needs max_completion_length"):
         find("soft-overlong")
     with pytest.raises(ValueError, match="buffer must lie in"):
-        find("soft-overlong:buffer=101", max_completion=100)
+        find("soft-overlong:buffer=101", max_completion_length=100)
 
 
 def test_accuracy_compares_mathematics_in_another_process():
@@ -288,7 +288,7 @@ def test_an_exception_in_a_file_is_one_line_that_names_the_place(own):
 
 
 def test_verifiers_combine():
-    rewards = combine([find("exact"), find("soft-overlong", max_completion=10)], [1, 0.5])
+    rewards = combine([find("exact"), find("soft-overlong", max_completion_length=10)], [1, 0.5])
     result = rewards(["p", "p"], ["5", "6"], [[0] * 9, [0] * 2], answer=["5", "5"])
     assert result.names == ("exact", "soft_overlong")
     assert result.total.tolist() == [0.75, 0.0]
@@ -297,7 +297,7 @@ def test_verifiers_combine():
 def test_each_verifier_is_called_what_its_name_says():
     options = {"format": "format:pattern=x", "length": "length:limit=3"}
     for name in VERIFIERS:
-        assert name_of(find(options.get(name, name), max_completion=10)) == name.replace("-", "_")
+        assert name_of(find(options.get(name, name), max_completion_length=10)) == name.replace("-", "_")
 
 
 def test_unknown_verifiers_and_missing_columns_are_named():

@@ -1,4 +1,4 @@
-"""The best weights of a language model, as `operant.runtime.weights.Best` keeps them: `Weights`, `best_state`."""
+"""The best weights of a language model, as `operant.runtime.weights.Best` keeps them: `ModelWeights`, `best_state`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ MODEL, HEAD = "model", "head"
 
 
 @dataclass(frozen=True)
-class Weights:
+class ModelWeights:
     """What the learner of one seed has learned: all that it trains of its model (of an adapter that alone), and a head.
 
     Attributes:

@@ -210,7 +210,7 @@ def write_model(
     own = model_options(run)
     adapted = hasattr(model.network, "peft_config")
     facts = {"run": run.path.name, "algorithm": run.settings.algorithm, "task": run.settings.task, "seed": seed}
-    if adapted and not merge and (own.init or own.model in BUILT_IN or (own.lora_rank and is_adapter(own.model))):
+    if adapted and not merge and (own.init or own.model in BUILT_IN or (own.lora_r and is_adapter(own.model))):
         raise ValueError(
             f"the adapter of {run.path} belongs to {own.init or own.model}, which is no folder or hub model that "
             "others could load; write the whole model with --merge"

@@ -30,8 +30,8 @@ def check_context(
         sampled = "a completion may have" if max_tokens else "its completion has"
         raise ValueError(
             f"a prompt has {prompt} tokens and {sampled} {completion}, {prompt + completion} together, but {name} has "
-            f"positions for {model.context} (max_position_embeddings): take a smaller --max-prompt or "
-            "--max-completion, or a model with a longer context"
+            f"positions for {model.context} (max_position_embeddings): take a smaller --max-prompt-length or "
+            "--max-completion-length, or a model with a longer context"
         )
 
 

@@ -154,7 +154,7 @@ class Critic:
         Raises:
             ValueError: it belongs to another critic.
         """
-        copy_named(self.trained(), state, of="critic", options="--critic and --lora-rank")
+        copy_named(self.trained(), state, of="critic", options="--critic and --lora-r")
 
 
 def starting_critic(

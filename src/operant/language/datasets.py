@@ -40,7 +40,7 @@ class TrainingData:
     @property
     def limits(self) -> dict[str, int]:
         """How long texts may be, as `operant.language.examples` takes it."""
-        return {"max_prompt": self.config.max_prompt_length, "max_completion": self.max_tokens}
+        return {"max_prompt_length": self.config.max_prompt_length, "max_completion_length": self.max_tokens}
 
     def judge(self, extra: Sequence[Callable[..., Any]] = ()) -> Judge | None:
         """Return what rewards answers: the functions that were asked for, or else those of the task; None if none are.
@@ -52,7 +52,7 @@ class TrainingData:
             ValueError: a function needs a column that the rows do not have.
         """
         names = getattr(self.config, "rewards", ())
-        given: dict[str, Any] = {"max_completion": self.max_tokens}
+        given: dict[str, Any] = {"max_completion_length": self.max_tokens}
         if isinstance(self.config, SamplingConfig):
             memory = round(self.config.reward_memory * 2**30) or None
             given |= {"timeout": self.config.reward_timeout, "workers": self.config.reward_workers, "memory": memory}
@@ -99,5 +99,5 @@ def material(settings: Settings, config: LanguageConfig, wanted: Sequence[Kind],
         task,
         train,
         make("held-out", config.held_out, seed=0),
-        config.max_completion_length or task.max_completion,
+        config.max_completion_length or task.max_completion_length,
     )

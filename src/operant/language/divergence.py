@@ -59,7 +59,7 @@ class Start:
         if self._reference is None:
             logger.info(
                 "KL(policy‖start) is not measured: of a model of %d parameters no copy is kept for it (at most %d); "
-                "train an adapter (--lora-rank) to see it",
+                "train an adapter (--lora-r) to see it",
                 count,
                 LARGEST,
             )

@@ -93,13 +93,16 @@ class _Encoder:
 
     tokenizer: "PreTrainedTokenizerBase"
     eos_ids: Collection[int]
-    max_prompt: int | None
-    max_completion: int | None
+    max_prompt_length: int | None
+    max_completion_length: int | None
     cut: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         """Refuse limits that leave nothing."""
-        for name, limit in (("max_prompt", self.max_prompt), ("max_completion", self.max_completion)):
+        for name, limit in (
+            ("max_prompt_length", self.max_prompt_length),
+            ("max_completion_length", self.max_completion_length),
+        ):
             if limit is not None and limit < 1:
                 raise ValueError(f"{name} is {limit} tokens, expected at least 1, or None for no limit")
 
@@ -107,14 +110,14 @@ class _Encoder:
         """Return a prompt within its limit: its last tokens, after the system message of a conversation."""
         if not ids:
             raise _UnusableError("an empty prompt, and the tokenizer has no BOS")
-        most = self.max_prompt
+        most = self.max_prompt_length
         if most is None or len(ids) <= most:
             return ids
         system = 0 if isinstance(text, str) else system_length(self.tokenizer, text, ids, tools=_tools(row))
         if system >= most:
             raise ValueError(
                 f"the system message has {system} tokens, which leaves nothing of a prompt of {most}: take a larger "
-                "--max-prompt, or a shorter system message"
+                "--max-prompt-length, or a shorter system message"
             )
         kept = " after the system message" if system else ""
         self.cut[f"prompts on the left{kept}, to {most} tokens"] += 1
@@ -125,9 +128,9 @@ class _Encoder:
         """Return a completion within its limit."""
         if all(token in self.eos_ids for token in ids):
             raise _UnusableError("an empty completion")
-        if self.max_completion is not None and len(ids) > self.max_completion:
-            self.cut[f"completions on the right, to {self.max_completion} tokens"] += 1
-        return ids[: self.max_completion]
+        if self.max_completion_length is not None and len(ids) > self.max_completion_length:
+            self.cut[f"completions on the right, to {self.max_completion_length} tokens"] += 1
+        return ids[: self.max_completion_length]
 
     def answers(self, prompt: Any, completions: Sequence[Any], row: Row) -> tuple[list[int], list[list[int]]]:
         """Return the ids of a prompt and of several completions."""
@@ -160,14 +163,14 @@ class _Encoder:
 
 
 def prompts(
-    tokenizer: "PreTrainedTokenizerBase", rows: Sequence[Row], *, max_prompt: int | None = None
+    tokenizer: "PreTrainedTokenizerBase", rows: Sequence[Row], *, max_prompt_length: int | None = None
 ) -> list[Prompt]:
     """Return the prompts of rows of any kind that have some.
 
     Args:
         tokenizer: the model's tokenizer.
         rows: the rows (`operant.language.data.read_rows`).
-        max_prompt: most tokens of a prompt, BOS among them; longer ones lose their beginning, conversations what
+        max_prompt_length: most tokens of a prompt, BOS among them; longer ones lose their beginning, conversations what
             follows their system message. None: no limit.
 
     Raises:
@@ -176,7 +179,7 @@ def prompts(
     found = kind(rows)
     if rows[0].get("prompt") is None:
         kind(rows, accept=PROMPTED)
-    encoder = _Encoder(tokenizer, (), max_prompt, None)
+    encoder = _Encoder(tokenizer, (), max_prompt_length, None)
 
     def one(row: Row) -> Prompt:
         text = compare(row).prompt if found == "preference" else row.get("prompt")
@@ -192,8 +195,8 @@ def demonstrations(
     rows: Sequence[Row],
     *,
     eos_ids: Collection[int],
-    max_prompt: int | None = None,
-    max_completion: int | None = None,
+    max_prompt_length: int | None = None,
+    max_completion_length: int | None = None,
 ) -> list[Sample]:
     """Return what to imitate in rows with a prompt and a completion, a text or a conversation.
 
@@ -203,15 +206,15 @@ def demonstrations(
         tokenizer: the model's tokenizer.
         rows: the rows, prompt-completion or language-modeling.
         eos_ids: what ends a completion (`operant.language.tokenizer.stop_ids`).
-        max_prompt: as for `prompts`. The prompt of a text is its first token, that of a conversation what comes before
-            the first turn of the assistant.
-        max_completion: most tokens of a completion, EOS among them; longer ones lose their end. None: no limit.
+        max_prompt_length: as for `prompts`. The prompt of a text is its first token, that of a conversation what comes
+            before the first turn of the assistant.
+        max_completion_length: most tokens of a completion, EOS among them; longer ones lose their end. None: no limit.
 
     Raises:
         ValueError: if the rows are of another kind, one of them cannot be tokenized, or none is left.
     """
     found = kind(rows, accept=("language-modeling", "prompt-completion"))
-    encoder = _Encoder(tokenizer, eos_ids, max_prompt, max_completion)
+    encoder = _Encoder(tokenizer, eos_ids, max_prompt_length, max_completion_length)
 
     def one(row: Row) -> Sample:
         if found == "prompt-completion":
@@ -232,8 +235,8 @@ def pairs(
     rows: Sequence[Row],
     *,
     eos_ids: Collection[int],
-    max_prompt: int | None = None,
-    max_completion: int | None = None,
+    max_prompt_length: int | None = None,
+    max_completion_length: int | None = None,
 ) -> list[Pair]:
     """Return the pairs of preference rows; those whose sides are the same within the limits are left out.
 
@@ -241,14 +244,14 @@ def pairs(
         tokenizer: the model's tokenizer.
         rows: the rows, of preferences, whose prompt may be implicit, or of rankings: the best against the worst.
         eos_ids: what ends a completion (`operant.language.tokenizer.stop_ids`).
-        max_prompt: as for `prompts`.
-        max_completion: as for `demonstrations`.
+        max_prompt_length: as for `prompts`.
+        max_completion_length: as for `demonstrations`.
 
     Raises:
         ValueError: if the rows are of another kind, one of them cannot be tokenized, or none is left.
     """
     found = kind(rows, accept=("preference", "ranking"))
-    encoder = _Encoder(tokenizer, eos_ids, max_prompt, max_completion)
+    encoder = _Encoder(tokenizer, eos_ids, max_prompt_length, max_completion_length)
 
     def one(row: Row) -> Pair:
         comparison = compare(row) if found == "preference" else extremes(row)
@@ -268,8 +271,8 @@ def rankings(
     rows: Sequence[Row],
     *,
     eos_ids: Collection[int],
-    max_prompt: int | None = None,
-    max_completion: int | None = None,
+    max_prompt_length: int | None = None,
+    max_completion_length: int | None = None,
 ) -> list[Ranking]:
     """Return rankings of K completions, and preference rows as rankings of two.
 
@@ -279,14 +282,14 @@ def rankings(
         tokenizer: the model's tokenizer.
         rows: the rows, of rankings or preferences.
         eos_ids: what ends a completion (`operant.language.tokenizer.stop_ids`).
-        max_prompt: as for `prompts`.
-        max_completion: as for `demonstrations`.
+        max_prompt_length: as for `prompts`.
+        max_completion_length: as for `demonstrations`.
 
     Raises:
         ValueError: if the rows are of another kind, one of them cannot be tokenized, or none is left.
     """
     found = kind(rows, accept=("ranking", "preference"))
-    encoder = _Encoder(tokenizer, eos_ids, max_prompt, max_completion)
+    encoder = _Encoder(tokenizer, eos_ids, max_prompt_length, max_completion_length)
 
     def one(row: Row) -> Ranking:
         text, *texts = compare(row) if found == "preference" else (row["prompt"], *row["completions"])
@@ -307,8 +310,8 @@ def stepwise(
     rows: Sequence[Row],
     *,
     eos_ids: Collection[int],
-    max_prompt: int | None = None,
-    max_completion: int | None = None,
+    max_prompt_length: int | None = None,
+    max_completion_length: int | None = None,
     separator: str = "\n",
     finished: bool = True,
 ) -> list[Stepwise]:
@@ -318,8 +321,8 @@ def stepwise(
         tokenizer: the model's tokenizer.
         rows: the rows, stepwise or unpaired.
         eos_ids: what ends a completion (`operant.language.tokenizer.stop_ids`).
-        max_prompt: as for `prompts`.
-        max_completion: most tokens of a whole solution; steps from the first that does not fit on are cut off.
+        max_prompt_length: as for `prompts`.
+        max_completion_length: most tokens of a whole solution; steps from the first that does not fit on are cut off.
         separator: what stands between two steps.
         finished: whether the last step ends the solution, with EOS; otherwise it ends in the separator.
 
@@ -327,7 +330,7 @@ def stepwise(
         ValueError: if the rows are of another kind, one of them cannot be tokenized, or none is left.
     """
     found = kind(rows, accept=("stepwise", "unpaired"))
-    encoder = _Encoder(tokenizer, eos_ids, max_prompt, max_completion)
+    encoder = _Encoder(tokenizer, eos_ids, max_prompt_length, max_completion_length)
 
     def one(row: Row) -> Stepwise:
         if found == "unpaired":

@@ -7,7 +7,7 @@ from typing import Any
 
 from operant import catalog
 from operant.language import examples, memory_estimate, tasks
-from operant.language.best import Weights
+from operant.language.best import ModelWeights
 from operant.language.configs import LanguageConfig, SamplingConfig
 from operant.language.context import check_context
 from operant.language.critic import starting_critic
@@ -70,14 +70,14 @@ class Experiment:
     settings: Settings
     held_out: int
     learner: InTurn[Any] = field(init=False)
-    weights: list[Weights] = field(init=False)
+    weights: list[ModelWeights] = field(init=False)
     samples: list[dict[str, Any]] = field(init=False, default_factory=list)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Put the learners together."""
         self.learner = InTurn([member.learner for member in self.members], budget=self.settings.budget)
-        self.weights = [Weights(member.learner) for member in self.members]
+        self.weights = [ModelWeights(member.learner) for member in self.members]
 
     def evaluate(
         self,
@@ -175,7 +175,9 @@ def _memory_note(members: Sequence[Member], settings: Settings, config: Language
     if not source_of(config, settings.task):
         task = tasks.find(settings.task)
         prompts = [len(str(row["prompt"])) + 1 for row in task.rows("held-out", 16, seed=0, distinct=False)]
-        longest = min(max(prompts), config.max_prompt_length) + (config.max_completion_length or task.max_completion)
+        longest = min(max(prompts), config.max_prompt_length) + (
+            config.max_completion_length or task.max_completion_length
+        )
     sequences = getattr(config, "prompts_per_batch", 0) * getattr(config, "num_generations", 1) or 2 * getattr(
         config, "batch_size", 1
     )
@@ -199,7 +201,7 @@ def answering(
         judge = combine(data.task.rewards, data.task.reward_weights)
     if judge is None:
         return {}
-    prompts = examples.prompts(model.tokenizer, data.held_out, max_prompt=data.config.max_prompt_length)
+    prompts = examples.prompts(model.tokenizer, data.held_out, max_prompt_length=data.config.max_prompt_length)
     check_context(prompts, model, max_tokens=data.max_tokens)
     size = {"max_tokens": data.max_tokens, "rows": getattr(data.config, "engine_batch_size", ROWS)}
     if getattr(trained_on, "names", None) == getattr(judge, "names", ()):
@@ -344,7 +346,7 @@ def _sampling(
         **own: what else the learner takes.
     """
     config: Any = data.config
-    prompts = examples.prompts(model.tokenizer, data.train, max_prompt=config.max_prompt_length)
+    prompts = examples.prompts(model.tokenizer, data.train, max_prompt_length=config.max_prompt_length)
     check_context(prompts, model, max_tokens=data.max_tokens)
     for scorer in scorers:
         check_context(prompts, scorer.scorer.model, max_tokens=data.max_tokens, name="the reward model")

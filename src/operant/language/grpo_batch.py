@@ -103,8 +103,8 @@ def warn_of_nothing(prompts: int) -> None:
     """Warn that a batch of so many prompts holds nothing to learn from."""
     logger.warning(
         "Nothing to learn from %d prompts: the answers to each are rewarded alike, or were cut off; take easier or "
-        "harder prompts, a larger --group, or a longer --max-completion. This is said once; health/empty_batches "
-        "counts on",
+        "harder prompts, a larger --num-generations, or a longer --max-completion-length. This is said once; "
+        "health/empty_batches counts on",
         prompts,
     )
 

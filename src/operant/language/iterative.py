@@ -1,9 +1,9 @@
 """Iterative GRPO: the reward model learns on while the policy improves (arXiv:2402.03300, algorithm 1).
 
 A reward model is right about answers like those that it has learned from; a policy that is trained on it soon gives
-others. So every `reset_every` batches an annotator compares the policy's newest answers, the reward model is trained
-further on these comparisons with a share of older ones among them (Shao et al. 2024, section 4.1.4), and the policy of
-now becomes the reference. In between the learner is GRPO on the score of the reward model.
+others. So every `ref_reset_interval` batches an annotator compares the policy's newest answers, the reward model is
+trained further on these comparisons with a share of older ones among them (Shao et al. 2024, section 4.1.4), and the
+policy of now becomes the reference. In between the learner is GRPO on the score of the reward model.
 
 What differs from the paper: the optimizer of the policy forgets its moments with each new reference, as in ProRL. The
 comparisons come from a simulated annotator, who knows the reward of the task, two answers to each prompt. Rewards are

@@ -109,11 +109,11 @@ def report(learners: Sequence[Any], config: LanguageConfig, *, tokens: int, cach
     free = available(learners[0].model.device)
     needed = memory.peak - memory.weights  # the weights are there already
     if free is not None and needed > free:
-        smaller = "engine_rows" if memory.cache > memory.activations + memory.head else "micro_batch_tokens"
+        smaller = "engine_batch_size" if memory.cache > memory.activations + memory.head else "micro_batch_tokens"
         now = getattr(config, smaller, 0)
         logger.warning(
             "About %s more of memory will be needed, but only %s are free: take a smaller --%s (now %d)%s, or train "
-            "an adapter (--lora-rank)",
+            "an adapter (--lora-r)",
             readable(needed),
             readable(free),
             smaller.replace("_", "-"),

@@ -159,7 +159,7 @@ class LanguageModel:
         Raises:
             ValueError: it belongs to another model.
         """
-        copy_named(self.trained(), state, of="model", options="--model, --init and --lora-rank")
+        copy_named(self.trained(), state, of="model", options="--model, --init and --lora-r")
 
     def save(self, folder: str | Path) -> None:
         """Write the model as transformers (or peft, for an adapter) does: safetensors, configuration and tokenizer."""

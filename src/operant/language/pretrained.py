@@ -37,7 +37,7 @@ def pretrained(
     """Load the network and the tokenizer that `options.model` names.
 
     An adapter is loaded onto its base model and stays trainable. If the options ask for a new adapter
-    (`lora_rank > 0`), the old one is merged into the weights.
+    (`lora_r > 0`), the old one is merged into the weights.
 
     Args:
         options: `model` names a folder or a hub model; `remote_code` allows its own Python code.

@@ -36,7 +36,7 @@ _THINK_ANSWER = re.compile(r"<think>(?!.*<think>)(.*?)</think>\s*<answer>(?!.*<a
 def find(
     text: str,
     *,
-    max_completion: int | None = None,
+    max_completion_length: int | None = None,
     timeout: float = 60.0,
     workers: int = 1,
     memory: int | None = MEMORY,
@@ -46,7 +46,7 @@ def find(
     Args:
         text: a name of `VERIFIERS`, with options behind it where wanted (`numeric:tolerance=0.01`), or
             `path/to/file.py:function` for a function with TRL's signature, which runs in a sandbox.
-        max_completion: tokens that a completion may have, for the verifiers that need to know.
+        max_completion_length: tokens that a completion may have, for the verifiers that need to know.
         timeout: seconds that one call of a function from a file may take.
         workers: processes of a function from a file, and of `accuracy`.
         memory: bytes that a process of a function from a file may take; None for no limit.
@@ -57,7 +57,7 @@ def find(
     """
     if re.search(r"\.py:\w+$", text):
         return user_function(text, seconds=timeout, workers=workers, memory=memory)
-    limit = {} if max_completion is None else {"max_completion": max_completion}
+    limit = {} if max_completion_length is None else {"max_completion_length": max_completion_length}
     return options.build(text, VERIFIERS, "verifier", workers=workers, **limit)
 
 
@@ -224,22 +224,22 @@ def repetition(*, ngram_size: int = 3, max_penalty: float = -1.0) -> RewardFunct
     return _named("repetition", reward)
 
 
-def soft_overlong(*, max_completion: int, buffer: int | None = None) -> RewardFunction:
+def soft_overlong(*, max_completion_length: int, buffer: int | None = None) -> RewardFunction:
     """DAPO's soft punishment of long completions: 0, then falling to -1 at the limit (`ops.overlong_penalty`).
 
     Args:
-        max_completion: tokens that a completion may have, the end-of-sequence token included.
+        max_completion_length: tokens that a completion may have, the end-of-sequence token included.
         buffer: tokens before the limit over which the penalty grows; None: a fifth of the limit, as in the paper.
 
     Raises:
-        ValueError: the buffer is not in [1, max_completion].
+        ValueError: the buffer is not in [1, max_completion_length].
     """
-    buffer = max(1, max_completion // 5) if buffer is None else buffer
-    ops.overlong_penalty(torch.zeros(0, dtype=torch.int64), max_length=max_completion, buffer=buffer)
+    buffer = max(1, max_completion_length // 5) if buffer is None else buffer
+    ops.overlong_penalty(torch.zeros(0, dtype=torch.int64), max_length=max_completion_length, buffer=buffer)
 
     def reward(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float | None]:
         lengths = torch.tensor([len(ids) for ids in completion_ids], dtype=torch.int64)
-        return ops.overlong_penalty(lengths, max_length=max_completion, buffer=buffer).tolist()
+        return ops.overlong_penalty(lengths, max_length=max_completion_length, buffer=buffer).tolist()
 
     return _named("soft_overlong", reward)
 

@@ -16,7 +16,7 @@ def test_every_name_leads_to_a_task_of_that_name():
 def test_options_reach_the_task():
     task = tasks.find("steps:terms=2/5-6,digits=1,operators=-,limit=33")
     assert task.name == "steps:terms=2/5/6,digits=1,operators=-,limit=33"
-    assert task.max_completion == 33
+    assert task.max_completion_length == 33
     assert len(tasks.find("arithmetic:digits=4").rows("train", 1, seed=0)[0]["prompt"]) == len("1234+5678=")
 
 

@@ -77,7 +77,7 @@ def test_counts_that_are_listed_often_come_often():
 def test_a_limit_cuts_long_demonstrations_and_spares_short_ones():
     task = steps(terms=Choices(range(2, 7)), limit=40)
     lengths = [len(row["completion"]) + 1 for row in task.rows("train", 500, seed=0)]
-    assert task.max_completion == 40
+    assert task.max_completion_length == 40
     assert 0.2 < np.mean([length > 40 for length in lengths]) < 0.6
 
 

@@ -65,7 +65,7 @@ def test_demonstrations_are_right_printable_and_short_enough(name):
         assert reward(task, rows, completions) == [[1.0] * 200]
         assert reward(task, rows, [f"{text}?" for text in completions]) == [[0.0] * 200]
     if "limit=40" not in task.name:
-        assert max(map(len, completions)) + 1 <= task.max_completion
+        assert max(map(len, completions)) + 1 <= task.max_completion_length
     assert len(task.reward_weights) == len(task.rewards)
 
 

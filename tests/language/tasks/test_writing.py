@@ -78,7 +78,7 @@ def test_what_demonstrations_show_invites_too_much_of_it():
     assert np.corrcoef(lengths, scores)[0, 1] > 0.5
     assert np.mean(np.array(kind) > 3) < 0.01
     overdone = "the cat likes the dog." + " kind" * 14
-    assert len(overdone) < preference().max_completion
+    assert len(overdone) < preference().max_completion_length
     assert hidden_reward(PROMPT, overdone) < np.mean(scores)
 
 

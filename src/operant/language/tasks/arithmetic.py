@@ -40,7 +40,7 @@ def arithmetic(*, digits: int = 2, steps: int = 1, operators: str = "") -> Task:
         title=f"Calculate with {steps + 1} numbers of {digits} digits, as in 47+85=",
         make=make,
         rewards=(verifiers.exact(),),
-        max_completion=longest + ("-" in operators) + 3,  # its end, and two characters to be wrong with
+        max_completion_length=longest + ("-" in operators) + 3,  # its end, and two characters to be wrong with
     )
 
 

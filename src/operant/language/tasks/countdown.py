@@ -64,7 +64,7 @@ def countdown(*, numbers: Choices = _NUMBERS, highest: int = 20, target: int = 9
         make=make,
         rewards=(solves,),
         # Numbers, operators, a pair of parentheses around all inner ones, the end and two characters to be wrong with.
-        max_completion=most * len(str(highest)) + most - 1 + 2 * (most - 1) + 3,
+        max_completion_length=most * len(str(highest)) + most - 1 + 2 * (most - 1) + 3,
     )
 
 

@@ -54,7 +54,7 @@ def steps(*, terms: Choices = _TERMS, digits: Choices = _DIGITS, operators: str 
         title="Calculate step by step, as in 12+7-5=",
         make=make,
         rewards=(last_line,),
-        max_completion=limit or _longest(max(terms), max(digits), "-" in operators) + 3,
+        max_completion_length=limit or _longest(max(terms), max(digits), "-" in operators) + 3,
         step_rewards=step_rewards,
         make_steps=make_steps,
     )

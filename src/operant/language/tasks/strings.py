@@ -50,4 +50,4 @@ def _task(name: str, title: str, solve: Callable[[str], str], lengths: Choices, 
         return {"prompt": f"{name} {text}:", "completion": solve(text), "answer": solve(text)}
 
     options = f"length={lengths}" + (f",of={of}" if name == "sort" else "")
-    return Task(f"{name}:{options}", title, make, (verifiers.exact(),), max_completion=max(lengths) + 3)
+    return Task(f"{name}:{options}", title, make, (verifiers.exact(),), max_completion_length=max(lengths) + 3)

@@ -37,7 +37,8 @@ class Task:
         title: one sentence on what is to be learned.
         make: draws one row, `{"prompt": ..., "completion": ..., ...}`; the completion is a demonstration.
         rewards: the verifiers, which read the columns of the rows.
-        max_completion: tokens that a completion may have, its end of sequence included, one character being one token.
+        max_completion_length: tokens that a completion may have, its end of sequence included, one character being one
+            token.
         reward_weights: of the verifiers, one for each.
         step_rewards: rewards of single steps, for process supervision; None where a completion has no steps.
         make_steps: draws a stepwise row (`completions`, `labels`) for a row; None where there are no steps.
@@ -48,7 +49,7 @@ class Task:
     title: str
     make: Callable[[np.random.Generator], Row]
     rewards: tuple[RewardFunction, ...]
-    max_completion: int
+    max_completion_length: int
     reward_weights: tuple[float, ...] = (1.0,)
     step_rewards: StepRewards | None = None
     make_steps: Callable[[np.random.Generator, Row], Row] | None = None

@@ -73,7 +73,7 @@ def preference(*, noise: float = 1.0) -> Task:
         title="Write what is liked about two animals, as in cat likes dog:",
         make=_make,
         rewards=(hidden,),
-        max_completion=96,  # a demonstration has 77 at most; the rest is room for going too far
+        max_completion_length=96,  # a demonstration has 77 at most; the rest is room for going too far
         make_pair=make_pair,
     )
 
