@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from operant import catalog
-from operant.catalog import names
+from operant.catalog import names, old_names
 from operant.envs import without_episodes
 from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import (
@@ -34,7 +34,9 @@ TRAINING = ("seeds", "seed", "budget", "run", "init", "preset", "config", "progr
 LANGUAGE = ("transformers", "tokenizers", "peft", "datasets")
 """Packages of the extra `language` that every run of a language model needs."""
 
-_LAYOUT = ("hidden", "shared", "critics", "memory", "dueling", "scale_observations")
+_LAYOUT = (
+    *("hidden_sizes", "share_features", "critic_ensemble_size", "n_critics", "rnn_hidden_size", "dueling", "scale_obs"),
+)
 """Fields that say how networks are laid out, and what they see."""
 
 
@@ -187,7 +189,7 @@ def package(entry: catalog.Algorithm) -> Any:
 
 
 def check_names(entry: catalog.Algorithm, given: Iterable[str]) -> None:
-    """Check the names of keyword arguments of `operant.train`.
+    """Check the names of keyword arguments of `operant.train`; old ones are understood.
 
     Raises:
         ValueError: neither the settings nor the algorithm's configuration have such a field; the message names the
@@ -196,6 +198,7 @@ def check_names(entry: catalog.Algorithm, given: Iterable[str]) -> None:
     package(entry)  # its extra may not be installed
     kind = getattr(importlib.import_module(entry.module), entry.config)
     known = {*TRAINING, *(field.name for part in (Settings, kind) for field in fields(part))}
+    old = old_names.names(kind)
     for name in given:
-        if name not in known:
+        if name not in known and name not in old:
             raise ValueError(f"{entry.name}.{name}: there is no such key{names.hint(name, known, entry)}")

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from operant import catalog
+from operant.build import check_names
 from operant.catalog.old_names import ALGORITHMS, FIELDS, algorithm, current, current_flags, names
 from operant.control import A2CConfig, PPOConfig, ReinforceConfig, TRPOConfig
 from operant.runtime.configuration import configuration
@@ -92,6 +93,7 @@ def test_names_that_changed_their_meaning_are_old_in_an_old_table_alone():
 
 
 def test_keyword_arguments_may_be_old():
+    check_names(catalog.find("ppo"), ["environments", "num_minibatches"])
     config = configuration(catalog.find("ppo"), "no preset", environments=2, minibatches=1)
     assert (config.num_envs, config.num_minibatches) == (2, 1)
 

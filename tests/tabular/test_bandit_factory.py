@@ -133,7 +133,7 @@ def test_a_bandit_of_ones_own_is_refused_while_its_law_is_not_known():
 @pytest.mark.parametrize("algorithm", BANDITS)
 def test_a_run_is_trained_resumed_and_loaded(algorithm, tmp_path):
     task = "operant/BernoulliBandit-v0"
-    values = {"seeds": 3, "budget": 900, "progress": "silent", "steps": 100}
+    values = {"seeds": 3, "budget": 900, "progress": "silent", "steps_per_iteration": 100}
     whole = api.train(algorithm, task, run=tmp_path / "whole", **values)
     asked = []
     stop = lambda: len(asked) > 4 or asked.append(0)  # noqa: E731 - it is asked once an iteration

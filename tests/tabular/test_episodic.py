@@ -56,7 +56,7 @@ class TwinControl(Episodic, TwinAgent):
         ("monte-carlo", TwinControl, {"visits": "every", "exploration_initial_eps": 0.3}, {}),
         ("monte-carlo", TwinControl, {"visits": "first", "exploration_initial_eps": 0.3}, {"first": True}),
         ("monte-carlo-prediction", TwinPredictor, {"step_size_schedule": "constant"}, {"first": True}),
-        ("lambda-return", TwinPredictor, {"td_lambda": 0.7}, {"td_lambda": 0.7}),
+        ("lambda-return", TwinPredictor, {"td_lambda": 0.7}, {"lam": 0.7}),
         ("lambda-return", TwinPredictor, {"td_lambda": 0.7, "sweep": "together"}, {"lam": 0.7, "together": True}),
     ],
 )

@@ -116,7 +116,7 @@ def test_learners_are_found_by_name():
 
 
 def test_a_run_is_trained_resumed_and_loaded(tmp_path):
-    values = {"seeds": 3, "budget": 900, "progress": "silent", "steps": 100}
+    values = {"seeds": 3, "budget": 900, "progress": "silent", "steps_per_iteration": 100}
     whole = api.train("dyna-q", "CliffWalking-v1", run=tmp_path / "whole", **values)
     asked = []
     part = api.train(

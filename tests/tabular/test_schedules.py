@@ -3,7 +3,7 @@ import pytest
 
 from operant.tabular.schedules import Schedule, scheduled, step_size_of
 
-DEFAULTS = {"final": 0.1, "span": 10.0, "factor": 0.5, "name": "epsilon"}
+DEFAULTS = {"final": 0.1, "span": 10.0, "factor": 0.5, "name": "exploration"}
 
 
 def of(kind, initial=1.0, **values):
@@ -33,12 +33,12 @@ def test_step_sizes_by_visits():
     ("kind", "initial", "values", "message"),
     [
         ("sudden", 1.0, {}, "exploration_schedule must be one of constant, linear, exponential, visits, got 'sudden'"),
-        ("linear", 1.5, {}, r"epsilon must be in \[0, 1\], got 1.5"),
-        ("linear", float("nan"), {}, r"epsilon must be in \[0, 1\], got nan"),
+        ("linear", 1.5, {}, r"exploration_initial_eps must be in \[0, 1\], got 1.5"),
+        ("linear", float("nan"), {}, r"exploration_initial_eps must be in \[0, 1\], got nan"),
         ("linear", 1.0, {"final": -0.1}, r"exploration_final_eps must be in \[0, 1\], got -0.1"),
         ("linear", 1.0, {"span": 0.0}, "exploration_span must be positive and finite, got 0.0"),
         ("exponential", 1.0, {"factor": 1.1}, r"exploration_factor must be in \(0, 1\], got 1.1"),
-        ("visits", 1.0, {"power": 1.1}, r"epsilon_power must be in \[0, 1\], got 1.1"),
+        ("visits", 1.0, {"power": 1.1}, r"exploration_power must be in \[0, 1\], got 1.1"),
     ],
 )
 def test_numbers_out_of_range_are_refused(kind, initial, values, message):

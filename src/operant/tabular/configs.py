@@ -38,7 +38,7 @@ class BaseConfig:
 
     def exploration(self) -> Schedule:
         """Return the schedule of ε: 0, as nothing is explored by chance."""
-        return Schedule.of("constant", 0.0, final=0.0, span=1.0, factor=1.0, name="epsilon")
+        return Schedule.of("constant", 0.0, final=0.0, span=1.0, factor=1.0, name="exploration")
 
     def counts_steps(self) -> bool:
         """Return whether schedules count steps."""
@@ -145,7 +145,7 @@ class ExploringConfig(ScheduledConfig):
             final=self.exploration_final_eps,
             span=self.exploration_span,
             factor=self.exploration_factor,
-            name="exploration_initial_eps",
+            name="exploration",
         )
 
 

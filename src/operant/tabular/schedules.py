@@ -10,6 +10,14 @@ Kind = Literal["constant", "linear", "exponential", "visits"]
 KINDS: tuple[Kind, ...] = ("constant", "linear", "exponential", "visits")
 CONSTANT, LINEAR, EXPONENTIAL, VISITS = range(4)
 
+Name = Literal["step_size", "exploration"]
+
+_ENDS: dict[Name, tuple[str, str]] = {
+    "step_size": ("step_size", "step_size_final"),
+    "exploration": ("exploration_initial_eps", "exploration_final_eps"),
+}
+"""How a configuration calls the first value and the last."""
+
 
 class Schedule(NamedTuple):
     """A number as a function of the count of episodes, or of steps.
@@ -32,17 +40,18 @@ class Schedule(NamedTuple):
 
     @classmethod
     def of(
-        cls, kind: Kind, initial: float, *, final: float, span: float, factor: float, power: float = 1.0, name: str
+        cls, kind: Kind, initial: float, *, final: float, span: float, factor: float, power: float = 1.0, name: Name
     ) -> "Schedule":
-        """Check the numbers of a schedule; `name` is how its parameters are called.
+        """Check the numbers of a schedule; `name` is how a configuration calls its parameters.
 
         Raises:
             ValueError: one is out of its range.
         """
+        first, last = _ENDS[name]
         for field, value, fits, expected in (
-            (name, initial, 0.0 <= initial <= 1.0, "in [0, 1]"),
+            (first, initial, 0.0 <= initial <= 1.0, "in [0, 1]"),
             (f"{name}_schedule", kind, kind in KINDS, f"one of {', '.join(KINDS)}"),
-            (f"{name}_final", final, 0.0 <= final <= 1.0, "in [0, 1]"),
+            (last, final, 0.0 <= final <= 1.0, "in [0, 1]"),
             (f"{name}_span", span, isfinite(span) and span > 0.0, "positive and finite"),
             (f"{name}_factor", factor, 0.0 < factor <= 1.0, "in (0, 1]"),
             (f"{name}_power", power, 0.0 <= power <= 1.0, "in [0, 1]"),
