@@ -71,10 +71,19 @@ class Spaces(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        return self.observation_space.sample(), {}
+        return self.seen(), {}
 
     def step(self, action):
-        return self.observation_space.sample(), 0.0, True, False, {}
+        return self.seen(), 0.0, True, False, {}
+
+    def seen(self):
+        """Return a random observation that allows every action."""
+        obs = self.observation_space.sample()
+        return (
+            obs | {"action_mask": np.ones_like(obs["action_mask"])}
+            if isinstance(obs, dict) and "action_mask" in obs
+            else obs
+        )
 
 
 @pytest.fixture

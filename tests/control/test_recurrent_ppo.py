@@ -89,7 +89,7 @@ class Masked(Probe):
 
 def train(probe, iterations, **config):
     settings = {"num_envs": 8, "num_epochs": 4, "learning_rate": 1e-2, "lr_schedule": "linear", "hidden_sizes": (16,)}
-    steps = config.get("steps", SMALL["num_steps"])
+    steps = config.get("num_steps", SMALL["num_steps"])
     ppo = learner(probe, budget=iterations * 8 * steps, max_grad_norm=None, log_std_init=-1.0, **{**settings, **config})
     for _ in range(iterations):
         ppo.iterate()

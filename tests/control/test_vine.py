@@ -45,7 +45,7 @@ def stacked(tensor, count, rows=4):
 def test_every_action_of_a_state_is_judged_by_what_follows_it(task):
     """Against branches played one at a time, each in an environment of its own."""
     agent, shadow = agent_in(task), agent_in(task)
-    plan = vine(common=False, gae_lambda=0.7, points=1)
+    plan = vine(common=False, lam=0.7, points=1)
     batch, _ = collect_vine(agent, plan)
     shadow.collect(plan.spacing)
     count = plan.branches(agent.collector.env)
@@ -100,10 +100,10 @@ def test_values_and_weights_of_a_state(task):
 
 def test_the_exact_values_of_a_probe():
     agent = agent_in(Chosen)
-    batch, _ = collect_vine(agent, vine(num_steps=1))
+    batch, _ = collect_vine(agent, vine(steps=1))
     torch.testing.assert_close(batch.advantages + batch.targets, 2.0 * batch.actions - 1.0)
     agent = agent_in(Lasting)
-    batch, _ = collect_vine(agent, vine(num_steps=3, spacing=1))  # branches at steps 1 and 2 of 3, which terminate
+    batch, _ = collect_vine(agent, vine(steps=3, spacing=1))  # branches at steps 1 and 2 of 3, which terminate
     left = 3.0 - batch.obs.squeeze(-1)
     torch.testing.assert_close(batch.targets, torch.where(left == 2, 1.9, 1.0))
     torch.testing.assert_close(batch.advantages, torch.zeros_like(batch.advantages))
@@ -111,7 +111,7 @@ def test_the_exact_values_of_a_probe():
 
 def test_a_cut_branch_ends_in_the_value_of_its_last_state():
     agent = agent_in(Pendular)
-    batch, _ = collect_vine(agent, vine(num_steps=1))
+    batch, _ = collect_vine(agent, vine(steps=1))
     next_obs = 1.0 - batch.obs
     expected = 1.0 - batch.obs.squeeze(-1) + 0.9 * agent.networks.value(next_obs)
     torch.testing.assert_close(batch.advantages + batch.targets, expected)
@@ -183,7 +183,7 @@ def variances(repeats=50, rows=25):
     """
     agent = agent_in("Pendulum-v1", rows=rows)
     agent.collect(20)
-    plan = vine(num_steps=15)
+    plan = vine(steps=15)
     saved = agent.collector.env.state_dict()
     left, right = (torch.full((2, rows, 1), push) for push in (-0.5, 0.5))
     samples = []

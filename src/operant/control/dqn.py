@@ -120,6 +120,10 @@ class DQNConfig:
             adam_eps="(0, inf)",
             encoder=get_args(TorsoName),
         )
+        if self.buffer_size < self.num_envs:
+            raise ValueError(
+                f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
+            )
         if self.train_freq % self.num_envs:
             raise ValueError(
                 f"train_freq ({self.train_freq}) must be a multiple of environments ({self.num_envs}), "

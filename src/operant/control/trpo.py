@@ -198,8 +198,8 @@ class TRPO:
         samples = config.num_envs * config.vine_points * config.vine.branches(env)
         if samples % config.critic_minibatches:
             raise ValueError(
-                f"critic_minibatches ({config.value_minibatches}) must divide the {samples} samples of a vine: "
-                f"{config.environments} environments x {config.vine_points} vine_points x "
+                f"critic_minibatches ({config.critic_minibatches}) must divide the {samples} samples of a vine: "
+                f"{config.num_envs} environments x {config.vine_points} vine_points x "
                 f"{config.vine.branches(env)} actions"
             )
 
@@ -352,7 +352,7 @@ class TRPO:
         return torch.stack((self.surrogate(outputs, free, batch), ops.weighted_mean(kl, batch.weights)))
 
     def fit_critic(self, batch: Samples) -> Metrics:
-        """Move the values towards the targets by `value_epochs * value_minibatches` steps of Adam."""
+        """Move the values towards the targets by `critic_epochs * critic_minibatches` steps of Adam."""
         losses: list[Tensor] = []
         for _ in range(self.config.critic_epochs):
             losses = [self.critic_step(part) for part in self.minibatches(batch)]
