@@ -11,7 +11,7 @@ from operant.language.models import BUILT_IN
 from operant.language.runs import base_model
 from operant.runtime import configuration as configuration_module
 
-POLICY: Mapping[str, Any] = {"lr_schedule": "linear", "warmup_ratio": 0.1, "betas": (0.9, 0.99)}
+POLICY: Mapping[str, Any] = {"lr_schedule": "linear", "warmup_ratio": 0.2, "betas": (0.9, 0.99)}
 """How the step size of a policy that is built here rises and falls. Without a warmup the first steps of Adam, whose
 moments have seen one gradient, undo the imitation that training starts from; without a decay the last ones keep shaking
 it; a second moment over 1 000 steps is older than most of these runs."""
@@ -41,8 +41,9 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
 """What a randomly initialized model of a million parameters wants, by algorithm: the default for the models that are
 built here. Step sizes of policies are those of `step_size`."""
 
-STEP_SIZES: Mapping[str, float] = {"grpo": 2e-4, "iterative-grpo": 2e-4, "rlhf": 2e-4}
-"""Step sizes of policies that are built here, where an optimizer step sees `ANSWERS` answers."""
+STEP_SIZES: Mapping[str, float] = {"grpo": 1e-4, "iterative-grpo": 1e-4, "rlhf": 4e-4}
+"""Step sizes of policies that are built here, where an optimizer step sees `ANSWERS` answers. Those of RLHF, whose
+critic tells its answers apart token by token, may be larger."""
 
 ANSWERS = 256
 """Answers of a step that `STEP_SIZES` are for."""
