@@ -85,7 +85,7 @@ def measure(model: LanguageModel, start: State, seed: int) -> dict[str, Any]:
         for name, values in GROUPS.items()
     }
     equal = {
-        name: gradients(model, seed=seed, prompts=ANSWERS // values["group"], train_rows=200, **values)
+        name: gradients(model, seed=seed, prompts=ANSWERS // values["num_generations"], train_rows=200, **values)
         for name, values in GROUPS.items()
         if "statistics" not in values
     }

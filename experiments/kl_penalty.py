@@ -19,7 +19,7 @@ KEPT = ("losses/kl", "schedule/beta")
 VARIANTS: dict[str, dict[str, Any]] = {
     "clip": {},
     "penalty": {"objective": "penalty", "keep": KEPT},
-    "dual descent": {"objective": "penalty", "beta_rounds": 4, "keep": KEPT},
+    "dual descent": {"objective": "penalty", "kl_coef_rounds": 4, "keep": KEPT},
     "clip and penalty": {"objective": "clip-and-penalty", "keep": KEPT},
 }
 SETTINGS: dict[str, Any] = {

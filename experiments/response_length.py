@@ -23,7 +23,7 @@ from tuning import demonstrate, learner_of, reinforce, small
 
 from operant import streams
 from operant.language import GRPOConfig, examples
-from operant.language.engines.protocol import Sampling
+from operant.language.engines import NativeEngine, Sampling
 from operant.language.evaluation import ask
 from operant.language.models import LanguageModel
 from operant.language.tasks import Row, Task

@@ -33,7 +33,7 @@ from operant import streams
 from operant.catalog import find
 from operant.language import assemble, configuration, examples, tasks
 from operant.language.configs import ModelOptions
-from operant.language.engines.protocol import Sampling
+from operant.language.engines import NativeEngine, Sampling
 from operant.language.evaluation import ask
 from operant.language.models import LanguageModel, load
 from operant.language.preferences import Completion, Item, PreferenceStore, SimulatedAnnotator, export
@@ -71,10 +71,12 @@ PPO: dict[str, Any] = {
     "learning_rate": 5e-4,
     "critic_learning_rate": 1e-3,
     "critic_warmup": 2,
+    "warmup_ratio": 0.0,
+    "betas": (0.9, 0.999),
 }
 ARMS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "β = 0.1": ("ppo-with-kl", 16, {"beta": 0.1, "lr_schedule": "linear"}),
-    "β = 0": ("ppo-without-kl", 24, {"beta": 0.0}),
+    "β = 0": ("ppo-without-kl", 24, {"beta": 0.0, "lr_schedule": "constant"}),
 }
 """File, batches and what is particular: the one is to end well, the other to go on."""
 EVERY = 4
