@@ -137,7 +137,7 @@ def draw(base: dict[str, Any], found: dict[str, dict[str, Any]], details: dict[s
     for axis, (name, (title, _)) in zip(axes, SWEEPS.items(), strict=False):
         runs = found[name]
         marked = str(BASE.get(name, DEFAULTS.get(name)))
-        if name == "minibatches":
+        if name == "num_minibatches":
             runs = {str(1024 // int(parts)): run for parts, run in runs.items()}
             runs |= {f"{size}\nof 4096": run for size, run in found["rollouts of 4096"].items()}
             marked = str(1024 // int(marked))
@@ -167,8 +167,10 @@ def claims(results: dict[str, Any]) -> dict[str, bool]:
     }
     final = results["base"]["final"]
     claims = {
-        "λ = 0 learns less than half of what λ = 0.95 does": means["lam"]["0.0"] < means["lam"]["0.95"] / 2,
-        "one epoch learns less than three quarters of what five do": means["epochs"]["1"] < 0.75 * means["epochs"]["5"],
+        "λ = 0 learns less than half of what λ = 0.95 does": means["gae_lambda"]["0.0"]
+        < means["gae_lambda"]["0.95"] / 2,
+        "one epoch learns less than three quarters of what five do": means["num_epochs"]["1"]
+        < 0.75 * means["num_epochs"]["5"],
         f"the best of 20 seeds ends with twice the score of the worst ({max(final):.0f}, {min(final):.0f})": max(final)
         >= 2.0 * min(final),
     }

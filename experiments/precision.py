@@ -36,7 +36,7 @@ def main() -> None:
     """Train, write down, draw; fail if a median seed is below the aim."""
     results = {
         f"{algorithm}, {precision}": learn(
-            TASK, SEEDS, BUDGET, algorithm=algorithm, precision=precision, hidden=(256, 256), compile="on"
+            TASK, SEEDS, BUDGET, algorithm=algorithm, precision=precision, hidden_sizes=(256, 256), compile="on"
         )
         for algorithm in ALGORITHMS
         for precision in PRECISIONS

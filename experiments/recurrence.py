@@ -50,7 +50,7 @@ def main() -> None:
     plain = {name: value for name, value in preset.items() if name != "memory"}
     blocks = {
         "with memory": learn(TASK, SEEDS, BUDGET, algorithm="recurrent-ppo"),
-        "without": learn(TASK, SEEDS, BUDGET, epochs=4, minibatches=4, shared=True, **plain),
+        "without": learn(TASK, SEEDS, BUDGET, num_epochs=4, num_minibatches=4, share_features=True, **plain),
     }
     write(blocks, __file__)
     draw(blocks)
