@@ -70,7 +70,7 @@ OF_PPO = {
     "num_epochs": 3,
     "num_minibatches": 1,
     "lr_schedule": "linear",
-    "clip_range_schedule": "linear",
+    "clip_range_schedule": ("linear", {"clip_range": 0.001}),
     "gae_lambda": 0.5,
     "clip_range": 0.001,
     "clip_range_high": 0.001,
