@@ -47,7 +47,7 @@ def draw(blocks: dict[str, Any]) -> None:
 def main() -> None:
     """Train both, write down, draw; fail if either is not as claimed."""
     preset = PRESETS[TASK]
-    plain = {name: value for name, value in preset.items() if name != "memory"}
+    plain = {name: value for name, value in preset.items() if name != "rnn_hidden_size"}
     blocks = {
         "with memory": learn(TASK, SEEDS, BUDGET, algorithm="recurrent-ppo"),
         "without": learn(TASK, SEEDS, BUDGET, num_epochs=4, num_minibatches=4, share_features=True, **plain),
