@@ -84,12 +84,18 @@ def test_steps_equal_a_plain_reckoning():
     assert clipped
 
 
+def parts(step):
+    """Return what a step holds of every row; no environment here says more of its episodes."""
+    assert step.infos is None
+    return step[:-1]
+
+
 def test_a_seeds_statistics_do_not_depend_on_the_seeds_beside_it():
     both, alone = pendulums([4, 7]), pendulums([7])
     torch.testing.assert_close(both.reset()[3:], alone.reset(), rtol=1e-5, atol=1e-6)
     for action in torques(40, 6):
         many, one = both.step(action), alone.step(action[3:])
-        for a, b in zip(many, one, strict=True):
+        for a, b in zip(parts(many), parts(one), strict=True):
             torch.testing.assert_close(a[3:], b, rtol=1e-5, atol=1e-5)
 
 
@@ -102,7 +108,7 @@ def test_resume_is_exact():
     state = env.state_dict()
     assert torch.equal(other.load_state_dict(state), obs)
     for action in actions[19:]:
-        for a, b in zip(env.step(action), other.step(action), strict=True):
+        for a, b in zip(parts(env.step(action)), parts(other.step(action)), strict=True):
             assert torch.equal(a, b)
     assert torch.equal(env.reset([5] * 6), other.reset([5] * 6))
 

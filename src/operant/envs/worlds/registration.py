@@ -58,7 +58,7 @@ WORLDS = {
     "operant/DeepSea-v0": _world("chains", "DeepSea"),
     "operant/ShortCorridor-v0": _world("chains", "ShortCorridor", 1000),
     "operant/MaximisationBias-v0": _world("chains", "MaximisationBias"),
-    "operant/Gambler-v0": _world("gambling", "Gambler"),
+    "operant/Gambler-v0": _world("gambler", "Gambler"),
     "operant/CarRental-v0": _world("car_rental", "CarRental", 1000),
     "operant/Testbed-v0": _world("bandits", "Testbed", 1000),
     "operant/BernoulliBandit-v0": _world("bandits", "BernoulliBandit", 10_000),
