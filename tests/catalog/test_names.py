@@ -8,7 +8,7 @@ from operant.catalog.foreign_names import COMMON, CONTROL, TABULAR
 from operant.catalog.names import FOREIGN, Suggestion, hint, suggest
 from operant.runtime.settings import Settings
 
-PPO, Q_LEARNING = catalog.find("ppo"), catalog.find("q-learning")
+PPO, Q_LEARNING, GRPO = catalog.find("ppo"), catalog.find("q-learning"), catalog.find("grpo")
 FIELDS = {"learning_rate", "gamma", "num_envs", "num_steps", "ent_coef"}
 
 
@@ -80,3 +80,10 @@ def test_how_an_error_goes_on():
     assert hint("alpha", {"step_size"}, Q_LEARNING) == ": q-learning calls it step_size"
     assert hint("gama", FIELDS, PPO) == "; did you mean gamma?"
     assert hint("xyz", {"b", "a"}) == "; known are: a, b"
+
+
+def test_what_takes_the_place_of_an_option_that_is_none_of_ours():
+    known = {"model", "ref_reset_interval", "step"}
+    assert hint("packing", known, GRPO) == ": always on"
+    assert hint("--ref-model", known, GRPO, flags=True).startswith(": the model that training starts from; ")
+    assert hint("packing", FIELDS, PPO).startswith("; known are: ")

@@ -26,10 +26,10 @@ def raised(function, *arguments):
         (TypeError("E.__init__() missing 1 required positional argument: 'size'"), "kwargs={...}", 2),
         (
             MemoryError(),
-            "out of rnn_hidden_size (MemoryError); lower --environments, --steps, --minibatches, --hidden or --seeds",
+            "out of memory (MemoryError); lower --num-envs, --num-steps, --num-minibatches, --hidden-sizes or --seeds",
             1,
         ),
-        (RuntimeError("DefaultCPUAllocator: can't allocate rnn_hidden_size: you tried to"), "out of memory", 1),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), "out of memory", 1),
     ],
 )
 def test_an_error_is_one_line_with_a_status(error, said, status):

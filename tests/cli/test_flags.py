@@ -44,13 +44,14 @@ def test_what_is_left_over(words, said):
             "unknown flag --total-timesteps: PPO calls it --budget",
         ),
         (
-            ["train", "q-learning", "FrozenLake-v1", "--ent-coef", "1"],
+            ["train", "q-learning", "FrozenLake-v1", "--alpha", "1"],
             "unknown flag --alpha: q-learning calls it --step-size",
         ),
         (
-            ["train", "grpo", "arithmetic", "--num-generations", "4"],
-            "unknown flag --num-generations: GRPO calls it --group",
+            ["train", "grpo", "arithmetic", "--rloo-k", "4"],
+            "unknown flag --rloo-k: GRPO calls it --num-generations",
         ),
+        (["train", "grpo", "arithmetic", "--packing", "true"], "unknown flag --packing: always on"),
         (["solve", "FrozenLake-v1", "--gama", "1"], "unknown flag --gama; did you mean --gamma?"),
         (["list", "--jason"], "unknown flag --jason; did you mean --json?"),
         (["doctor", "now"], "unexpected argument 'now'; see `operant doctor --help`"),

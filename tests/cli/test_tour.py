@@ -12,7 +12,7 @@ from operant.tabular import expected_returns
 def test_the_lake_is_solved_with_bounds(tmp_path, capsys):
     assert tour.look_ahead(tmp_path, Interruption()) == 0
     out = capsys.readouterr().out
-    assert "value of the first state: 0.54202593" in out
+    assert "value at the start (state 0): 0.54202593" in out
     assert "certified to ±" in out
     assert "←↑↑↑" in out
     assert list(tmp_path.iterdir()) == []

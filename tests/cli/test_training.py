@@ -79,12 +79,12 @@ def test_json_is_one_line_with_these_keys(answer, cli, tmp_path):
 
 def test_flags_reach_the_configuration(cli, tmp_path):
     config = tmp_path / "config.toml"
-    config.write_text("[config]\ngamma = 0.5\nlam = 0.25\n")
+    config.write_text("[config]\ngamma = 0.5\ngae_lambda = 0.25\n")
     flags = ["--config", config, "--gae-lambda", 0.75, "--budget", 128, "--run", tmp_path / "run"]
     assert cli("train", "ppo", "CartPole-v1", *TINY, *flags)[0] == 0
     text = (tmp_path / "run" / "config.toml").read_text()
     assert "\ngamma = 0.5\n" in text
-    assert "\nlam = 0.75\n" in text
+    assert "\ngae_lambda = 0.75\n" in text
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from pathlib import Path
 with held(Path(sys.argv[1])):
     pid = os.fork()
     if pid == 0:
-        time.sleep(60)
-    print(pid, flush=True)
+        print(os.getpid(), flush=True)
     time.sleep(60)
 """
 

@@ -64,6 +64,13 @@ def suggest(word: str, known: Collection[str], package: str = "") -> Suggestion 
     return Suggestion(near[0], foreign=False) if near else None
 
 
+def explanation(word: str, package: str) -> str:
+    """Return what takes the place of another library's option where none of ours does; empty if one does."""
+    name = word.strip("-").lower().replace("-", "_")
+    answer = LANGUAGE.get(name, "") if package == "language" else ""
+    return "" if _options(answer) else answer
+
+
 def hint(word: str, known: Collection[str], algorithm: Algorithm | None = None, *, flags: bool = False) -> str:
     """Return the end of an error about an unknown name.
 
@@ -74,13 +81,16 @@ def hint(word: str, known: Collection[str], algorithm: Algorithm | None = None, 
         flags: whether names are shown as flags of the command line.
 
     Returns:
-        `: PPO calls it learning_rate`, `; did you mean gamma?`, or all known names.
+        `: PPO calls it learning_rate`, `: always on`, `; did you mean gamma?`, or all known names.
     """
 
     def shown(name: str) -> str:
         return f"--{name.replace('_', '-')}" if flags else name
 
-    found = suggest(word, known, algorithm.package if algorithm else "")
+    package = algorithm.package if algorithm else ""
+    if answer := explanation(word, package):
+        return f": {answer}"
+    found = suggest(word, known, package)
     if found is None:
         return f"; known are: {', '.join(map(shown, sorted(known)))}"
     if algorithm is None or not found.foreign:

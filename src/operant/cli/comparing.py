@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 class CompareOptions(Answering):
     """Put runs of the same task side by side: final scores, intervals, settings that differ, learning curves."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN ...")]
     """Folders of the runs."""
 
-    out: Path | None = None
+    out: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """A picture to draw, such as compare.png (extra: plots)."""
 
-    metric: str | None = None
+    metric: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Compare a metric of training, such as rollout/episode_return, the returns while exploring, in the place of the
     scores of greedy evaluations.
     """

@@ -12,8 +12,8 @@ from operant.runtime.run import RUN_NOTE
 FAILURE, USAGE = 1, 2
 
 MEMORY_SETTINGS = (
-    *("capacity", "environments", "steps", "batch", "minibatches", "hidden", "memory"),
-    *("prompts", "group", "max_completion", "max_prompt", "batch_tokens"),
+    *("buffer_size", "num_envs", "num_steps", "batch_size", "num_minibatches", "hidden_sizes", "rnn_hidden_size"),
+    *("prompts_per_batch", "num_generations", "max_completion_length", "max_prompt_length", "micro_batch_tokens"),
 )
 """Fields of configurations that decide how much memory an algorithm takes."""
 
@@ -91,7 +91,7 @@ def _memory_advice(arguments: Sequence[str]) -> str:
     kind = getattr(import_module(found[0].module), found[0].config)
     there = {field.name for field in fields(kind)}
     flags = [f"--{name.replace('_', '-')}" for name in (*MEMORY_SETTINGS, "seeds") if name in {*there, "seeds"}]
-    return f"lower {', '.join(flags[:-1])} or {flags[-1]}"
+    return f"lower {', '.join(flags[:-1])}{' or ' * (len(flags) > 1)}{flags[-1]}"
 
 
 def _first_line(error: BaseException) -> str:

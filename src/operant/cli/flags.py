@@ -38,7 +38,8 @@ def unknown(words: Sequence[str], known: Collection[str], command: str, entry: A
     if not word.startswith("-"):
         return f"unexpected argument {word!r}; see `operant {command} --help`"
     known = {*known, "help"}
-    if names.suggest(word, known, entry.package if entry else "") is None:
+    package = entry.package if entry else ""
+    if not names.explanation(word, package) and names.suggest(word, known, package) is None:
         return f"unknown flag {word}; `operant {command} --help` lists the flags"
     return f"unknown flag {word}{names.hint(word, known, entry, flags=True)}"
 

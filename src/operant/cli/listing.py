@@ -83,9 +83,12 @@ def _tasks() -> str:
 
 
 def _small(algorithm: catalog.Algorithm) -> Mapping[str, Any]:
-    from operant.language.presets import SMALL
+    from operant.language.presets import ANSWERS, SMALL, STEP_SIZES
 
-    return SMALL.get(algorithm.name, {})
+    small = SMALL.get(algorithm.name, {})
+    if algorithm.name not in STEP_SIZES:
+        return small
+    return {"learning_rate": f"{STEP_SIZES[algorithm.name]:g} for {ANSWERS} answers a step", **small}
 
 
 def _facts(algorithm: catalog.Algorithm) -> dict[str, Any]:

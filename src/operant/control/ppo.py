@@ -10,7 +10,7 @@ them: `shared`); the gradient of each seed is clipped by its norm, layers are in
 epsilon is 1e-5 (Huang et al. 2022, details 2, 3 and 11); an episode cut by a time limit bootstraps from the value of
 its true final observation (Pardo et al. 2018), where most implementations take it for a terminal state. Continuous
 actions are in units of half the range of the action space. β stays within `BETA_RANGE`, and may be adapted within an
-update too (dual descent, `beta_rounds`), where the paper adapts it for the next one.
+update too (dual descent, `kl_coef_rounds`), where the paper adapts it for the next one.
 """
 
 from collections.abc import Callable, Iterator, Sequence

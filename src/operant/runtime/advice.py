@@ -20,9 +20,8 @@ def hints_of(run: Run, *, kept: bool) -> Hints | None:
     if not speaks and "init" not in run.resolved():
         return None
     config = run.config(getattr(importlib.import_module(entry.module), entry.config))
-    penalty = next((name for name in ("kl_coefficient", "beta") if speaks and hasattr(config, name)), "")
-    flag = f"--{penalty.replace('_', '-')}" if penalty else ""
-    return Hints(entry.unit, kept=kept, advice=advice(config, penalty), penalty=flag)
+    penalty = "beta" if speaks and hasattr(config, "beta") else ""
+    return Hints(entry.unit, kept=kept, advice=advice(config, penalty), penalty=f"--{penalty}" if penalty else "")
 
 
 def advice(config: Any, penalty: str = "") -> str:
@@ -37,7 +36,8 @@ def advice(config: Any, penalty: str = "") -> str:
         found.append(f"a smaller --learning-rate (now {config.learning_rate:g})")
     if penalty:
         found.append(f"a larger --{penalty.replace('_', '-')} (now {getattr(config, penalty):g})")
-    steps = [name for name in ("minibatches", "epochs") if getattr(config, name, 1) > 1]
-    if steps:
-        found.append(f"fewer {' or '.join(f'--{name} (now {getattr(config, name)})' for name in steps)}")
+    steps = ("num_minibatches", "num_epochs", "num_iterations")
+    counts = {name.replace("_", "-"): getattr(config, name, 1) for name in steps}
+    if several := [f"--{name} (now {count})" for name, count in counts.items() if count > 1]:
+        found.append(f"fewer {' or '.join(several)}")
     return ", ".join(found[:-1]) + " or " * (len(found) > 1) + "".join(found[-1:])

@@ -49,7 +49,7 @@ class Hints:
         unit: of the budget.
         kept: whether the best weights are kept, for `--best`.
         advice: what to try instead; empty: nothing is known.
-        penalty: option that prices leaving the start, such as `--kl-coefficient`; empty: there is none.
+        penalty: option that prices leaving the start, such as `--beta`; empty: there is none.
     """
 
     unit: str = "steps"

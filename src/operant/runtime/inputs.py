@@ -63,7 +63,7 @@ def records_of(folder: Path) -> list[dict[str, Any]]:
         facts: Any = json.loads(read_regular(folder / "run.json"))
         listed: list[Any] = facts["inputs"]
         return [record for record in listed if {"name", "path", "sha256"} <= record.keys()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
 
 
