@@ -262,13 +262,13 @@ def test_the_price_of_divergence_moves_towards_its_target(make_model):
     model = make_model()
     found = learner(model, beta=1.0, beta_target=1e-3, beta_horizon=60)
     found.iterate()
-    assert found.kl_coefficient == pytest.approx(1 - 0.2 * 6 / 60)  # no divergence yet: 20 % too low at most
+    assert found.beta == pytest.approx(1 - 0.2 * 6 / 60)  # no divergence yet: 20 % too low at most
     disturb(model, 0.3)
     found.iterations = 1
     batch, judged = found.estimate_advantages(rollout())
     kl = float(judged["objective/kl"])
     error = min(max(kl / 1e-3 - 1, -0.2), 0.2)
-    assert found.kl_coefficient == pytest.approx((1 - 0.02) * (1 + error * len(batch.samples) / 60))
+    assert found.beta == pytest.approx((1 - 0.02) * (1 + error * len(batch.samples) / 60))
 
 
 def test_the_penalty_is_doubled_after_a_long_step_and_halved_after_a_short_one(make_model):
@@ -276,10 +276,10 @@ def test_the_penalty_is_doubled_after_a_long_step_and_halved_after_a_short_one(m
         found = learner(make_model(), objective="penalty", learning_rate=rate, kl_coef_target=1e-3)
         metrics = found.iterate()
         assert float(metrics["policy/beta"]) == 1.0
-        assert found.beta == expected
+        assert found.kl_coef == expected
     found = learner(make_model(), objective="penalty", kl_coef_target=None)
     found.iterate()
-    assert found.beta == 1.0
+    assert found.kl_coef == 1.0
 
 
 def test_only_the_critic_learns_while_it_warms_up(make_model):
@@ -292,7 +292,7 @@ def test_only_the_critic_learns_while_it_warms_up(make_model):
     assert "losses/policy" not in metrics
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not torch.equal(found.critic.head.weight, head)
-    assert found.kl_coefficient == 0.05
+    assert found.beta == 0.05
     found.iterate()
     assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
 

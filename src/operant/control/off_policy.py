@@ -171,6 +171,11 @@ class Alternating(ABC, Generic[C]):
     def update(self, batch: Transitions) -> Metrics:
         """Take one gradient step of all that is due."""
 
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps of a seed between two training phases."""
+        return self.config.train_freq * self.config.num_envs
+
     def iterate(self) -> Metrics:
         """Collect and improve in turn; the first time, after random actions."""
         config = self.config

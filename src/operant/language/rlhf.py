@@ -191,8 +191,8 @@ class RLHF:
     Attributes:
         consumed: prompts asked so far.
         model: as given.
-        kl_coefficient: β, now.
-        beta: weight of the penalty on KL(old‖new), now.
+        beta: β, now.
+        kl_coef: weight of the penalty on KL(old‖new), now.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class RLHF:
         self.reference = Reference(model)
         self.stepper = OptimizerStep(model.trained(), config)
         self.critic_stepper = OptimizerStep(critic.trained(), config, learning_rate=config.critic_learning_rate)
-        self.kl_coefficient, self.beta, self.iterations = config.beta, config.kl_coef, 0
+        self.beta, self.kl_coef, self.iterations = config.beta, config.kl_coef, 0
 
     @property
     def consumed(self) -> int:
@@ -254,14 +254,14 @@ class RLHF:
         kl = [ops.kl_estimate(new, before, "k1") for new, before in zip(old, ref, strict=True)]
         if not self.iterations:
             check_reference(kl)
-        rewards = token_rewards(kl, scores, coefficient=self.kl_coefficient, whiten=config.whiten_rewards)
+        rewards = token_rewards(kl, scores, coefficient=self.beta, whiten=config.whiten_rewards)
         cut = truncated & config.bootstrap_truncated
         lam = 1.0 if self.iterations < config.critic_warmup else config.gae_lambda
         advantages = token_advantages(rewards, values, after, cut=cut, gamma=config.gamma, lam=lam)
         targets = [a + v for a, v in zip(advantages, values, strict=True)]
         metrics = {
-            **outcome_metrics(kl, old, scores, coefficient=self.kl_coefficient),
-            "objective/kl_coefficient": self.kl_coefficient,
+            **outcome_metrics(kl, old, scores, coefficient=self.beta),
+            "objective/kl_coefficient": self.beta,
             "val/num_eos_tokens": (~truncated).sum(),
             "value/explained_variance": ops.explained_variance(torch.cat(values), torch.cat(targets)),
         }
@@ -282,10 +282,10 @@ class RLHF:
 
     def _adapt_price(self, kl: Tensor, answers: int) -> None:
         """Adapt β to KL(policy‖reference) in nats an answer, over so many answers (Ziegler et al., section 2.2)."""
-        config, price = self.config, self.kl_coefficient
+        config, price = self.config, self.beta
         if config.beta_target is not None and self.iterations >= config.critic_warmup:
             target, horizon = config.beta_target, config.beta_horizon
-            self.kl_coefficient = ops.adapt_horizon(price, float(kl), target=target, horizon=horizon, n=answers)
+            self.beta = ops.adapt_horizon(price, float(kl), target=target, horizon=horizon, n=answers)
 
     def update(self, batch: RLHFBatch) -> dict[str, Any]:
         """Improve policy and critic on a batch, and return what was measured in it."""
@@ -349,7 +349,7 @@ class RLHF:
         """Return the losses `[m]` of the tokens of a micro-batch, and what is to be reported of each."""
         config, old, advantages = self.config, flat(part, batch.old), flat(part, batch.advantages)
         losses = OBJECTIVES[config.objective if config.step == "ppo" else "vpg"](
-            new, old, advantages, self.beta, config
+            new, old, advantages, self.kl_coef, config
         )
         rho = (new.detach() - old).exp()
         return losses, {
@@ -374,9 +374,9 @@ class RLHF:
     def _adapt_penalty(self, batch: RLHFBatch) -> dict[str, float]:
         """Adapt the penalty for the next update to how far this one went, KL(old‖new) in nats a token."""
         moved = [ops.kl_estimate(flat(part, batch.old), self._log_probs(batch, part), "k3") for part in batch.parts]
-        kl, used, target = float(torch.cat(moved).mean()), self.beta, self.config.kl_coef_target
+        kl, used, target = float(torch.cat(moved).mean()), self.kl_coef, self.config.kl_coef_target
         if target is not None and math.isfinite(kl):
-            self.beta = min(max(ops.adapt_penalty(self.beta, kl, target=target), 1e-6), 1e6)
+            self.kl_coef = min(max(ops.adapt_penalty(self.kl_coef, kl, target=target), 1e-6), 1e6)
         return {"policy/kl_old": kl, "policy/beta": used}
 
     @torch.no_grad()
@@ -392,7 +392,7 @@ class RLHF:
             "critic_optimizer": self.critic_stepper.state_dict(),
             "reference": self.reference.state_dict(),
             "sampler": self.sampler.state_dict(),
-            "coefficients": {"kl": self.kl_coefficient, "beta": self.beta},
+            "coefficients": {"kl": self.beta, "beta": self.kl_coef},
             "iterations": self.iterations,
         }
 
@@ -404,6 +404,6 @@ class RLHF:
         self.critic_stepper.load_state_dict(state["critic_optimizer"])
         self.reference.load_state_dict(state["reference"])
         self.sampler.load_state_dict(state["sampler"])
-        self.kl_coefficient, self.beta = state["coefficients"]["kl"], state["coefficients"]["beta"]
+        self.beta, self.kl_coef = state["coefficients"]["kl"], state["coefficients"]["beta"]
         self.iterations = state["iterations"]
         self.sampler.engine.update(self.model)
