@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-MAX_FILE_LINES = 410
+MAX_FILE_LINES = 450
 MAX_FUNCTION_LINES = 60
 
 # Modules without a test file of their own, and why.
