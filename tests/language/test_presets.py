@@ -3,9 +3,12 @@ import math
 
 import pytest
 
-from operant import catalog
+from operant import api, catalog
 from operant.language.grpo import GRPOConfig
 from operant.language.presets import LEARNED_REWARD, SMALL, STEP_SIZES, configuration, step_size
+from operant.runtime.course import change
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.metrics import read_records
 
 SFT, GRPO = catalog.find("sft"), catalog.find("grpo")
 
@@ -104,3 +107,43 @@ def test_values_may_be_taken_away():
 def test_what_there_is_not_is_refused(preset, values, message):
     with pytest.raises(ValueError, match=message):
         configuration(GRPO, "arithmetic", preset, **values)
+
+
+# --- whole runs: a tenth of the default budget, as typed
+
+
+@pytest.fixture(scope="module")
+def imitated(tmp_path_factory):
+    """The model that the commands of the README begin with."""
+    run = tmp_path_factory.mktemp("imitated") / "run"
+    api.train("sft", "arithmetic", seeds=[1000], run=run, threads=1, evaluate_every=20_000, progress="silent")
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["grpo", "dr-grpo", "dapo", "prorl", "rloo", "gspo", "cispo"])
+def test_no_preset_loses_what_was_imitated(preset, imitated, tmp_path):
+    """After a tenth of the default budget the score is not below the start by more than its noise."""
+    enough = False
+
+    def report(record):
+        nonlocal enough
+        enough = enough or ("scores" in record and record["consumed"] >= 2000)
+
+    common = {"init": str(imitated), "run": tmp_path / "run", "seeds": [1000], "threads": 1, "progress": "silent"}
+    api.train(
+        "grpo",
+        "arithmetic",
+        preset=preset,
+        evaluate_every=2000,
+        interrupted=lambda: enough,
+        report=report,
+        **common,
+    )
+    first, last = (
+        Evaluation.of_record(record) for record in read_records(tmp_path / "run" / "eval" / "evaluations.jsonl")
+    )
+    assert first.mean > 0.4
+    found = change(first, last)
+    assert found is not None
+    assert found.high >= 0, f"{first.mean} became {last.mean}"
