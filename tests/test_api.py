@@ -327,13 +327,20 @@ def test_a_run_that_begins_with_another_goes_on_after_a_crash_as_if_there_was_no
     assert all(torch.equal(*pair) for pair in zip(*(flatten(state)[1].values() for state in states), strict=True))
 
 
-def test_a_run_that_has_lost_what_it_was_to_begin_with_is_not_resumed(tmp_path):
+def test_a_run_that_has_lost_what_it_was_to_begin_with_is_not_resumed(tmp_path, monkeypatch):
     train(tmp_path / "first")
-    cut = train(tmp_path / "cut", init=tmp_path / "first", interrupted=lambda: True)
-    for path in cut.run.checkpoints.paths():
-        shutil.rmtree(path)
-    with pytest.raises(RunError, match=r"has no checkpoint, not even of what it was to begin with: .* --init"):
-        operant.resume(tmp_path / "cut", progress="silent")
+    train(tmp_path / "cut", init=tmp_path / "first", interrupted=lambda: True)
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(PPO, "iterate", lambda _: 1 / 0)
+        train(tmp_path / "crashed", init=tmp_path / "first")
+    for name, message in (
+        ("cut", r"the checkpoints of .* are gone"),
+        ("crashed", r"has no checkpoint, not even of what it was to begin with: .* --init"),
+    ):
+        for path in Run.open(tmp_path / name).checkpoints.paths():
+            shutil.rmtree(path)
+        with pytest.raises(RunError, match=message):
+            operant.resume(tmp_path / name, progress="silent")
 
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
@@ -395,7 +402,7 @@ def test_on_policy_methods_begin_with_each_other_and_one_seed_teaches_all(tmp_pa
         ("ppo", "CartPole-v1", {"activation": "relu"}, "activation are tanh there and relu here"),
         ("ppo", "CartPole-v1", {"normalize_obs": True}, "only one of them has 'observations.count'"),
         ("ppo", "CartPole-v1", {"normalize_reward": True}, "only one of them has 'rewards.count'"),
-        ("ppo", "CartPole-v1", {"hidden_sizes": (2, 8, 2)}, r"hidden are \(8,\) there and \(2, 8, 2\) here"),
+        ("ppo", "CartPole-v1", {"hidden_sizes": (2, 8, 2)}, r"hidden_sizes are \(8,\) there and \(2, 8, 2\) here"),
         (
             "reinforce",
             "CartPole-v1",
@@ -614,7 +621,7 @@ def test_a_language_model_takes_no_observations_and_no_other_budget(tmp_path):
         ({"seeds": (3, 4), "seed": 5}, "seed=5 says where to count from"),
         ({"evaluate_episodes": 0}, r"evaluate_episodes must be in \[1, inf\), got 0"),
         ({"env_backend": "jax"}, "backend must be"),
-        ({"config": PPOConfig()}, "config is complete: it goes without a preset and without environments"),
+        ({"config": PPOConfig()}, "config is complete: it goes without a preset and without num_envs"),
     ],
 )
 def test_bad_input_leaves_nothing_behind(tmp_path, changes, message):

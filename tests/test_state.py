@@ -119,11 +119,11 @@ def test_clone_shares_nothing():
 
 def test_a_copy_of_a_part_says_that_it_has_not_changed():
     mark = object()
-    original = {"rnn_hidden_size": [Part({"x": torch.ones(2)}, mark=mark), {"x": torch.ones(2)}]}
+    original = {"parts": [Part({"x": torch.ones(2)}, mark=mark), {"x": torch.ones(2)}]}
     copied = clone(original)
-    part, plain = copied["memory"]
+    part, plain = copied["parts"]
     assert isinstance(part, Part)
     assert part.mark is mark
     assert type(plain) is dict
-    original["rnn_hidden_size"][0]["x"].zero_()
+    original["parts"][0]["x"].zero_()
     assert part["x"].tolist() == [1, 1]

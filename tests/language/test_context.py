@@ -13,7 +13,11 @@ from operant.language.packing import Sample
     ("example", "max_tokens", "message"),
     [
         (Prompt([1] * 9, {}), 8, r"a prompt has 9 tokens and a completion may have 8, 17 together, but the model has "),
-        (Prompt([1] * 17, {}), 0, r"a prompt has 17 tokens .*positions for 16 .*--max-prompt-length or --max-completion-length"),
+        (
+            Prompt([1] * 17, {}),
+            0,
+            r"a prompt has 17 tokens .*positions for 16 .*--max-prompt-length or --max-completion-length",
+        ),
         (Sample([1] * 9, [1] * 8), 0, "its completion has 8, 17 together"),
         (Pair([1] * 9, [1], [1] * 8), 0, "its completion has 8, 17 together"),
         (Ranking([1] * 9, [[1], [1] * 8], [1.0, 2.0]), 0, "its completion has 8, 17 together"),
