@@ -233,7 +233,7 @@ def test_workers_end_with_their_parent(tmp_path):
         from operant.envs import WorkerError, make
 
         if __name__ == "__main__":
-            config = A3CConfig(workers=2, environments=2, slice_steps=64)
+            config = A3CConfig(workers=2, num_envs=2, steps_per_iteration=64)
             a3c = A3C(config, make("CartPole-v1", 2, [0]), seeds=[0], budget=1000)
             a3c.iterate()
             print(*[process.pid for process in a3c.crew.processes], flush=True)

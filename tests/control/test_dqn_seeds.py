@@ -41,12 +41,12 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint(variant, backend, tmp_pa
 
 
 def test_a_memory_that_is_full_is_resumed_too(tmp_path):
-    assert_resumes_exactly(lambda: learner(capacity=44, n=3, priority=0.5), tmp_path, iterations=5)
+    assert_resumes_exactly(lambda: learner(buffer_size=44, n_step=3, per_alpha=0.5), tmp_path, iterations=5)
 
 
 @pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
 def test_a_refused_state_leaves_the_learner_as_it_was(backend):
-    assert_a_refused_state_changes_nothing(lambda: learner(backend=backend, priority=0.5, warmup=16))
+    assert_a_refused_state_changes_nothing(lambda: learner(backend=backend, per_alpha=0.5, learning_starts=16))
 
 
 def test_a_state_of_another_configuration_is_refused():
@@ -80,7 +80,7 @@ def test_a_gradient_that_overflows_is_skipped_for_its_seed_alone():
 
         return Changed(env, change)
 
-    clean, hit = (learner(wrap=wrap, huber_delta=float("inf"), warmup=16) for wrap in (None, huge))
+    clean, hit = (learner(wrap=wrap, huber_delta=float("inf"), learning_starts=16) for wrap in (None, huge))
     for _ in range(4):
         clean.iterate()
         hit.iterate()
@@ -106,7 +106,7 @@ def test_invalid_transitions_take_no_part(variant):
 
 
 def test_invalid_transitions_are_never_drawn_by_priority():
-    dqn = learner(wrap=next_step(1e6), priority=0.6)
+    dqn = learner(wrap=next_step(1e6), per_alpha=0.6)
     for _ in range(8):
         dqn.iterate()
     replay = dqn.experience.replay
