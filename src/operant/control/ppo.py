@@ -6,7 +6,7 @@ change as soon as the probability ratio has moved by more than the clip range in
 one (section 4) subtracts β times the divergence from the policy that drew the rollout, and adapts β to a target.
 
 What differs from the paper: value and policy have separate networks by default (the paper's Atari experiments share
-them: `shared`); the gradient of each seed is clipped by its norm, layers are initialized orthogonally and Adam's
+them: `share_features`); the gradient of each seed is clipped by its norm, layers are initialized orthogonally, Adam's
 epsilon is 1e-5 (Huang et al. 2022, details 2, 3 and 11); an episode cut by a time limit bootstraps from the value of
 its true final observation (Pardo et al. 2018), where most implementations take it for a terminal state. Continuous
 actions are in units of half the range of the action space. β stays within `BETA_RANGE`, and may be adapted within an
@@ -269,7 +269,7 @@ class PPO:
         return batch.standardized() if whole else batch
 
     def update(self, batch: Samples, remaining: float) -> Metrics:
-        """Take `epochs * minibatches` gradient steps a round; `remaining` is the share of the budget not yet used."""
+        """Take `num_epochs * num_minibatches` gradient steps a round; `remaining` is the share of the budget not yet used."""
         config = self.config
         learning_rate = config.learning_rate * (1.0 if config.lr_schedule == "constant" else remaining)
         clip_scale = remaining if config.clip_range_schedule == "linear" else 1.0

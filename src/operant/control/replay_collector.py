@@ -33,7 +33,7 @@ def require_budget(budget: int, *, warmup: int) -> None:
         raise ValueError(
             f"learning_starts must be less than the budget of {budget} environment steps, got {warmup}: nothing would "
             f"be "
-            "learned; lower warmup, or raise the budget"
+            "learned; lower learning_starts, or raise the budget"
         )
 
 
