@@ -4,8 +4,8 @@ Collect transitions ε-greedily into a replay buffer; judge minibatches of them 
 target network sees them that stands still between copies; improve the values of the actions taken towards these targets
 (algorithm 1). The variants are values of single fields, and can be combined: `double` (van Hasselt et al. 2016),
 `dueling` (Wang et al. 2016), `n_step` rewards before bootstrapping (off-policy without a correction, as in Rainbow,
-Hessel et al. 2018), and `per_alpha` (Schaul et al. 2016). A buffer of one batch is no replay, a copy after every gradient
-step no target network.
+Hessel et al. 2018), and `per_alpha` (Schaul et al. 2016). A buffer of one batch is no replay, a copy after every
+gradient step no target network.
 
 What differs from the paper: Adam takes the place of RMSProp; vectors go through perceptrons, only pictures through
 convolutions; ε falls over a fraction of the budget; rewards are clipped to [-1, 1] in games of Atari alone; an episode

@@ -269,7 +269,7 @@ class PPO:
         return batch.standardized() if whole else batch
 
     def update(self, batch: Samples, remaining: float) -> Metrics:
-        """Take `num_epochs * num_minibatches` gradient steps a round; `remaining` is the share of the budget not yet used."""
+        """Take `num_epochs * num_minibatches` gradient steps a round; `remaining` is the share of the budget left."""
         config = self.config
         learning_rate = config.learning_rate * (1.0 if config.lr_schedule == "constant" else remaining)
         clip_scale = remaining if config.clip_range_schedule == "linear" else 1.0

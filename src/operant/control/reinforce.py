@@ -225,9 +225,8 @@ class Reinforce:
         self.critic_kind = PSI[config.advantage_kind].critic
         if self.critic_kind == "Q" and not isinstance(env.action_space, gymnasium.spaces.Discrete):
             raise ValueError(
-                f"advantage_kind={config.advantage_kind!r} needs a value for each action of a Discrete, but those of {env.task} "
-                f"are "
-                f"{env.action_space}; take advantage_kind='baseline', 'td' or 'gae'"
+                f"advantage_kind={config.advantage_kind!r} needs a value for each action of a Discrete, but those of "
+                f"{env.task} are {env.action_space}; take advantage_kind='baseline', 'td' or 'gae'"
             )
         self.act, self.noise, self.close, self.learned = agent.act, agent.noise, agent.close, agent.learned
         self.episodes = Episodes(env, seeds=len(seeds), max_steps=config.max_episode_steps)

@@ -7,8 +7,8 @@ the quadratic model of the KL allows (appendix C), and back again until the true
 within δ. The natural policy gradient (Kakade 2001) takes the same step without the look back.
 
 What differs from the paper: advantages are those of GAE, with a critic of its own network that a few epochs of Adam fit
-to the λ-returns, where the paper has Monte Carlo returns; `gae_lambda` = 1 comes close. Products with F use its closed form
-(`operant.nets.Jacobian`), which equals the second derivative of the KL that the paper takes by automatic
+to the λ-returns, where the paper has Monte Carlo returns; `gae_lambda` = 1 comes close. Products with F use its closed
+form (`operant.nets.Jacobian`), which equals the second derivative of the KL that the paper takes by automatic
 differentiation. An episode cut by a time limit bootstraps from the value of its true final observation (Pardo et al.
 2018). Continuous actions are in units of half the range of the action space. Policy and value never share a network: a
 step along the natural gradient of the policy would spoil the value, which has no part in it.
