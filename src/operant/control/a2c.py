@@ -9,8 +9,9 @@ paper's actors run asynchronously (`operant.control.a3c` does). Policy and criti
 paper's physical tasks; its Atari networks do (`share_features`). The gradient of each seed is clipped by its norm,
 layers are initialized orthogonally, and the paper, which draws the learning rate at random for each run, names none:
 7e-4 is that of OpenAI's A2C. An episode cut by a time limit bootstraps from the value of its true final observation
-(Pardo et al. 2018). The one-step actor-critic leaves out the factor γ^t of the textbook, as all practice does: its gradient is not
-that of the discounted return (Thomas 2014). Continuous actions are in units of half the range of the action space.
+(Pardo et al. 2018). The one-step actor-critic leaves out the factor γ^t of the textbook, as all practice does: its
+gradient is not that of the discounted return (Thomas 2014). Continuous actions are in units of half the range of the
+action space.
 """
 
 from collections.abc import Mapping, Sequence
