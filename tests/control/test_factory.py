@@ -280,3 +280,12 @@ def test_a_policy_can_be_evaluated_in_either_backend():
 def test_no_episodes_are_refused(episodes):
     with pytest.raises(ValueError, match=f"episodes must be a positive multiple .*, got {episodes}"):
         experiment().evaluate(episodes)
+
+
+def test_environments_that_cannot_fit_are_refused_at_once():
+    algorithm = catalog.find("ppo")
+    settings = Settings(algorithm="ppo", task="CartPole-v1", seeds=(0, 1))
+    config = configuration(algorithm, "CartPole-v1", num_envs=10**9, num_minibatches=1)
+    message = r"num_envs=1000000000 environments for each of 2 seeds, .* are available on cpu: lower num_envs"
+    with pytest.raises(ValueError, match=message):
+        assemble(algorithm, settings, config, device="cpu")

@@ -321,7 +321,7 @@ def test_a_memory_that_does_not_fit_is_refused_before_it_fills_up():
     story, actions = rollout(2, 2, 1)
     size = 12 + 8 + 4 + 12 + 1 + 1 + 1
     held = Replay(seeds=2, rows=1, capacity=free // size)  # of each seed: twice what there is
-    with pytest.raises(ValueError, match=r"for each of 2 seeds needs .* are available on cpu: lower the capacity"):
+    with pytest.raises(ValueError, match=r"for each of 2 seeds needs .* are available on cpu: lower buffer_size"):
         held.add(story, actions)
     assert not held.fields
     Replay(seeds=2, rows=1, capacity=free // size // 1000).add(story, actions)

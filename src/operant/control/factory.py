@@ -10,6 +10,7 @@ from operant import catalog
 from operant.control.agent import Agent
 from operant.envs import BatchEnv, WorkerPool, make, resolve_backend
 from operant.nets import missing_tool, programs
+from operant.runtime.available_memory import available, readable
 from operant.runtime.configuration import learner_kind
 from operant.runtime.evaluation import LONGEST_EPISODE, Evaluation, evaluate_policy
 from operant.runtime.settings import Settings
@@ -17,6 +18,9 @@ from operant.runtime.settings import Settings
 EVALUATION_ROWS = 20
 """Most environments that a seed is evaluated in at once."""
 
+LEAST_BYTES, LEAST_BYTES_A_STEP = 64, 24
+"""What the smallest environment needs for itself, and for each step of a rollout: an observation before and after, a
+reward, flags, a log-probability and a value. Only to find mistakes in the number of environments."""
 
 GRADIENT_STEPS_TO_REPAY = 50_000
 """Gradient steps of a run from which on compiling them pays: they save 0.3 ms and more each, it takes some 15 s."""
@@ -131,6 +135,7 @@ def _pool(settings: Settings) -> WorkerPool | None:
 def _assemble(
     kind: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str, pool: WorkerPool | None
 ) -> Experiment:
+    _require_memory(settings, config, torch.device(device))
     env = _make(
         settings,
         config.num_envs,
@@ -151,6 +156,23 @@ def _assemble(
         env.close()
         raise
     return Experiment(learner, settings, pool)
+
+
+def _require_memory(settings: Settings, config: Any, device: torch.device) -> None:
+    """Check that the environments and a rollout can fit, before millions of environments are made one by one.
+
+    Raises:
+        ValueError: the least that they need is more than there is.
+    """
+    steps = getattr(config, "num_steps", 1)
+    needed = len(settings.seeds) * config.num_envs * max(LEAST_BYTES, steps * LEAST_BYTES_A_STEP)
+    free = available(device)
+    if free is not None and needed > free:
+        raise ValueError(
+            f"num_envs={config.num_envs} environments for each of {len(settings.seeds)} seeds, {steps} steps each, "
+            f"need at least {readable(needed)}, but {readable(free)} are available on {device}: lower num_envs, or "
+            "train fewer seeds at once"
+        )
 
 
 def _require_vectorization(settings: Settings) -> None:

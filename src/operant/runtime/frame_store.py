@@ -63,9 +63,9 @@ class Pictures:
         needed, free = blocks * BLOCK * self.plane_size, available(self.device)
         if len(self.planes) and free is not None and needed > free:
             raise ValueError(
-                f"the replay memory holds more pictures than expected, since episodes are short, and needs "
-                f"{readable(needed)} more for a while, but {readable(free)} are available on {self.device}: lower the "
-                "capacity"
+                f"the replay buffer holds more images than expected, since episodes are short, and needs "
+                f"{readable(needed)} more for a while, but {readable(free)} are available on {self.device}: lower "
+                "buffer_size"
             )
         old, self.planes = self.planes, self.planes.new_empty(blocks * BLOCK, *self.planes.shape[1:])
         for start in range(self.first, self.head, BLOCK):

@@ -170,13 +170,13 @@ class Replay:
             self.pictures.reserve(planes)
 
     def _require_room(self, size: float) -> None:
-        """Refuse what does not fit, `size` bytes a transition: the system hands out pages only as they fill up."""
+        """Check that transitions of `size` bytes fit: the system hands out pages only as they fill up."""
         transitions = self.length * self.rows
         needed, free = transitions * self.seeds * size, available(self.device)
         if free is not None and needed > free:
             raise ValueError(
-                f"a replay memory of {transitions} transitions for each of {self.seeds} seeds needs {readable(needed)}"
-                f", but {readable(free)} are available on {self.device}: lower the capacity, to less than "
+                f"a replay buffer of {transitions} transitions for each of {self.seeds} seeds needs {readable(needed)}"
+                f", but {readable(free)} are available on {self.device}: lower buffer_size, to less than "
                 f"{int(free // (self.seeds * size))}, or train fewer seeds at once"
             )
 
