@@ -112,12 +112,12 @@ def run(row: Row, seed: int) -> None:
         typed = ["train", *words, "--seed", str(seed), "--threads", "1", "--run", str(folder(row.name, seed))]
         if (folder(row.name, seed) / "run.json").exists():
             typed = ["resume", str(folder(row.name, seed))]
-        began = time.process_time()
+        began = time.monotonic()
         subprocess.run([sys.executable, "-m", "operant", *typed, "--progress", "silent"], check=True, stdout=sys.stderr)
         found = describe(row, seed)
         RESULTS.mkdir(exist_ok=True)
         result(row.name, seed).write_text(json.dumps(found) + "\n")
-    print(f"{row.name} {seed}: {found['start']} -> {found['end']} ({time.process_time() - began:.0f} s)", flush=True)
+    print(f"{row.name} {seed}: {found['start']} -> {found['end']} ({time.monotonic() - began:.0f} s)", flush=True)
 
 
 def describe(row: Row, seed: int) -> dict[str, Any]:

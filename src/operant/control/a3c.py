@@ -54,7 +54,7 @@ class A3CConfig(A2CConfig):
     """Seconds that a worker may take for an update, or to start, before it is taken for hung."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         require(self, workers="[1, inf)", steps_per_iteration="[1, inf)", deadline="(0, inf)")
         for name in ("normalize_obs", "normalize_reward"):

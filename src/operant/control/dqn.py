@@ -94,7 +94,7 @@ class DQNConfig:
     """Added to the root of Adam's second moment."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         require(
             self,
             num_envs="[1, inf)",

@@ -92,7 +92,7 @@ class AlternatingConfig:
     """Largest gradient norm of one seed; None: no clipping."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         require(
             self,
             num_envs="[1, inf)",

@@ -99,7 +99,7 @@ class PPOConfig:
     """Whether rewards are divided by the running standard deviation of the discounted return."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         require(
             self,
             num_envs="[1, inf)",

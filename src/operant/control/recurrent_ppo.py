@@ -46,7 +46,7 @@ class RecurrentPPOConfig(PPOConfig):
     """Numbers that are remembered from step to step. More remember more, and are slower."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         require(self, rnn_hidden_size="[1, inf)")
         if not self.share_features:

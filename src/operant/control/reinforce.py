@@ -117,7 +117,7 @@ class ReinforceConfig:
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         require(
             self,
             num_envs="[1, inf)",

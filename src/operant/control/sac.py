@@ -39,7 +39,7 @@ class SACConfig(AlternatingConfig):
     """Fixed temperature, reward a nat; None: it is learned. Higher explores more."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         require(self, target_entropy="(-inf, inf) or None", ent_coef="[0, inf) or None")
 

@@ -47,7 +47,7 @@ class TD3Config(AlternatingConfig):
     """Largest noise on target actions, likewise."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         require(
             self,

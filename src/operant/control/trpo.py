@@ -89,7 +89,7 @@ class TRPOConfig:
     """Whether the branches of a state share their random numbers, so that luck in common cancels."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         require(
             self,
             num_envs="[1, inf)",

@@ -31,7 +31,7 @@ class ModelOptions:
     """Whether Python code that comes with --model may run. It can do anything; only for authors you trust."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         require(self, dtype=("float32", "bfloat16"), lora_r="[0, inf)", lora_alpha="[0, inf)")
         if not self.model.strip():
             raise ValueError("model must name a folder, a hub model or one built here, got ''")
@@ -68,7 +68,7 @@ class LanguageConfig(ModelOptions):
     """Most tokens that go through the model at once; less needs less memory and gives the same step."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         require(
             self,
@@ -123,7 +123,7 @@ class SamplingConfig(LanguageConfig):
     """Largest such weight; None: 2 for tokens, and 3 for sequences as in TRL."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         require(
             self,

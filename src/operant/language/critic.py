@@ -40,7 +40,7 @@ class CriticConfig(SamplingConfig):
     """How far a value may move in an update before moving it further gains nothing, in units of reward; None: any."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         require(
             self,

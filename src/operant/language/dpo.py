@@ -56,7 +56,7 @@ class DPOConfig(LanguageConfig):
     and no second model in memory."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         require(self, batch_size="[1, inf)", beta="(0, inf)", loss_type=("sigmoid", "ipo", "hinge"))
         require(self, label_smoothing="[0, 0.5)" if self.loss_type == "sigmoid" else "[0, 0]")

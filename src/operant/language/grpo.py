@@ -143,7 +143,7 @@ class GRPOConfig(SamplingConfig):
     """Batches after which the policy of now becomes the reference and the optimizer forgets (ProRL); 0: never."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         require(
             self,

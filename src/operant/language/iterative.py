@@ -60,7 +60,7 @@ class IterativeGRPOConfig(GRPOConfig):
     """How random the annotator's choices are, in units of the task's reward; 0: always the better answer."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         require(
             self,

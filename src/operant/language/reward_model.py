@@ -74,7 +74,7 @@ class RewardModelConfig(LanguageConfig):
     """Whether the last step of a row ends its answer; not in data whose rows stop at the first mistake."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         require(
             self,

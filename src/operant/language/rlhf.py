@@ -100,7 +100,7 @@ class RLHFConfig(CriticConfig):
     """Added to the diagonal of the Fisher matrix, in its units. More makes the step more like a plain gradient."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         require(
             self,

@@ -44,7 +44,7 @@ class SFTConfig(LanguageConfig):
     """How often the validation loss is measured, if the best weights are to be kept."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         require(self, batch_size="[1, inf)", loss_aggregation=("token_mean", "sequence_mean"), validations="[1, inf)")
 

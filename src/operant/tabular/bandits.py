@@ -193,7 +193,7 @@ class StrategyConfig:
     """Pulls of a seed in one iteration, so how often metrics are reported; learning does not depend on it."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         require(self)
         at_least(self, 1, "steps_per_iteration")
 

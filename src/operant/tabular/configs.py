@@ -26,7 +26,7 @@ class BaseConfig:
     """
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         require(self)
         at_least(self, 1, "steps_per_iteration")
         if not 0.0 <= self.gamma <= 1.0:
@@ -65,7 +65,7 @@ class ScheduledConfig(BaseConfig):
     """What schedules count: episodes or environment steps."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         if self.schedule_unit not in ("episodes", "steps"):
             raise ValueError(f"schedule_unit must be episodes or steps, got {self.schedule_unit!r}")
@@ -96,7 +96,7 @@ class TableConfig(ScheduledConfig):
     """Power of N in `visits`: 1 averages all targets; above 1/2 still converges and forgets the first ones sooner."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         self.step_sizes()
 
@@ -129,7 +129,7 @@ class ExploringConfig(ScheduledConfig):
     """What an exponential schedule multiplies ε by every unit."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         if self.exploration_schedule not in ("constant", "linear", "exponential"):
             raise ValueError(

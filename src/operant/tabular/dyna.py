@@ -39,7 +39,7 @@ class DynaQConfig(ControlConfig):
     Q-learning."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         at_least(self, 0, "planning_steps")
 
@@ -52,7 +52,7 @@ class DynaQPlusConfig(DynaQConfig):
     """κ of the bonus `κ sqrt(τ)`, in units of reward. Higher looks sooner whether the world has changed."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         at_least(self, 0.0, "kappa")
 

@@ -38,7 +38,7 @@ class MonteCarloPredictionConfig(TableConfig):
     """Which visits of a state in an episode count: the first alone, or every one."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         _check_visits(self.visits)
 
@@ -55,7 +55,7 @@ class LambdaReturnConfig(TableConfig):
     """
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         if not 0.0 <= self.td_lambda <= 1.0:
             raise ValueError(f"td_lambda must be in [0, 1], got {self.td_lambda!r}")
@@ -71,7 +71,7 @@ class MonteCarloConfig(ControlConfig):
     """Which visits of a state and action in an episode count: the first alone, or every one."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         _check_visits(self.visits)
 

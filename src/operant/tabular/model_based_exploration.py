@@ -40,7 +40,7 @@ class OptimismConfig(BaseConfig):
     """Planning stops when no value moves by more than this share of the value of an unknown action."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         if self.gamma == 1.0:
             raise ValueError("gamma must be in [0, 1), as an unknown action is worth a sum without end; got 1.0")
@@ -62,7 +62,7 @@ class RMaxConfig(OptimismConfig):
     """m, tries after which an action is known. More are surer of random outcomes and cost more steps."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         at_least(self, 1, "known")
 
@@ -75,7 +75,7 @@ class MBIEEBConfig(OptimismConfig):
     """β of the bonus `β / sqrt(N)`, in units of `reward_max`. Higher explores longer."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         at_least(self, 0.0, "bonus_coef")
 

@@ -31,7 +31,7 @@ class NStepTDConfig(TableConfig):
     """Real rewards in a target. More carry news back faster and have more variance; 1 is TD(0)."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         at_least(self, 1, "n_step")
 
@@ -44,7 +44,7 @@ class NStepSarsaConfig(ControlConfig):
     """Real rewards in a target. More carry news back faster and have more variance; 1 is SARSA."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         at_least(self, 1, "n_step")
 

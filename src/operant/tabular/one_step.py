@@ -35,7 +35,7 @@ class OneStepConfig(ControlConfig):
     """β of the bonus β / sqrt(N) added to the reward of the N-th try of an action. Higher explores longer; 0: none."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         at_least(self, 0.0, "bonus_coef")
 

@@ -38,7 +38,7 @@ class PrioritisedSweepingConfig(ExploringConfig):
     """
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         at_least(self, 1, "planning_steps")
         at_least(self, 0.0, "threshold")

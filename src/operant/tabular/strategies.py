@@ -48,7 +48,7 @@ class EpsilonGreedyConfig(StrategyConfig):
     """Estimate of an arm before it is pulled. A high one, with a step size, tries every arm repeatedly (optimism)."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         for name in ("exploration_rate", "step_size"):
             if not 0.0 <= getattr(self, name) <= 1.0:
@@ -70,7 +70,7 @@ class UCBConfig(StrategyConfig):
     """
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         at_least(self, 0.0, "bonus_coef")
 
@@ -98,7 +98,7 @@ class GradientBanditConfig(StrategyConfig):
     """Whether rewards are compared with their mean so far; without it, a reward is good if it is positive."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         at_least(self, 0.0, "step_size")
 

@@ -38,7 +38,7 @@ class ThompsonConfig(StrategyConfig):
     """Standard deviation of the rewards of an arm, which the gaussian prior takes to be known."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         if self.prior not in ("auto", *KERNELS):
             raise ValueError(f"prior must be auto, beta or gaussian, got {self.prior!r}")

@@ -48,7 +48,7 @@ class TDLambdaConfig(TableConfig):
     """When values move: at every step, or all at once at the end of an episode (accumulating and replacing traces)."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         _check(self)
         if self.update not in ("online", "offline") or (self.update == "offline" and self.traces == "true_online"):
@@ -65,7 +65,7 @@ class SarsaLambdaConfig(ControlConfig):
     """How traces grow: by 1 a visit, to 1, or such that the updates are exactly those of the online λ-return."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field."""
+        """Validate."""
         super().__post_init__()
         _check(self)
 
