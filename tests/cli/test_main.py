@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -87,3 +88,11 @@ def test_a_reader_that_has_seen_enough(arguments):
     assert process.wait(timeout=60) == 141
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_that_wait_sleep_unless_the_user_says_otherwise(given, expected):
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
+    code = "import operant.cli, os; print(os.environ['OMP_WAIT_POLICY'])"
+    answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == expected
