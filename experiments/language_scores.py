@@ -125,7 +125,10 @@ def describe(row: Row, seed: int) -> dict[str, Any]:
     records = list(read_records(folder(row.name, seed) / "eval" / "evaluations.jsonl"))
     curve = [(record["consumed"], record["scores"][0]) for record in records]
     start = row.trivial if row.trivial is not None else curve[0][1] if row.start else None
-    shown = ["operant train", *(f"runs/{word[1:]}" if word.startswith("@") else word for word in row.words)]
+    shown = [
+        "operant train",
+        *(f"runs/{word[1:].replace('/', '-')}" if word.startswith("@") else word for word in row.words),
+    ]
     return {"command": " ".join(shown), "seed": seed, "start": start, "end": curve[-1][1], "curve": curve}
 
 
