@@ -108,8 +108,9 @@ WRONG = {
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.sampled_from(list(WRONG)), st.integers(0, 2**32 - 1), st.floats(-8, 300))
+@given(st.sampled_from(list(WRONG)), st.integers(0, 2**32 - 1), st.floats(-5.9, 300))
 def test_one_wrong_number_never_passes(kind, seed, exponent):
+    """Errors beyond those of float32, which rows of six probabilities may have up to 8.4e-7 of, and are told about."""
     rng = np.random.default_rng(seed)
     states, actions = (int(n) for n in rng.integers(1, 6, 2))
     table = full_table(rng, states, actions)
