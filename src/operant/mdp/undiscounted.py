@@ -137,11 +137,6 @@ def chain_steps(chain: Problem) -> Floats:
     return solve(replace(chain, rows=chain.rows._replace(rewards=rewards)), np.zeros(chain.states), 1e-6)
 
 
-def expectedchain_steps(problem: Problem, policy: Actions) -> Floats:
-    """Return how many steps a proper policy is expected to take until the end, `[S]`."""
-    return chain_steps(problem.chain(policy))
-
-
 def check_chain_ends(chain: Problem) -> None:
     """Raise ValueError if the chain of a policy, the last step of which leads out of it, never ends from some state."""
     ends = np.zeros(chain.states)
