@@ -207,7 +207,7 @@ def train(
     chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
     if entry.package != "language":
         task, chosen["env_kwargs"] = drawn(task, chosen.get("env_kwargs", {}))
-    budget = entry.budget if budget is None else budget
+    budget = entry.budget_for(task) if budget is None else budget
     settings = Settings(algorithm=algorithm, task=task, seeds=_seeds(seeds, seed), budget=budget, **chosen)
     if init is not None and entry.package == "language":
         parameters["init"], init = str(init), None

@@ -87,3 +87,12 @@ def test_the_catalog_loads_nothing_heavy():
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_tasks_may_have_budgets_of_their_own():
+    sft = catalog.find("sft")
+    assert sft.budget_for("sort") == sft.budget
+    assert (
+        sft.budget_for("arithmetic") == sft.budget_for("arithmetic:digits=3,steps=1") == dict(sft.budgets)["arithmetic"]
+    )
+    assert sft.budget_for("rows.jsonl") == sft.budget

@@ -62,9 +62,11 @@ def test_a_built_in_model_belongs_to_its_seed(name):
     assert one.device == torch.device("cpu")
 
 
-def test_a_built_in_model_begins_near_the_uniform_distribution():
-    _, entropies = load(ModelOptions(), seed=0).log_probs(BATCH)
-    assert (entropies > 4.3).all(), "log 99 is 4.6"
+def test_logits_of_a_built_in_model_begin_with_unit_deviation():
+    model = load(ModelOptions(), seed=0)
+    assert float(model.logits(model.read(BATCH)).detach().std()) == pytest.approx(1, rel=0.15)
+    _, entropies = model.log_probs(BATCH)
+    assert (entropies > 3.8).all(), "log 99 is 4.6, and logits of unit deviation take half a nat from it"
 
 
 # What it computes
@@ -445,4 +447,4 @@ def test_random_weights_belong_to_the_seed(kind):
     for name, value in matrices.items():
         assert torch.equal(value, again.get_parameter(name))
         assert not torch.equal(value, other.get_parameter(name))
-        assert float(value.detach().std()) == pytest.approx(0.02, rel=0.1)
+        assert float(value.detach().std()) == pytest.approx(value.shape[1] ** -0.5, rel=0.1)

@@ -17,7 +17,7 @@ def test_small_models_get_values_of_their_own():
     assert configuration(SFT, "arithmetic").learning_rate == SMALL["sft"]["learning_rate"]
     for name in ("tiny", "tiny-qwen3", "small"):
         found = configuration(GRPO, "arithmetic", model=name)
-        assert found.learning_rate == pytest.approx(1e-4)
+        assert found.learning_rate == pytest.approx(2e-4)
         assert (found.lr_schedule, found.warmup_ratio, found.betas) == ("linear", 0.2, (0.9, 0.99))
     for preset in (None, "dapo"):
         large = configuration(GRPO, "arithmetic", preset, model="org/large")
@@ -42,7 +42,7 @@ def test_small_models_get_values_of_their_own():
 )
 def test_step_sizes_of_policies_go_with_the_root_of_the_answers_of_a_step(name, preset, values, answers):
     found = configuration(catalog.find(name), "arithmetic", preset, **values)
-    base = 4e-4 if name == "rlhf" else 1e-4
+    base = 4e-4 if name == "rlhf" else 2e-4
     assert found.learning_rate == pytest.approx(base * math.sqrt(answers / 256))
     assert found.learning_rate == pytest.approx(step_size(STEP_SIZES[name], answers))
 
@@ -81,7 +81,7 @@ def test_a_preset_wins_over_what_small_models_want_and_single_values_over_all():
     assert found.filter == "refill"
     assert found.epsilon_high == 0.28
     assert (found.num_generations, found.num_minibatches) == (4, 2)
-    assert found.learning_rate == pytest.approx(1e-4 * math.sqrt(32 * 4 / 2 / 256))
+    assert found.learning_rate == pytest.approx(2e-4 * math.sqrt(32 * 4 / 2 / 256))
     assert configuration(GRPO, "arithmetic", "dapo", learning_rate=0.5).learning_rate == 0.5
 
 

@@ -33,6 +33,7 @@ class Algorithm:
         learner: the name of its learner in that module.
         unit: what a budget counts.
         budget: how much is trained, unless another budget is asked for.
+        budgets: the same for single tasks, by their names without options.
         seeds: how many are trained, unless others are asked for.
         presets: named configurations, beside those that a task selects by itself.
         values: fields of the configuration and what they are in this variant of what the module implements; they win
@@ -55,9 +56,14 @@ class Algorithm:
     learner: str
     unit: str = "environment steps"
     budget: int = 100_000
+    budgets: tuple[tuple[str, int], ...] = ()
     seeds: int = 8
     presets: tuple[str, ...] = ("paper",)
     values: tuple[tuple[str, Any], ...] = ()
+
+    def budget_for(self, task: str) -> int:
+        """Return how much is trained on a task, such as `arithmetic:digits=3`, unless another budget is asked for."""
+        return dict(self.budgets).get(task.partition(":")[0], self.budget)
 
     @property
     def observations(self) -> ObservationKind:

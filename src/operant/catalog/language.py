@@ -16,6 +16,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
         learner="SFT",
         unit="demonstrations",
         budget=20_000,
+        budgets=(("arithmetic", 18_000), ("reverse", 40_000), ("steps", 40_000)),
         seeds=1,
     ),
     Algorithm(
@@ -77,6 +78,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
         learner="RLHF",
         unit="prompts",
         budget=20_000,
+        budgets=(("preference", 4_000),),
         seeds=1,
         presets=("paper", "ziegler", "instructgpt", "huang", "vpg", "trpo"),
     ),
@@ -93,6 +95,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
         learner="GRPO",
         unit="prompts",
         budget=20_000,
+        budgets=(("preference", 4_000),),
         seeds=1,
         presets=("paper", "grpo", "dr-grpo", "dapo", "prorl", "rloo", "gspo", "cispo"),
     ),
@@ -109,6 +112,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
         learner="IterativeGRPO",
         unit="prompts",
         budget=20_000,
+        budgets=(("preference", 4_000),),
         seeds=1,
     ),
 )

@@ -286,7 +286,7 @@ def _defaults(algorithm: str, task: str, named: argparse.Namespace) -> tuple[Tra
     config = api.configure(algorithm, task, preset=named.preset, **_model(entry, named, tables.get("config", {})))
     kind = LanguageTrainOptions if entry.package == "language" else TrainOptions
     seeds = tuple(range(entry.seeds))
-    options = kind(algorithm=algorithm, task=task, seeds=seeds, count=entry.seeds, budget=entry.budget)
+    options = kind(algorithm=algorithm, task=task, seeds=seeds, count=entry.seeds, budget=entry.budget_for(task))
     if not tables:
         return options, config
     where = f"{named.config}: config"

@@ -57,7 +57,7 @@ def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
         ("family", algorithm.family),
         ("policy", _policy(algorithm)),
         *([("tasks", f"{_tasks()}, or a data set")] if speaks else acts),
-        ("budget", f"{algorithm.budget} {algorithm.unit} a seed, unless --budget says otherwise"),
+        ("budget", f"{_budgets(algorithm)} a seed, unless --budget says otherwise"),
         ("seeds", f"{algorithm.seeds}, unless --seeds says otherwise"),
         ("paper", algorithm.paper),
         ("code", algorithm.module),
@@ -103,6 +103,12 @@ def _presets(algorithm: catalog.Algorithm) -> dict[str, dict[str, Any]]:
     return {
         name: dict(known.get(name, {})) for name in [*algorithm.presets, *sorted(known.keys() - {*algorithm.presets})]
     }
+
+
+def _budgets(algorithm: catalog.Algorithm) -> str:
+    """Return how much is trained: on any task, and on those that have a budget of their own."""
+    single = "".join(f" ({budget} on {task})" for task, budget in algorithm.budgets)
+    return f"{algorithm.budget} {algorithm.unit}{single}"
 
 
 def _policy(algorithm: catalog.Algorithm) -> str:

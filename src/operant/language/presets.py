@@ -41,7 +41,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
 """What a randomly initialized model of a million parameters wants, by algorithm: the default for the models that are
 built here. Step sizes of policies are those of `step_size`."""
 
-STEP_SIZES: Mapping[str, float] = {"grpo": 1e-4, "iterative-grpo": 1e-4, "rlhf": 4e-4}
+STEP_SIZES: Mapping[str, float] = {"grpo": 2e-4, "iterative-grpo": 2e-4, "rlhf": 4e-4}
 """Step sizes of policies that are built here, where an optimizer step sees `ANSWERS` answers. Those of RLHF, whose
 critic tells its answers apart token by token, may be larger."""
 
