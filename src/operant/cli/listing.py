@@ -57,7 +57,7 @@ def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
         ("family", algorithm.family),
         ("policy", _policy(algorithm)),
         *([("tasks", f"{_tasks()}, or a data set")] if speaks else acts),
-        ("budget", f"{_budgets(algorithm)} a seed, unless --budget says otherwise"),
+        ("budget", f"{algorithm.budget} {algorithm.unit} a seed{_budgets(algorithm)}, unless --budget says otherwise"),
         ("seeds", f"{algorithm.seeds}, unless --seeds says otherwise"),
         ("paper", algorithm.paper),
         ("code", algorithm.module),
@@ -106,9 +106,9 @@ def _presets(algorithm: catalog.Algorithm) -> dict[str, dict[str, Any]]:
 
 
 def _budgets(algorithm: catalog.Algorithm) -> str:
-    """Return how much is trained: on any task, and on those that have a budget of their own."""
-    single = "".join(f" ({budget} on {task})" for task, budget in algorithm.budgets)
-    return f"{algorithm.budget} {algorithm.unit}{single}"
+    """Return the budgets of single tasks, in parentheses."""
+    single = ", ".join(f"{budget} on {task}" for task, budget in algorithm.budgets)
+    return f" ({single})" if single else ""
 
 
 def _policy(algorithm: catalog.Algorithm) -> str:
