@@ -1,11 +1,41 @@
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 import operant
 from operant import build
+from operant.runtime.checkpoints import load
+from operant.runtime.encoding import flatten
+from operant.runtime.run import Run
 
 SPEAKING = {"train_examples": 48, "held_out": 6, "max_completion_length": 6, "budget": 64, "evaluate_every": 32}
 SPEAKING |= {"progress": "silent", "checkpoint_seconds": 0}
+EARLIER = sorted(path for path in (Path(__file__).parent / "earlier_runs").iterdir() if path.is_dir())
+"""Runs that were made by hand, without metrics: what they hold has to be read by every version to come."""
+
+
+@pytest.mark.parametrize("path", EARLIER, ids=lambda path: path.name)
+def test_a_run_of_an_earlier_version_is_gone_on_with(path):
+    folder = Run.open(path)
+    newest, consumed = folder.checkpoints.latest()
+    state = load(newest)
+    experiment = build.reassemble(folder, remote_code=False)
+    try:
+        learner = experiment.learner
+        learner.load_state_dict(state)
+        assert learner.consumed == consumed
+        (was, tensors), (now, others) = flatten(state), flatten(learner.state_dict())
+        assert json.dumps(now) == json.dumps(was), "what checkpoints hold, and in which order"
+        assert list(others) == list(tensors)
+        for name, tensor in tensors.items():
+            assert (name, others[name].dtype) == (name, tensor.dtype)
+            assert torch.equal(others[name], tensor), name
+        learner.iterate()
+        assert learner.consumed > consumed
+    finally:
+        experiment.close()
 
 
 def test_the_language_extra_is_asked_for(tmp_path, monkeypatch):

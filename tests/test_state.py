@@ -1,7 +1,25 @@
+from typing import NamedTuple
+
+import numpy as np
 import pytest
 import torch
 
-from operant.state import Part, clone, copy_into, copy_named, generator_state, set_generator_state
+from operant.state import (
+    DeclaredState,
+    MissingError,
+    Part,
+    Resumable,
+    StateError,
+    all_or_nothing,
+    clone,
+    copy_into,
+    copy_named,
+    generator_state,
+    load_part,
+    restore,
+    save,
+    set_generator_state,
+)
 
 
 def tensors(state):
@@ -127,3 +145,221 @@ def test_a_copy_of_a_part_says_that_it_has_not_changed():
     assert type(plain) is dict
     original["parts"][0]["x"].zero_()
     assert part["x"].tolist() == [1, 1]
+
+
+class Pair:
+    """Two numbers, the second of which must be positive."""
+
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+    def state_dict(self):
+        return {"first": self.first, "second": self.second}
+
+    @all_or_nothing
+    def load_state_dict(self, state):
+        """Go on."""
+        self.first = state["first"]
+        if state["second"] <= 0:
+            raise ValueError(f"second must be positive, got {state['second']}")
+        self.second = state["second"]
+
+
+class Triple(Pair):
+    """One more, in a state of its own kind."""
+
+    third = 3
+
+    def state_dict(self):
+        return {**super().state_dict(), "third": self.third}
+
+    @all_or_nothing
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.third = state["third"]
+
+
+def test_a_good_state_is_loaded():
+    pair = Pair(1, 2)
+    pair.load_state_dict({"first": 5, "second": 6})
+    assert pair.state_dict() == {"first": 5, "second": 6}
+
+
+def test_a_bad_state_is_refused_whole_and_its_error_is_what_is_seen():
+    pair = Pair(1, 2)
+    with pytest.raises(ValueError, match=r"^second must be positive, got -6$"):
+        pair.load_state_dict({"first": 5, "second": -6})
+    assert pair.state_dict() == {"first": 1, "second": 2}
+
+
+@pytest.mark.parametrize(
+    ("state", "error"), [({"first": 5, "second": 6}, KeyError), ({"first": 5, "second": 0, "third": 7}, ValueError)]
+)
+def test_what_a_parent_class_loads_is_taken_back_too(state, error):
+    triple = Triple(1, 2)
+    with pytest.raises(error):
+        triple.load_state_dict(state)
+    assert triple.state_dict() == {"first": 1, "second": 2, "third": 3}
+
+
+def test_the_method_keeps_its_name_and_its_words():
+    assert Pair.load_state_dict.__name__ == "load_state_dict"
+    assert Pair.load_state_dict.__doc__ == "Go on."
+
+
+class Inner(NamedTuple):
+    words: np.ndarray
+    steps: np.ndarray
+
+
+class Outer(NamedTuple):
+    inner: Inner
+    flags: np.ndarray
+    rate: float = 0.5
+
+
+class Child(DeclaredState):
+    STATE = ("weight",)
+
+    def __init__(self, width=2):
+        self.weight = torch.zeros(width)
+
+
+class Owner(Resumable):
+    """One part of every kind."""
+
+    STATE = ("count", "plain", "nothing", ("weight", "child.weight"), "streams", "parts", "array", "record", "child")
+
+    def __init__(self, width=2, streams=2, **parts):
+        self.count, self.plain, self.nothing = 0, {"best": [1.5, None], "name": "x"}, None
+        self.child = Child(width)
+        self.streams = [torch.Generator().manual_seed(seed) for seed in range(streams)]
+        self.parts = {"a": torch.zeros(2), "b": Child(), **parts}
+        self.array = np.zeros(2)
+        self.record = Outer(Inner(np.array([2**64 - 1, 3], np.uint64), np.zeros((2, 2))), np.array([True]))
+
+    def move(self):
+        """Change every part."""
+        self.count, self.plain, self.nothing = 3, {"best": [], "name": "y"}, [1]
+        for tensor in (self.child.weight, self.parts["a"], self.parts["b"].weight):
+            tensor.add_(2)
+        for stream in self.streams:
+            torch.rand(3, generator=stream)
+        self.array += 1
+        self.record.inner.words[0] = 7
+
+
+def test_a_state_has_the_entries_that_are_declared_in_their_order():
+    state = Owner().state_dict()
+    assert list(state) == ["count", "plain", "nothing", "weight", "streams", "parts", "array", "record", "child"]
+    assert state["child"].keys() == {"weight"}
+    assert state["record"].keys() == {"inner", "flags"}, "what does not change is configuration"
+    assert state["record"]["inner"]["words"].tolist() == [-1, 3], "safetensors knows words as signed ones"
+    assert [stream.dtype for stream in state["streams"]] == [torch.uint8] * 2
+
+
+def test_every_kind_of_part_comes_back():
+    moved, fresh = Owner(), Owner()
+    moved.move()
+    held = fresh.child.weight, fresh.parts, fresh.parts["a"], fresh.streams
+    fresh.load_state_dict(moved.state_dict())
+    assert (fresh.count, fresh.plain, fresh.nothing) == (3, {"best": [], "name": "y"}, [1])
+    assert fresh.record.inner.words.tolist() == [7, 3]
+    assert fresh.record.inner.words.dtype == np.uint64
+    assert fresh.record.rate == 0.5
+    assert fresh.array.tolist() == [1, 1]
+    assert held == (fresh.child.weight, fresh.parts, fresh.parts["a"], fresh.streams), "tensors stay the same objects"
+    assert held[0].tolist() == held[2].tolist() == fresh.parts["b"].weight.tolist() == [2, 2]
+    drawn = [[torch.rand(1, generator=stream).item() for stream in owner.streams] for owner in (moved, fresh)]
+    assert drawn[0] == drawn[1]
+
+
+def test_a_part_may_be_nothing_again():
+    moved, fresh = Owner(), Owner()
+    moved.move()
+    moved.load_state_dict(fresh.state_dict())
+    assert moved.nothing is None
+
+
+def test_a_learner_s_state_is_a_copy_and_a_part_s_is_not():
+    owner = Owner()
+    owner.move()
+    state, part = owner.state_dict(), owner.child.state_dict()
+    owner.move()
+    assert state["weight"].tolist() == [2, 2]
+    assert state["plain"]["best"] is not owner.plain["best"]
+    assert part["weight"] is owner.child.weight
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("count",), "many", "'count' is a word but a number is needed"),
+        (("count",), torch.zeros(2), "'count' is a Tensor but a number is needed"),
+        (("weight",), 1.0, "'weight' is a number but a tensor is needed"),
+        (("weight",), torch.zeros(3), r"'weight' has shape \(3,\) but \(2,\) is needed"),
+        (("nothing",), torch.zeros(3), "'nothing' is a Tensor but nothing is needed"),
+        (("streams",), [torch.zeros(1)], "'streams' has 1 parts but 2 are needed"),
+        (("streams",), 5, "'streams' is a number but a list is needed"),
+        (("parts", "a"), torch.zeros(1), r"'parts\.a' has shape \(1,\) but \(2,\) is needed"),
+        (("parts", "b", "weight"), torch.zeros(1), r"'parts\.b\.weight' has shape \(1,\) but \(2,\) is needed"),
+        (("parts", "c"), 5, r"'parts\.c' is of something that is not here"),
+        (("record", "inner", "steps"), torch.zeros(2, 3), r"'record\.inner\.steps' has shape \(2, 3\) but \(2, 2\)"),
+        (("array",), torch.zeros(3), r"'array' has shape \(3,\) but \(2,\) is needed"),
+        (("child",), 5, "'child' is a number but a dict is needed"),
+        (("more",), 5, "'more' is of something that is not here"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_by_the_name_of_the_part(path, value, message):
+    owner, other = Owner(), Owner()
+    other.move()
+    state, before = other.state_dict(), owner.state_dict()
+    *outer, last = path
+    inner = state
+    for name in outer:
+        inner = inner[name]
+    inner[last] = value
+    with pytest.raises(StateError, match=rf"state entry {message}.*: the state was saved by a different configuration"):
+        owner.load_state_dict(state)
+    assert str(owner.state_dict()) == str(before), "what came before the part is as it was"
+
+
+@pytest.mark.parametrize("path", [("count",), ("parts", "a"), ("parts", "b", "weight"), ("record", "inner", "steps")])
+def test_a_state_that_lacks_a_part_is_refused_by_its_name(path):
+    owner = Owner()
+    state = owner.state_dict()
+    *outer, last = path
+    inner = state
+    for name in outer:
+        inner = inner[name]
+    del inner[last]
+    with pytest.raises(MissingError, match=rf"state entry '{'.'.join(path)}' is missing"):
+        owner.load_state_dict(state)
+
+
+def test_what_cannot_be_saved_is_refused_by_its_name():
+    with pytest.raises(
+        TypeError, match=r"state entry 'parts\.odd' is a set, which cannot be saved; give it state_dict"
+    ):
+        Owner(odd={1}).state_dict()
+
+
+def test_an_array_grows_only_where_it_may():
+    inner = Inner(np.zeros(2, np.uint64), np.zeros((2, 2)))
+    state = save(Inner(np.zeros(2, np.uint64), np.ones((2, 3))))
+    with pytest.raises(StateError, match=r"'agent\.steps' has shape \(2, 3\) but \(2, 2\) is needed"):
+        restore(inner, state, "agent")
+    grown = restore(inner, state, "agent", {"steps"})
+    assert grown.steps.shape == (2, 3)
+    grown.steps[:] = -1
+    assert state["steps"].min() == 1, "the state shares no memory with the record"
+    with pytest.raises(StateError, match=r"'agent\.steps' has shape \(3, 2\)"):
+        restore(inner, {**state, "steps": torch.zeros(3, 2)}, "agent", {"steps"})
+
+
+def test_a_part_that_is_loaded_by_hand_is_named_too():
+    child = Child()
+    with pytest.raises(StateError, match=r"'child\.weight' has shape \(3,\)"):
+        load_part(child, {"child": Child(3).state_dict()}, "child")
+    with pytest.raises(MissingError, match="'child' is missing"):
+        load_part(child, {}, "child")

@@ -1,9 +1,18 @@
-"""What an object hands over so that it can be resumed exactly: nested plain data with tensors as leaves."""
+"""What an object hands over so that it can be resumed exactly: nested plain data with tensors as leaves.
+
+A class says which of its attributes that is, and inherits the rest:
+
+    class Learner(Resumable):
+        STATE = ("consumed", "agent", "optimizer", "batch_streams")
+"""
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import wraps
+from operator import attrgetter
+from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +22,46 @@ State = dict[str, Any]
 
 _STATE_SIZES = {16, 44, 5056}
 """Bytes in the state of a generator on CUDA, MPS and the CPU."""
+
+
+class StateError(ValueError):
+    """A state belongs to another configuration.
+
+    Attributes:
+        entry: the part that does not fit, from the outermost object inwards, such as `agent.parameters`.
+        fault: what is wrong with it.
+    """
+
+    def __init__(self, entry: str, fault: str) -> None:
+        super().__init__(entry, fault)
+        self.entry, self.fault = entry, fault
+
+    def __str__(self) -> str:
+        return (
+            f"state entry {self.entry!r} {self.fault}: the state was saved by a different configuration; load it with "
+            "the configuration of its own run"
+        )
+
+    def within(self, entry: str) -> "StateError":
+        """Return the same error as the object sees it that holds this one as its part `entry`."""
+        return type(self)(f"{entry}.{self.entry}", self.fault)
+
+
+class MissingError(StateError, KeyError):
+    """A state lacks a part."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Hands over a state, and goes on from one."""
+
+    def state_dict(self) -> State:
+        """Return what an exact resume needs. Whoever keeps it copies it (`clone`)."""
+        ...
+
+    def load_state_dict(self, state: State) -> Any:
+        """Go on from a state of `state_dict`."""
+        ...
 
 
 class Part(dict[str, Any]):
@@ -53,10 +102,7 @@ def copy_into(target: Tensor, source: Tensor, name: str) -> None:
         ValueError: the shapes differ, which means that the state belongs to another configuration.
     """
     if target.shape != source.shape:
-        raise ValueError(
-            f"state entry {name!r} has shape {tuple(source.shape)} but {tuple(target.shape)} is needed: "
-            "the state was saved by a different configuration; load it with the configuration of its own run"
-        )
+        raise StateError(name, f"has shape {tuple(source.shape)} but {tuple(target.shape)} is needed")
     with torch.no_grad():
         target.copy_(source)
 
@@ -98,4 +144,229 @@ def clone(state: Any) -> Any:
         return {key: clone(value) for key, value in state.items()}
     if isinstance(state, list | tuple):
         return [clone(value) for value in state]
+    return state
+
+
+def save(value: Any, entry: str = "") -> Any:
+    """Return a part as it stands in a state; tensors, and what objects hand over, are no copies.
+
+    Args:
+        value: a tensor, a generator of random numbers, an array, an object with a state (`Stateful`), a named tuple
+            (of which arrays and named tuples are saved), a plain value of JSON, or a list or mapping of such.
+        entry: where it stands, for messages.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    match value:
+        case Tensor() | None | bool() | int() | float() | str():
+            saved = value
+        case torch.Generator():
+            saved = generator_state(value)
+        case np.ndarray():
+            saved = torch.from_numpy(_signed(value).copy())
+        case Stateful():
+            saved = value.state_dict()
+        case Mapping():
+            saved = _saved(cast(Mapping[str, Any], value), entry)
+        case tuple() if fields := _fields(value):
+            saved = _saved(fields, entry)
+        case list() | tuple():
+            saved = [save(item, f"{entry}.{number}") for number, item in enumerate(cast(Sequence[Any], value))]
+        case _:
+            raise TypeError(
+                f"state entry {entry!r} is a {type(value).__name__}, which cannot be saved; give it state_dict and "
+                "load_state_dict, or name what it is made of"
+            )
+    return saved
+
+
+def restore(value: Any, state: Any, entry: str, growing: Set[str] = frozenset()) -> Any:
+    """Return a part as a state has it: tensors, generators and objects are changed in place, others are made anew.
+
+    Args:
+        value: the part as it is now.
+        state: what `save` returned of it, or of one of the same configuration.
+        entry: where it stands, for messages.
+        growing: names of arrays of named tuples whose last dimension may differ.
+
+    Raises:
+        StateError: the state belongs to another configuration; what came before it is changed already.
+    """
+    match value:
+        case Tensor():
+            copy_into(value, _checked(state, Tensor, entry), entry)
+        case torch.Generator():
+            set_generator_state(value, _checked(state, Tensor, entry))
+        case np.ndarray():
+            return _array(value, _checked(state, Tensor, entry).numpy(), entry, entry.rpartition(".")[2] in growing)
+        case Stateful():
+            load_part(value, {entry: _checked(state, Mapping, entry)}, entry)
+        case tuple() if fields := _fields(value):
+            return cast(Any, value)._replace(**_restored(fields, _checked(state, Mapping, entry), f"{entry}.", growing))
+        case _ if _plain(value):
+            return _replacement(value, state, entry)
+        case Mapping():
+            items = cast(Mapping[str, Any], value)
+            changed = _restored(items, _checked(state, Mapping, entry), f"{entry}.", growing)
+            return changed if any(changed[name] is not item for name, item in items.items()) else items
+        case _:
+            saved = _checked(state, list | tuple, entry)
+            if len(saved) != len(value):
+                raise StateError(entry, f"has {len(saved)} parts but {len(value)} are needed")
+            pairs = zip(value, saved, strict=True)
+            items = [restore(item, own, f"{entry}.{number}", growing) for number, (item, own) in enumerate(pairs)]
+            return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+    return cast(Any, value)
+
+
+def load_part(owner: Stateful, state: State, entry: str) -> Any:
+    """Hand one entry of a state to the object that it is of, and return what that returns.
+
+    Raises:
+        StateError: there is no such entry, or it belongs to another configuration; the message names the part in it.
+    """
+    if entry not in state:
+        raise MissingError(entry, "is missing")
+    try:
+        return owner.load_state_dict(state[entry])
+    except StateError as error:
+        raise error.within(entry) from error
+
+
+class DeclaredState:
+    """Saves and restores the attributes that `STATE` names, in that order.
+
+    What only a part of a learner is inherits from here: its state is no copy, and one that is refused may be in place
+    in part. A learner inherits from `Resumable`.
+    """
+
+    STATE: ClassVar[tuple[str | tuple[str, str], ...]] = ()
+    """Names of attributes; `("parameters", "agent.parameters")` where the state has another name for one."""
+
+    def state_dict(self) -> State:
+        """Return everything that an exact resume needs, as it is now and without copying it."""
+        return {entry: save(value, entry) for entry, value in self._parts().items()}
+
+    def load_state_dict(self, state: State) -> Any:
+        """Go on exactly where the state was taken.
+
+        Raises:
+            StateError: it belongs to another configuration; the message names the part.
+        """
+        parts, paths = self._parts(), self._paths()
+        for entry, value in _restored(parts, state, "").items():
+            if value is not parts[entry]:
+                owner, _, name = paths[entry].rpartition(".")
+                setattr(attrgetter(owner)(self) if owner else self, name, value)
+
+    def _parts(self) -> dict[str, Any]:
+        return {entry: attrgetter(path)(self) for entry, path in self._paths().items()}
+
+    def _paths(self) -> dict[str, str]:
+        return dict((part, part) if isinstance(part, str) else part for part in self.STATE)
+
+
+class Resumable(DeclaredState):
+    """Saves and restores the attributes that `STATE` names: copies, and all of them or none."""
+
+    def state_dict(self) -> State:
+        """Return a copy of everything that an exact resume needs."""
+        return clone(super().state_dict())
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on exactly where the state was taken; one that is refused leaves everything as it was.
+
+        Raises:
+            StateError: it belongs to another configuration; the message names the part.
+        """
+        current = self.state_dict()
+        try:
+            super().load_state_dict(state)
+        except Exception:
+            super().load_state_dict(current)
+            raise
+
+
+L = TypeVar("L", bound=Callable[..., None])
+
+
+def all_or_nothing(load: L) -> L:
+    """Decorate a `load_state_dict` so that a state that is refused leaves the object as it was.
+
+    Loading goes part by part, and a part can be refused when those before it are in place already: then the object's
+    own state, copied before, is loaded again.
+    """
+
+    @wraps(load)
+    def load_or_restore(owner: Stateful, state: State) -> None:
+        current = clone(owner.state_dict())
+        try:
+            load(owner, state)
+        except Exception:
+            load(owner, current)
+            raise
+
+    return cast(L, load_or_restore)
+
+
+def _saved(parts: Mapping[str, Any], entry: str) -> State:
+    return {name: save(item, f"{entry}.{name}") for name, item in parts.items()}
+
+
+def _restored(
+    parts: Mapping[str, Any], state: Mapping[str, Any], prefix: str, growing: Set[str] = frozenset()
+) -> dict[str, Any]:
+    for name in parts:
+        if name not in state:
+            raise MissingError(f"{prefix}{name}", "is missing")
+    for name in state:
+        if name not in parts:
+            raise StateError(f"{prefix}{name}", "is of something that is not here")
+    return {name: restore(value, state[name], f"{prefix}{name}", growing) for name, value in parts.items()}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a named tuple that change: arrays and named tuples; nothing of anything else."""
+    names: tuple[str, ...] = getattr(value, "_fields", ())
+    items = {name: getattr(value, name) for name in names}
+    return {name: item for name, item in items.items() if isinstance(item, np.ndarray | tuple)}
+
+
+def _signed(array: Any) -> Any:
+    """Return words of random streams (uint64), of which checkpoints know nothing, as int64 of the same bits."""
+    return array.view(np.int64) if array.dtype == np.uint64 else array
+
+
+def _array(like: Any, saved: Any, entry: str, growing: bool) -> Any:
+    axes = slice(None, -1 if growing else None)
+    if saved.shape[axes] != like.shape[axes] or saved.ndim != like.ndim:
+        raise StateError(entry, f"has shape {saved.shape} but {like.shape} is needed")
+    return np.array(saved).view(np.uint64) if like.dtype == np.uint64 else np.array(saved, like.dtype)
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value is one of JSON, so that another one takes its place."""
+    if isinstance(value, Mapping):
+        return all(_plain(item) for item in cast(Mapping[str, Any], value).values())
+    if isinstance(value, list | tuple):
+        return all(_plain(item) for item in cast(Sequence[Any], value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _replacement(value: Any, state: Any, entry: str) -> Any:
+    if not _plain(state) or (value is not None and state is not None and _kind(value) != _kind(state)):
+        raise StateError(entry, f"is {_kind(state)} but {_kind(value)} is needed")
+    return tuple(clone(state)) if isinstance(value, tuple) and state is not None else clone(state)
+
+
+def _kind(value: Any) -> str:
+    kinds = {"nothing": None | type(None), "a word": str, "a number": int | float, "a list": list | tuple}
+    return next((name for name, kind in kinds.items() if isinstance(value, kind)), f"a {type(value).__name__}")
+
+
+def _checked(state: Any, kind: Any, entry: str) -> Any:
+    if not isinstance(state, kind):
+        wanted = {Tensor: "a tensor", Mapping: "a dict"}.get(kind, "a list")
+        raise StateError(entry, f"is {_kind(state)} but {wanted} is needed")
     return state

@@ -284,7 +284,7 @@ def test_a_refused_state_leaves_the_learner_as_it_was(backend):
 
 
 def test_a_state_of_another_configuration_is_refused():
-    with pytest.raises(ValueError, match=r"'parameters' has shape .* saved by a different configuration"):
+    with pytest.raises(ValueError, match=r"'agent\.parameters' has shape .* saved by a different configuration"):
         learner(critic_ensemble_size=2).load_state_dict(learner().state_dict())
 
 

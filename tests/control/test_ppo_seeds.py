@@ -100,7 +100,7 @@ def test_the_statistics_of_the_normalizer_are_part_of_the_state():
 
 
 def test_a_state_of_another_configuration_is_refused():
-    with pytest.raises(ValueError, match=r"'parameters' has shape .* saved by a different configuration"):
+    with pytest.raises(ValueError, match=r"'agent\.parameters' has shape .* saved by a different configuration"):
         learner(hidden_sizes=(4,)).load_state_dict(learner().state_dict())
 
 

@@ -177,7 +177,7 @@ def test_the_state_goes_on_where_it_was_saved():
 
 def test_a_state_of_another_shape_is_refused():
     optimizer = StackedAdam(start())
-    with pytest.raises(ValueError, match=r"'optimizer\.first' has shape \(3, 7\) but \(3, 6\) is needed"):
+    with pytest.raises(ValueError, match=r"'first' has shape \(3, 7\) but \(3, 6\) is needed"):
         optimizer.load_state_dict(StackedAdam(torch.zeros(S, P + 1)).state_dict())
 
 

@@ -152,5 +152,5 @@ def test_values_that_cannot_work_are_refused(name, value):
 
 
 def test_a_state_of_another_capacity_is_refused():
-    with pytest.raises(ValueError, match=r"priorities\.levels\.0.* saved by a different configuration"):
+    with pytest.raises(ValueError, match=r"'levels\.0'.* saved by a different configuration"):
         filled(FAN).load_state_dict(filled(FAN, seeds=1).state_dict())

@@ -305,7 +305,7 @@ def test_a_state_of_another_shape_is_refused(shape):
     replay.add(*rollout(12, 1, 1))
     seeds, rows, capacity = shape
     other = Replay(seeds=seeds, rows=rows, capacity=capacity)
-    with pytest.raises(ValueError, match=r"'replay\.\w+' has shape .* saved by a different configuration"):
+    with pytest.raises(ValueError, match=r"'\w+' has shape .* saved by a different configuration"):
         other.load_state_dict(replay.state_dict())
 
 

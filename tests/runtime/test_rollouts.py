@@ -275,7 +275,7 @@ def test_a_state_does_not_change_while_the_collector_goes_on():
 
 def test_a_state_of_another_number_of_rows_is_refused():
     state = Collector(Scripted(no_ends(1, 4), no_ends(1, 4)), seeds=2).state_dict()
-    with pytest.raises(ValueError, match=r"'collector\.statistics' has shape \(2, 4\) but \(2, 2\) is needed"):
+    with pytest.raises(ValueError, match=r"'statistics' has shape \(2, 4\) but \(2, 2\) is needed"):
         Collector(Scripted(no_ends(1, 2), no_ends(1, 2)), seeds=2).load_state_dict(state)
 
 

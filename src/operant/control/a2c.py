@@ -26,9 +26,9 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.envs import BatchEnv
 from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics, all_or_nothing
+from operant.runtime.learner import Metrics
 from operant.runtime.rollouts import Rollout, by_seed
-from operant.state import State, clone
+from operant.state import Resumable
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ has here, which is 1 with it.
 """
 
 
-class A2C:
+class A2C(Resumable):
     """The learner: `S` seeds trained as one program.
 
     Args:
@@ -190,6 +190,8 @@ class A2C:
         consumed: environment steps a seed so far.
         agent: policy and value, and the environments they act in; `act`, `noise` and `close` are its own.
     """
+
+    STATE = ("consumed", "agent", "optimizer")
 
     def __init__(
         self,
@@ -293,16 +295,3 @@ class A2C:
         parts = torch.stack((policy.detach(), value.detach(), entropy.detach()))
         weights = None if batch.weights is None else batch.weights.expand_as(parts)
         return ops.weighted_mean(loss, batch.weights).sum(), ops.weighted_mean(parts, weights)
-
-    def state_dict(self) -> State:
-        """Return networks, optimizer, random streams, environments and counters."""
-        return clone(
-            {"consumed": self.consumed, "agent": self.agent.state_dict(), "optimizer": self.optimizer.state_dict()}
-        )
-
-    @all_or_nothing
-    def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
-        self.agent.load_state_dict(state["agent"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.consumed = state["consumed"]

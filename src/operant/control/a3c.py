@@ -36,8 +36,8 @@ from operant.control.trial import require_makeable
 from operant.envs import BatchEnv, WorkerError, maker_like, only_here
 from operant.nets import OPTIMIZERS
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics, all_or_nothing
-from operant.state import State, clone, copy_into
+from operant.runtime.learner import Metrics
+from operant.state import State, all_or_nothing, clone, copy_into, restore
 
 
 @dataclass(frozen=True)
@@ -384,7 +384,6 @@ class A3C:
     def load_state_dict(self, state: State) -> None:
         """Go on from where the state was taken, with other random numbers; one that is refused changes nothing."""
         copy_into(self.shared.parameters, state["parameters"], "parameters")
-        for name, tensor in self.shared.moments.items():
-            copy_into(tensor, state["moments"][name], f"moments.{name}")
+        restore(self.shared.moments, state["moments"], "moments")
         self.shared.counts.zero_()
         copy_into(self.shared.counts[0], state["counts"], "counts")

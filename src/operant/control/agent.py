@@ -15,7 +15,7 @@ from operant.envs import BatchEnv, Normalize, TensorEnv, Tree, is_picture
 from operant.nets import ActorCritic, Graph, Spec, head_for
 from operant.runtime.rollouts import Collector, Rollout, by_seed
 from operant.runtime.weights import Weights
-from operant.state import State, copy_into, generator_state, set_generator_state
+from operant.state import DeclaredState, State
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Scaling:
     gamma: float
 
 
-class Agent:
+class Agent(DeclaredState):
     """A policy and a critic for each of `S` seeds, and the `S * N` environments they act in.
 
     Args:
@@ -54,6 +54,8 @@ class Agent:
     Raises:
         ValueError: the environment's spaces do not suit, or its rows are not `S * N`.
     """
+
+    STATE = ("parameters", "collector", "streams")
 
     def __init__(
         self,
@@ -178,22 +180,11 @@ class Agent:
         """Close the environments."""
         self.collector.env.close()
 
-    def state_dict(self) -> State:
-        """Return networks, random streams and environments."""
-        return {
-            "parameters": self.parameters,
-            "collector": self.collector.state_dict(),
-            "streams": [generator_state(stream) for stream in self.streams],
-        }
-
     def load_state_dict(self, state: State) -> None:
         """Go on exactly where the state was taken."""
-        copy_into(self.parameters, state["parameters"], "parameters")
-        self.collector.load_state_dict(state["collector"])
+        super().load_state_dict(state)
         if self.graph is not None:
             self.graph.forget()
-        for stream, saved in zip(self.streams, state["streams"], strict=True):
-            set_generator_state(stream, saved)
 
 
 def require_rows(env: BatchEnv, seeds: Sequence[int], rows: int) -> None:

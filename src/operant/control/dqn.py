@@ -29,10 +29,10 @@ from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics, all_or_nothing
+from operant.runtime.learner import Metrics
 from operant.runtime.priorities import Priorities
 from operant.runtime.replay import Transitions
-from operant.state import State, clone, copy_into, generator_state, set_generator_state
+from operant.state import Resumable
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
     return low.flatten(), high.flatten()
 
 
-class DQN:
+class DQN(Resumable):
     """The learner: `S` seeds trained as one program.
 
     Args:
@@ -165,6 +165,10 @@ class DQN:
         target_parameters: `[S, P]` of the target network.
         experience: environments and memory.
     """
+
+    STATE = (
+        *("consumed", "updates", "parameters", "target_parameters", "optimizer", "experience", "priorities", "streams"),
+    )
 
     def __init__(
         self,
@@ -357,31 +361,3 @@ class DQN:
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Draw the noise for one action of each of `rows` rows of every seed."""
         return torch.rand((len(self.seeds), rows, 2), generator=generator, device=generator.device)
-
-    def state_dict(self) -> State:
-        """Return networks, optimizer, memory, priorities, random streams, environments and counters."""
-        return clone(
-            {
-                "consumed": self.consumed,
-                "updates": self.updates,
-                "parameters": self.parameters,
-                "target_parameters": self.target_parameters,
-                "optimizer": self.optimizer.state_dict(),
-                "experience": self.experience.state_dict(),
-                "priorities": None if self.priorities is None else self.priorities.state_dict(),
-                "streams": [generator_state(stream) for stream in self.streams],
-            }
-        )
-
-    @all_or_nothing
-    def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
-        copy_into(self.parameters, state["parameters"], "parameters")
-        copy_into(self.target_parameters, state["target_parameters"], "target_parameters")
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.experience.load_state_dict(state["experience"])
-        if self.priorities is not None:
-            self.priorities.load_state_dict(state["priorities"])
-        for stream, saved in zip(self.streams, state["streams"], strict=True):
-            set_generator_state(stream, saved)
-        self.consumed, self.updates = state["consumed"], state["updates"]

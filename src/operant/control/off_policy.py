@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,12 +12,12 @@ from torch import Tensor
 from operant.control.replay_collector import Act, Experience
 from operant.nets import Activation, Ensemble, StackedAdam, outgrows_cache
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics, all_or_nothing
+from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED
 from operant.runtime.replay import Transitions
 from operant.runtime.rollouts import all_episodes
 from operant.runtime.weights import Weights
-from operant.state import State, clone, copy_into, generator_state, set_generator_state
+from operant.state import Resumable
 
 Descent = tuple[Mapping[str, Tensor], dict[str, Tensor]]
 """Gradients `[S, P]` of the parameters of some names, and what there is to report."""
@@ -117,7 +117,7 @@ class AlternatingConfig:
 C = TypeVar("C", bound=AlternatingConfig)
 
 
-class Alternating(ABC, Generic[C]):
+class Alternating(Resumable, ABC, Generic[C]):
     """A learner that collects and improves in turn; its file says how, and what is learned.
 
     Attributes:
@@ -129,8 +129,7 @@ class Alternating(ABC, Generic[C]):
         optimizers: of those that are learned by gradient steps.
     """
 
-    STREAMS: ClassVar[tuple[str, ...]] = ("action_streams", "update_streams")
-    """Attributes that hold random streams, one a seed."""
+    STATE = ("consumed", "parameters", "optimizers", "experience", "action_streams", "update_streams")
 
     config: C
     seeds: Sequence[int]
@@ -221,28 +220,3 @@ class Alternating(ABC, Generic[C]):
     def close(self) -> None:
         """Close the environments."""
         self.experience.close()
-
-    def state_dict(self) -> State:
-        """Return networks, optimizers, memory, random streams, environments and counters."""
-        state = {
-            "consumed": self.consumed,
-            "parameters": self.parameters,
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-            "experience": self.experience.state_dict(),
-        }
-        return clone(
-            state | {name: [generator_state(stream) for stream in getattr(self, name)] for name in self.STREAMS}
-        )
-
-    @all_or_nothing
-    def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
-        for name, parameters in self.parameters.items():
-            copy_into(parameters, state["parameters"][name], f"parameters.{name}")
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
-        self.experience.load_state_dict(state["experience"])
-        for name in self.STREAMS:
-            for stream, saved in zip(getattr(self, name), state[name], strict=True):
-                set_generator_state(stream, saved)
-        self.consumed = state["consumed"]

@@ -28,9 +28,9 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.envs import BatchEnv
 from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, outgrows_cache
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics, all_or_nothing
+from operant.runtime.learner import Metrics
 from operant.runtime.rollouts import Rollout
-from operant.state import State, clone, copy_into, generator_state, set_generator_state
+from operant.state import Resumable
 
 Clip = tuple[float, float]
 
@@ -177,7 +177,7 @@ PRESETS = presets.PPO
 """Configuration by task or by name."""
 
 
-class PPO:
+class PPO(Resumable):
     """The learner: `S` seeds trained as one program.
 
     Args:
@@ -192,6 +192,7 @@ class PPO:
         agent: policy and value, and the environments they act in; `act`, `noise` and `close` are its own.
     """
 
+    STATE = ("consumed", "agent", "optimizer", "beta", "batch_streams")
     NAME: ClassVar[str] = "ppo"
     AGENT: ClassVar[type[Agent]] = Agent
 
@@ -376,25 +377,3 @@ class PPO:
             return [*means, moved, beyond]
 
         return ops.weighted_mean(loss, batch.weights).sum(), diagnose
-
-    def state_dict(self) -> State:
-        """Return networks, optimizer, random streams, environments and counters."""
-        return clone(
-            {
-                "consumed": self.consumed,
-                "agent": self.agent.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "beta": self.beta,
-                "batch_streams": [generator_state(stream) for stream in self.batch_streams],
-            }
-        )
-
-    @all_or_nothing
-    def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
-        self.agent.load_state_dict(state["agent"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        copy_into(self.beta, state["beta"], "beta")
-        for stream, saved in zip(self.batch_streams, state["batch_streams"], strict=True):
-            set_generator_state(stream, saved)
-        self.consumed = state["consumed"]

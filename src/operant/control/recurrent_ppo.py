@@ -25,7 +25,7 @@ from operant.envs import BatchEnv, Tree, begins_anew
 from operant.nets import Memory, Spec, StackedGRU
 from operant.runtime.bounds import require
 from operant.runtime.rollouts import Rollout
-from operant.state import State, copy_into
+from operant.state import State
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ class RecurrentAgent(Agent):
         memory: of the steps so far, `[S, N, H]`; zero where an episode begins.
         starts: whether one does, `[S, N]` bool.
     """
+
+    STATE = (*Agent.STATE, "memory", "starts")
 
     def __init__(self, env: BatchEnv, **options: Any) -> None:
         """Begin with an empty memory; for the arguments see `Agent`."""
@@ -162,15 +164,9 @@ class RecurrentAgent(Agent):
         times = torch.arange(samples // self.rows, device=self.device).view(1, -1, 1)
         return (times * self.rows + rows).flatten()
 
-    def state_dict(self) -> State:
-        """Return networks, random streams, environments and memory."""
-        return {**super().state_dict(), "memory": self.memory, "starts": self.starts}
-
     def load_state_dict(self, state: State) -> None:
         """Go on exactly where the state was taken."""
         super().load_state_dict(state)
-        copy_into(self.memory, state["memory"], "memory")
-        copy_into(self.starts, state["starts"], "starts")
         if begins_anew(self.collector.env):
             self.memory.zero_()
             self.starts.fill_(True)

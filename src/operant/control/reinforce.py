@@ -32,9 +32,9 @@ from operant.envs import BatchEnv
 from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable
 from operant.runtime.bounds import require
 from operant.runtime.episodes import Episodes
-from operant.runtime.learner import Metrics, all_or_nothing
+from operant.runtime.learner import Metrics
 from operant.runtime.rollouts import Rollout, by_seed
-from operant.state import State, clone, copy_into
+from operant.state import Resumable
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ LEAD = 0.01
 """Share of the budget that a seed may be ahead of the others before it waits."""
 
 
-class Reinforce:
+class Reinforce(Resumable):
     """The learner: `S` seeds trained as one program.
 
     Args:
@@ -200,6 +200,12 @@ class Reinforce:
     Raises:
         ValueError: the budget is not positive, or Ψ needs a Q and the actions are not discrete.
     """
+
+    STATE = (
+        *("consumed", "used", "batches", ("parameters", "agent.parameters")),
+        *("optimizer", "critic_optimizer", "measured"),
+    )
+    """What is random begins anew with every batch, and needs no state."""
 
     def __init__(
         self,
@@ -376,27 +382,3 @@ class Reinforce:
         if self.critic_kind == "V":
             return outputs[..., 0]
         return outputs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-
-    def state_dict(self) -> State:
-        """Return networks, optimizers and counters; what is random begins anew with every batch."""
-        return clone(
-            {
-                "consumed": self.consumed,
-                "used": self.used,
-                "batches": self.batches,
-                "parameters": self.agent.parameters,
-                "optimizer": self.optimizer.state_dict(),
-                "critic_optimizer": self.critic_optimizer.state_dict(),
-                "measured": self.measured,
-            }
-        )
-
-    @all_or_nothing
-    def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
-        copy_into(self.agent.parameters, state["parameters"], "parameters")
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.critic_optimizer.load_state_dict(state["critic_optimizer"])
-        for name, tensor in (("used", self.used), ("batches", self.batches), ("measured", self.measured)):
-            copy_into(tensor, state[name], name)
-        self.consumed = state["consumed"]

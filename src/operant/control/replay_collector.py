@@ -15,7 +15,7 @@ from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED
 from operant.runtime.replay import Replay, Transitions
 from operant.runtime.rollouts import Collector
-from operant.state import State, generator_state, set_generator_state
+from operant.state import DeclaredState, State
 
 Act = Callable[[Tensor, int], Tensor]
 """`act(obs [S, N, D], t) -> actions [S, N, ...]`, in the units of the learner."""
@@ -37,7 +37,7 @@ def require_budget(budget: int, *, warmup: int) -> None:
         )
 
 
-class Experience:
+class Experience(DeclaredState):
     """The environments of `S` seeds with `N` rows each, and a replay memory of their transitions.
 
     Args:
@@ -55,6 +55,8 @@ class Experience:
     Raises:
         ValueError: the environment has not `S * N` rows.
     """
+
+    STATE = ("collector", "replay", "first_streams", "sample_streams")
 
     def __init__(
         self,
@@ -100,21 +102,8 @@ class Experience:
         """Close the environments."""
         self.collector.env.close()
 
-    def state_dict(self) -> State:
-        """Return environments, memory and random streams."""
-        return {
-            "collector": self.collector.state_dict(),
-            "replay": self.replay.state_dict(),
-            "first_streams": [generator_state(stream) for stream in self.first_streams],
-            "sample_streams": [generator_state(stream) for stream in self.sample_streams],
-        }
-
     def load_state_dict(self, state: State) -> None:
         """Go on exactly where the state was taken, or with new episodes (`operant.envs.begins_anew`)."""
-        self.collector.load_state_dict(state["collector"])
-        self.replay.load_state_dict(state["replay"])
+        super().load_state_dict(state)
         if begins_anew(self.collector.env):
             self.replay.cut()
-        for name in ("first_streams", "sample_streams"):
-            for stream, saved in zip(getattr(self, name), state[name], strict=True):
-                set_generator_state(stream, saved)

@@ -81,7 +81,7 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
         ValueError: the environment's spaces do not suit, or its rows do not fit.
     """
 
-    STREAMS = ("action_streams",)
+    STATE = ("consumed", "parameters", "optimizers", "experience", "action_streams")
 
     actor: BoundEnsemble
     critics: BoundEnsemble

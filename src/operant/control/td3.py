@@ -26,9 +26,9 @@ from operant.control.replay_collector import Act, Experience, require_budget
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, Ensemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics, all_or_nothing
+from operant.runtime.learner import Metrics
 from operant.runtime.replay import Transitions
-from operant.state import State, clone
+from operant.state import State
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,8 @@ class TD3(Alternating[TD3Config]):
     Raises:
         ValueError: the environment's spaces do not suit, or its rows do not fit.
     """
+
+    STATE = (*Alternating.STATE, "updates", "actor_loss")
 
     actor: BoundEnsemble
     critics: BoundEnsemble
@@ -218,12 +220,7 @@ class TD3(Alternating[TD3Config]):
         """Draw the noise for one action of each of `rows` rows of every seed."""
         return self.bounds.normal((len(self.seeds), rows), generator)
 
-    def state_dict(self) -> State:
-        """Return networks, optimizers, memory, random streams, environments and counters."""
-        return super().state_dict() | clone({"updates": self.updates, "actor_loss": self.actor_loss})
-
-    @all_or_nothing
     def load_state_dict(self, state: State) -> None:
         """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
+        self.actor_loss = self.actor_loss.clone()  # which is among the metrics that were reported
         super().load_state_dict(state)
-        self.updates, self.actor_loss = state["updates"], clone(state["actor_loss"]).to(self.device)

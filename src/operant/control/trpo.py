@@ -28,9 +28,9 @@ from operant.control.vine import Vine, collect_vine, require_branching
 from operant.envs import BatchEnv
 from operant.nets import Activation, Jacobian, Spec, StackedAdam, StackedMLP, compilable
 from operant.runtime.bounds import require
-from operant.runtime.learner import Metrics, all_or_nothing
+from operant.runtime.learner import Metrics
 from operant.runtime.rollouts import Rollout
-from operant.state import State, clone, copy_into, generator_state, set_generator_state
+from operant.state import Resumable
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ PRESETS = presets.TRPO
 """Configuration by task or by name."""
 
 
-class TRPO:
+class TRPO(Resumable):
     """The learner: `S` seeds trained as one program, each with a trust region and a line search of its own.
 
     Args:
@@ -158,6 +158,8 @@ class TRPO:
     Raises:
         ValueError: the environment does not suit, or the budget is not positive.
     """
+
+    STATE = ("consumed", "rejected", "agent", "optimizer", "batch_streams")
 
     def __init__(
         self,
@@ -380,25 +382,3 @@ class TRPO:
     def minibatches(self, batch: Samples) -> Iterator[Samples]:
         """Split a batch at random for the critic, each seed by its own stream."""
         return self.agent.minibatches(batch, self.config.critic_minibatches, self.batch_streams)
-
-    def state_dict(self) -> State:
-        """Return networks, optimizer, random streams, environments and counters."""
-        return clone(
-            {
-                "consumed": self.consumed,
-                "rejected": self.rejected,
-                "agent": self.agent.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "batch_streams": [generator_state(stream) for stream in self.batch_streams],
-            }
-        )
-
-    @all_or_nothing
-    def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken; one that is refused leaves the learner as it was."""
-        self.agent.load_state_dict(state["agent"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        copy_into(self.rejected, state["rejected"], "rejected")
-        for stream, saved in zip(self.batch_streams, state["batch_streams"], strict=True):
-            set_generator_state(stream, saved)
-        self.consumed = state["consumed"]

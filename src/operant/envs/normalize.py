@@ -11,10 +11,10 @@ from torch import Tensor
 
 from operant.envs.base import BatchEnv, Step, Tree, begins_anew
 from operant.envs.spaces import SpaceError
-from operant.state import State, copy_into
+from operant.state import Resumable, State, copy_into, load_part
 
 
-class Moments:
+class Moments(Resumable):
     """Count, mean and variance of numbers that arrive in batches, for each of S seeds.
 
     Batches are merged by Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample
@@ -27,6 +27,7 @@ class Moments:
     """
 
     NAMES = ("count", "mean", "squares")
+    STATE = NAMES
 
     def __init__(self, seeds: int, shape: Sequence[int], device: torch.device) -> None:
         self.count = torch.zeros(seeds, 1, *[1] * len(shape), dtype=torch.float64, device=device)
@@ -54,15 +55,6 @@ class Moments:
     def variance(self) -> Tensor:
         """Return the variance (divided by the count) `[S, 1, *shape]`, 1 before the first number."""
         return torch.where(self.count > 0, self.squares / self.count.clamp(min=1), 1.0)
-
-    def state_dict(self) -> State:
-        """Return the three moments."""
-        return {name: getattr(self, name).clone() for name in self.NAMES}
-
-    def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`."""
-        for name in self.NAMES:
-            copy_into(getattr(self, name), state[name], name)
 
 
 class Normalize:
@@ -238,10 +230,10 @@ class Normalize:
 
     def load_state_dict(self, state: State) -> Tree:
         """Go on from a state of `state_dict` and return the scaled observations `[B, ...]`."""
-        self._obs_moments.load_state_dict(state["observations"])
-        self._return_moments.load_state_dict(state["rewards"])
+        load_part(self._obs_moments, state, "observations")
+        load_part(self._return_moments, state, "rewards")
         copy_into(self._returns, state["returns"], "returns")
-        obs = self._env.load_state_dict(state["env"])
+        obs = load_part(self._env, state, "env")
         if self.begins_anew:
             self._returns.zero_()
         return self.normalize(obs)

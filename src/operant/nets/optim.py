@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from operant.state import State, copy_into
+from operant.state import DeclaredState, State
 
 SUBNORMAL = 5e-324
 """The smallest number that is not zero, where a processor is not told to take it for zero."""
@@ -30,7 +30,7 @@ def subnormals_are_zero() -> Iterator[None]:
         torch.set_flush_denormal(already)
 
 
-class StackedOptimizer(ABC):
+class StackedOptimizer(DeclaredState, ABC):
     """What every optimizer here does before and after its own step: the gradient of each seed is clipped and guarded.
 
     A seed whose gradient norm is not finite, or that is switched off, keeps its parameters, moments and step count
@@ -44,6 +44,9 @@ class StackedOptimizer(ABC):
     Raises:
         ValueError: `max_grad_norm` is not positive.
     """
+
+    STATE = ("second", "steps", "skipped")
+    """Moments and counters; the parameters belong to their owner."""
 
     def __init__(self, parameters: Tensor, *, epsilon: float, max_grad_norm: float | None) -> None:
         if max_grad_norm is not None and max_grad_norm <= 0:
@@ -86,15 +89,6 @@ class StackedOptimizer(ABC):
     def _update(self, seeds: Sequence[int], gradient: Tensor, learning_rate: float) -> None:
         """Step the rows of `seeds`, at least one, whose step counts are those of this step already."""
 
-    def state_dict(self) -> State:
-        """Return the moments and counters; the parameters belong to their owner."""
-        return {"second": self.second, "steps": self.steps, "skipped": self.skipped}
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore moments and counters in place."""
-        for name, tensor in self.state_dict().items():
-            copy_into(tensor, state[name], f"optimizer.{name}")
-
     def adopt(self, moments: State) -> None:
         """Use these tensors, of the shapes that `state_dict` gives, in place of one's own: others may share them."""
         for name, tensor in moments.items():
@@ -110,6 +104,8 @@ class StackedAdam(StackedOptimizer):
         betas: decay rates of the two moments.
         max_grad_norm: largest norm of one seed's gradient; None leaves it alone.
     """
+
+    STATE = ("first", *StackedOptimizer.STATE)
 
     def __init__(
         self,
@@ -151,10 +147,6 @@ class StackedAdam(StackedOptimizer):
             amsgrad=False,
             maximize=False,
         )
-
-    def state_dict(self) -> State:
-        """Return the moments and counters; the parameters belong to their owner."""
-        return {"first": self.first, **super().state_dict()}
 
 
 class StackedRMSprop(StackedOptimizer):

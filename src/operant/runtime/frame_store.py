@@ -160,7 +160,7 @@ class Pictures:
         self.first, self.head, self._marks = state["first"], state["head"], {}
         for start, part in state["segments"].items():
             place = int(start) % len(self.planes)
-            copy_into(self.planes[place : place + len(part["planes"])], part["planes"], "replay.pictures")
+            copy_into(self.planes[place : place + len(part["planes"])], part["planes"], "pictures")
 
 
 def _same(left: Tensor, right: Tensor) -> np.ndarray:

@@ -1,14 +1,13 @@
 """The one protocol of everything that learns from data, and of what it learns."""
 
-from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from operant.envs.base import Tree
-from operant.state import State, clone
+from operant.state import State
 
 Metrics = Mapping[str, Tensor | float]
 """Named numbers of one iteration: scalars, or tensors `[S]` with one number a seed, which nobody writes to later.
@@ -37,32 +36,6 @@ class Learner(Protocol):
     def load_state_dict(self, state: State) -> None:
         """Go on from a state of `state_dict`, exactly."""
         ...
-
-
-class _HasState(Protocol):
-    def state_dict(self) -> State: ...
-
-
-L = TypeVar("L", bound=_HasState)
-
-
-def all_or_nothing(load: Callable[[L, State], None]) -> Callable[[L, State], None]:
-    """Decorate a `load_state_dict` so that a state that is refused leaves the learner as it was.
-
-    Loading goes part by part, and a part can be refused when those before it are in place already: then the learner's
-    own state, copied before, is loaded again.
-    """
-
-    @wraps(load)
-    def load_or_restore(learner: L, state: State) -> None:
-        current = clone(learner.state_dict())
-        try:
-            load(learner, state)
-        except Exception:
-            load(learner, current)
-            raise
-
-    return load_or_restore
 
 
 class Policy(Protocol):

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from operant.state import State, copy_into
+from operant.state import DeclaredState
 
 FAN = 64
 """Children of a node: for 262 144 places the tree has 3 levels where a binary one has 18, so a sixth of the calls."""
 
 
-class Priorities:
+class Priorities(DeclaredState):
     """Priorities of the `capacity` places of each of `S` seeds, and their sums (Schaul et al. 2016, section 3.3).
 
     Level 0 of the tree holds the priorities `p^α`; every node above is the sum of its 64 children. A draw goes
@@ -32,6 +32,8 @@ class Priorities:
     Raises:
         ValueError: `capacity` is not positive, `alpha` is not in [0, 1] or `epsilon` is not positive.
     """
+
+    STATE = ("levels", "largest")
 
     def __init__(
         self, *, seeds: int, capacity: int, alpha: float, epsilon: float = 1e-6, device: str | torch.device = "cpu"
@@ -112,17 +114,3 @@ class Priorities:
             index = index * FAN + child.squeeze(-1)
         index.masked_fill_(total == 0.0, 0)
         return index, self.levels[0].gather(1, index) / total.clamp(min=1e-300)
-
-    def state_dict(self) -> State:
-        """Return all sums, which then need not be computed anew in the same order."""
-        return {"levels": list(self.levels), "largest": self.largest}
-
-    def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`.
-
-        Raises:
-            ValueError: it was saved with another capacity or another number of seeds.
-        """
-        for number, (level, saved) in enumerate(zip(self.levels, state["levels"], strict=True)):
-            copy_into(level, saved, f"priorities.levels.{number}")
-        copy_into(self.largest, state["largest"], "priorities.largest")

@@ -321,7 +321,7 @@ class Replay:
             self.pictures.load_state_dict(pictures)
         for start, segment in zip(range(0, self.filled, SEGMENT), segments, strict=True):
             for name, saved in segment.items():
-                copy_into(self.fields[name][start : min(start + SEGMENT, self.filled)], saved, f"replay.{name}")
+                copy_into(self.fields[name][start : min(start + SEGMENT, self.filled)], saved, name)
 
 
 def _array(tensor: Tensor) -> Any:

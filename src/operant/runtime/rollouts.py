@@ -12,7 +12,7 @@ from operant.envs import BatchEnv, Features, Step, Tree, begins_anew
 from operant.envs.infos import metric
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import EPISODES, LENGTH, LOST, RETURN, told_by_environments
-from operant.state import State, copy_into
+from operant.state import State, copy_into, load_part
 
 Act = Callable[[Tensor, int], tuple[tuple[Tensor, ...], Tensor]]
 """`act(obs [S, N, ...], t) -> (what to keep of this step, actions for the environment [S, N, ...])`."""
@@ -244,7 +244,7 @@ class Collector:
 
     def load_state_dict(self, state: State) -> None:
         """Continue in the middle of the episodes of a saved state, or with new ones (`operant.envs.begins_anew`)."""
-        copy_into(self.carried.flatten(1), state["statistics"], "collector.statistics")
-        self.obs = self.encode(self.env.load_state_dict(state["env"]))
+        copy_into(self.carried.flatten(1), state["statistics"], "statistics")
+        self.obs = self.encode(load_part(self.env, state, "env"))
         if begins_anew(self.env):
             self.carried.zero_()

@@ -7,14 +7,14 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from operant.runtime.learner import Learner, Metrics, all_or_nothing
+from operant.runtime.learner import Learner, Metrics
 from operant.runtime.metrics_window import LOSSES
-from operant.state import State
+from operant.state import DeclaredState, State, all_or_nothing
 
 L = TypeVar("L", bound=Learner)
 
 
-class InTurn(Generic[L]):
+class InTurn(DeclaredState, Generic[L]):
     """A learner that gives each of its learners one iteration after the other.
 
     Args:
@@ -25,6 +25,8 @@ class InTurn(Generic[L]):
         learners: as given.
         budget: as given.
     """
+
+    STATE = ("learners",)
 
     def __init__(self, learners: Sequence[L], *, budget: int):
         self.learners, self.budget = list(learners), budget
@@ -51,10 +53,6 @@ class InTurn(Generic[L]):
         whole = [name for name in names if not name.startswith(LOSSES) or all(name in report for report in reports)]
         return {name: _column(name, reports) for name in whole}
 
-    def state_dict(self) -> State:
-        """Return the states of all learners."""
-        return {"learners": [learner.state_dict() for learner in self.learners]}
-
     @all_or_nothing
     def load_state_dict(self, state: State) -> None:
         """Go on from a state of `state_dict`; one that is refused leaves the learners as they were.
@@ -64,8 +62,7 @@ class InTurn(Generic[L]):
         """
         if len(state["learners"]) != len(self.learners):
             raise ValueError(f"the state is of {len(state['learners'])} seeds, but there are {len(self.learners)}")
-        for learner, own in zip(self.learners, state["learners"], strict=True):
-            learner.load_state_dict(own)
+        super().load_state_dict(state)
 
 
 def _column(name: str, reports: Sequence[Metrics]) -> Tensor:
