@@ -147,6 +147,19 @@ def test_without_rewards_there_is_nothing_to_learn_from(train, tmp_path):
         train("none", algorithm="grpo", task=str(path))
 
 
+def test_a_function_that_shall_decide_what_is_right_but_is_not_there_is_refused_before_training(train, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n".join(json.dumps({"prompt": f"{i}+1=", "answer": str(i + 1)}) for i in range(10)))
+    for task, values, names in (
+        (str(rows), {"rewards": ("exact", "numeric")}, "exact, numeric"),
+        ("reverse", {"rewards": ("numeric",)}, "exact"),  # the task's own, which score the policy
+    ):
+        expected = f"pass_reward is 'right', expected one of the reward functions: {names}"
+        with pytest.raises(ValueError, match=expected):
+            train("wrong", algorithm="grpo", task=task, **values, **{"pass_reward": "right"})
+    assert not (tmp_path / "wrong").exists()
+
+
 def test_the_engine_that_is_asked_for(make_model):
     model = make_model()
     engine = engine_for(GRPOConfig(engine_batch_size=17), model)

@@ -163,9 +163,7 @@ def sampled(
     engine, sampling = NativeEngine(model, rows=rows), Sampling(max_tokens=max_tokens)
     answers = ask(engine, prompts, count, sampling, tokenizer=model.tokenizer, generator=generator)
     judged = judge(rewards, answers)
-    name = decides or judged.names[0]
-    if name not in judged.names:
-        raise ValueError(f"pass_reward is {name!r}, expected one of the reward functions: {', '.join(judged.names)}")
+    name = deciding(decides, judged.names)
     means = judged.total.view(-1, count).double().nanmean(1)
     means = means[~means.isnan()]
     nothing = (math.nan, math.nan)
@@ -177,6 +175,21 @@ def sampled(
         missing=int((~judged.valid).sum()),
         judge=name,
     )
+
+
+def deciding(name: str, names: Sequence[str]) -> str:
+    """Return the name of the reward function that decides what is right.
+
+    Args:
+        name: the one that `pass_reward` asks for; empty: the first one.
+        names: of the reward functions that there are, at least one.
+
+    Raises:
+        ValueError: there is no reward function of that name.
+    """
+    if name and name not in names:
+        raise ValueError(f"pass_reward is {name!r}, expected one of the reward functions: {', '.join(names)}")
+    return name or names[0]
 
 
 def _passes(rewards: Tensor) -> dict[int, float]:

@@ -16,7 +16,7 @@ from operant.language.datasets import MAX_COMPLETION, TrainingData, material, so
 from operant.language.divergence import Start
 from operant.language.engines.native import ROWS, NativeEngine
 from operant.language.engines.protocol import Engine
-from operant.language.evaluation import Sampled, Scored, greedy, sampled
+from operant.language.evaluation import Sampled, Scored, deciding, greedy, sampled
 from operant.language.iterative import companions, reward_run
 from operant.language.models import LanguageModel, load
 from operant.language.process_rewards import StepRewards, step_judge
@@ -201,6 +201,8 @@ def answering(
         judge = combine(data.task.rewards, data.task.reward_weights)
     if judge is None:
         return {}
+    if names := getattr(judge, "names", ()):  # now, and not after training, by `operant evaluate --samples`
+        deciding(decides, names)
     prompts = examples.prompts(model.tokenizer, data.held_out, max_prompt_length=data.config.max_prompt_length)
     check_context(prompts, model, max_tokens=data.max_tokens)
     size = {"max_tokens": data.max_tokens, "rows": getattr(data.config, "engine_batch_size", ROWS)}
