@@ -4,6 +4,7 @@ import math
 import pytest
 
 from operant.cli.output import (
+    Updates,
     faulty,
     location,
     print_json,
@@ -51,10 +52,23 @@ def test_an_episode_without_a_number_is_not_hidden(episodes):
 
 def test_skipped_updates_have_a_column_where_there_are_some():
     evaluation = Evaluation.of([[470.0], [100.0]])
-    assert "skipped" not in seed_table((3, 7), evaluation, skipped=[0.0, 0.0])
-    lines = seed_table((3, 7), evaluation, skipped=[0.0, 12.0]).splitlines()
+    assert "skipped" not in seed_table((3, 7), evaluation, updates=[Updates(90.0, 0.0)] * 2)
+    lines = seed_table((3, 7), evaluation, updates=[Updates(90.0, 0.0), Updates(32.0, 12.0)]).splitlines()
     assert lines[0].endswith("episodes  skipped updates")
-    assert [line.split()[-1] for line in lines[1:3]] == ["0", "12"]
+    assert [line.split("  ")[-1].strip() for line in lines[1:3]] == ["0", "12 (38 %)"]
+
+
+@pytest.mark.parametrize(
+    ("updates", "cell"),
+    [
+        (Updates(1000.0, 4.0), "4 (< 1 %)"),
+        (Updates(10.0, 10.0), "10 (100 %)"),
+        (Updates(math.nan, 3.0), "3"),  # of an older version
+        (Updates(math.nan, 0.0), "0"),
+    ],
+)
+def test_the_share_of_skipped_updates(updates, cell):
+    assert updates.cell() == cell
 
 
 def test_a_score_that_is_not_a_number_is_said(capsys):

@@ -13,14 +13,15 @@ import pytest
 
 from cli.conftest import SPEAKING, TINY
 from operant.cli.output import seed_table
-from operant.cli.training import course_fields, development, health, skipped_updates
+from operant.cli.training import course_fields, development, health, updates_of
 from operant.runtime.course import Course, Point
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import RecordWriter
 from operant.runtime.run import Run
 
 JSON_KEYS = (
-    "algorithm task seeds budget per_seed_scores mean iqm interval env_steps_per_second skipped_updates wall_seconds"
+    "algorithm task seeds budget per_seed_scores mean iqm interval env_steps_per_second skipped_updates skipped_share "
+    "wall_seconds"
 )
 
 # Many short iterations, so that there is time to send a signal in the middle.
@@ -259,11 +260,17 @@ def test_a_last_score_that_is_not_a_number_is_a_failure(cli, tmp_path, bad_end):
 def test_skipped_updates_are_counted_over_the_whole_run(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     copied = Run.open(tmp_path / "run")
-    before = skipped_updates(copied)
+    before = updates_of(copied)
+    assert all(seed.due > 0 and seed.share == 0 for seed in before)
     with contextlib.closing(RecordWriter(copied.metrics_path)) as writer:
         for counts in ([1.0, 0.0], [2.0, 3.0]):
-            writer.write({"consumed": 9999, "health/skipped_updates": counts})
-    assert [after - count for after, count in zip(skipped_updates(copied), before, strict=True)] == [3.0, 3.0]
+            writer.write({"consumed": 9999, "health/skipped_updates": counts, "health/updates": [4.0, 4.0]})
+    after = updates_of(copied)
+    assert [new.skipped - old.skipped for new, old in zip(after, before, strict=True)] == [3.0, 3.0]
+    assert [new.due - old.due for new, old in zip(after, before, strict=True)] == [8.0, 8.0]
+    with contextlib.closing(RecordWriter(copied.metrics_path)) as writer:
+        writer.write({"consumed": 9999, "health/skipped_updates": [1.0, 0.0]})  # by an older version
+    assert [seed.cell() for seed in updates_of(copied)] == ["4", "3"]
 
 
 # What a run tells of its start

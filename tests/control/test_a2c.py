@@ -290,13 +290,16 @@ def test_a_state_of_another_configuration_is_refused():
 
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
     clean, hit = learner(), learner(wrap=poison(row=5, when=10))
-    skipped = []
+    skipped, due = [], []
     for iteration in range(4):
         before = hit.agent.parameters[1].clone()
         clean.iterate()
-        skipped.append(hit.iterate()["health/skipped_updates"].tolist())
+        metrics = hit.iterate()
+        skipped.append(metrics["health/skipped_updates"].tolist())
+        due.append(metrics["health/updates"].tolist())
         assert torch.equal(hit.agent.parameters[1], before) is (iteration == 1)
     assert skipped == [[0, 0], [0, 1], [0, 0], [0, 0]]
+    assert due == [[1, 1]] * 4
     assert torch.equal(hit.agent.parameters[0], clean.agent.parameters[0])
     assert hit.agent.parameters.isfinite().all()
 

@@ -332,13 +332,16 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint(task, tmp_path):
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
     config = {"normalize_advantage": "batch", "num_minibatches": 1}
     clean, hit = learner(**config), learner(wrap=poison(row=5, when=10), **config)
-    skipped = []
+    skipped, due = [], []
     for iteration in range(4):
         before = hit.agent.parameters[1].clone()
         clean.iterate()
-        skipped.append(hit.iterate()["health/skipped_updates"].tolist())
+        metrics = hit.iterate()
+        skipped.append(metrics["health/skipped_updates"].tolist())
+        due.append(metrics["health/updates"].tolist())
         assert torch.equal(hit.agent.parameters[1], before) is (iteration == 1)
     assert skipped == [[0, 0], [0, 2], [0, 0], [0, 0]]
+    assert due == [[2, 2]] * 4
     assert torch.equal(hit.agent.parameters[0], clean.agent.parameters[0])
     assert hit.agent.parameters.isfinite().all()
 

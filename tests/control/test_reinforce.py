@@ -390,12 +390,15 @@ def test_a_state_of_another_configuration_is_refused():
 @pytest.mark.parametrize("psi", ["to-go", "baseline"])
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update(psi):
     clean, hit = learner(advantage_kind=psi), learner(advantage_kind=psi, wrap=poison(row=5, when=3))
-    skipped = []
+    skipped, due = [], []
     for iteration in range(3):
         before = hit.agent.parameters[1].clone()
         clean.iterate()
-        skipped.append(hit.iterate()["health/skipped_updates"].tolist())
+        metrics = hit.iterate()
+        skipped.append(metrics["health/skipped_updates"].tolist())
+        due.append(metrics["health/updates"].tolist())
         assert torch.equal(hit.agent.parameters[1], before) is (iteration == 0)
+    assert due[0] == [1, 1] if psi == "to-go" else [2, 2]
     assert skipped == [[0, 0 if psi == "to-go" and i else (i == 0) * (1 if psi == "to-go" else 2)] for i in range(3)]
     assert torch.equal(hit.agent.parameters[0], clean.agent.parameters[0])
     assert hit.agent.parameters.isfinite().all()

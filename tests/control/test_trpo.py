@@ -363,13 +363,16 @@ def test_a_refused_state_leaves_the_learner_as_it_was():
 def test_a_reward_that_is_not_a_number_harms_its_own_seed_alone_and_for_one_update():
     config = {"critic_minibatches": 1, "critic_epochs": 2}
     clean, hit = learner(**config), learner(wrap=poison(row=5, when=20), **config)
-    skipped = []
+    skipped, due = [], []
     for iteration in range(4):
         before = hit.agent.parameters[1].clone()
         clean.iterate()
-        skipped.append(hit.iterate()["health/skipped_updates"].tolist())
+        metrics = hit.iterate()
+        skipped.append(metrics["health/skipped_updates"].tolist())
+        due.append(metrics["health/updates"].tolist())
         assert torch.equal(hit.agent.parameters[1], before) is (iteration == 1)
     assert skipped == [[0, 0], [0, 3], [0, 0], [0, 0]], "one step of the policy and two of the critic"
+    assert due == [[3, 3]] * 4
     assert torch.equal(hit.agent.parameters[0], clean.agent.parameters[0])
     assert hit.agent.parameters.isfinite().all()
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from operant.runtime.checkpoints import NonFiniteError
-from operant.runtime.metrics_window import DROPPED, DropWatch, Guard, RefusalWatch, Window, summarize
+from operant.runtime.metrics_window import DROPPED, DropWatch, Guard, RefusalWatch, SkipWatch, Window, summarize
 
 NAN = math.nan
 
@@ -165,6 +165,34 @@ def test_a_seed_that_waits_says_nothing_of_its_updates():
     guard = Guard(patience=2)
     guard.check(reports(*other, skipped(0.0, NAN), *other))
     assert summarize(reports(*waiting, *other))["health/skipped_updates"].tolist() == [1.0, 0.0]
+
+
+def updates(due, skipped):
+    return {"health/updates": torch.tensor(due), "health/skipped_updates": torch.tensor(skipped)}
+
+
+def test_more_than_a_tenth_of_skipped_updates_is_warned_of_once(caplog):
+    watch = SkipWatch()
+    for _ in range(9):
+        watch.check(reports(updates([10, 10, NAN], [1, 4, NAN])))
+    assert not caplog.records, "of fewer than a hundred updates nothing is said before the end"
+    watch.check(reports(updates([10, 10, NAN], [1, 4, NAN])))
+    watch.check(reports(updates([10, 10, 100], [1, 4, 99])))
+    watch.close()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("40 % of the updates of seed 1 (counted from 0) were skipped")
+
+
+def test_a_short_training_is_warned_of_its_skipped_updates_at_its_end(caplog):
+    watch = SkipWatch()
+    watch.check(reports({"health/updates": 1.0, "health/skipped_updates": 0.0}))
+    watch.close()
+    assert not caplog.records
+    watch.check(reports(*[{"health/updates": 1.0, "health/skipped_updates": 1.0}] * 2))
+    watch.close()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("67 % of the updates of seed 0")
+    SkipWatch().check(reports({"health/skipped_updates": 1.0}))  # of a learner that does not count its updates
 
 
 def test_scalars_have_no_seed():

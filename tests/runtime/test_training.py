@@ -320,6 +320,19 @@ def test_a_run_that_drops_its_transitions_warns(caplog):
     assert len(caplog.records) == 1
 
 
+def test_a_run_that_skips_many_of_its_updates_warns(make_run, caplog):
+    class Skipping(Regression):
+        def iterate(self):
+            updates = {"health/updates": torch.tensor([9, 9]), "health/skipped_updates": torch.tensor([0, 2])}
+            if self.consumed % 20:  # not in a row, which ends a training
+                updates["health/skipped_updates"] = torch.tensor([0, 0])
+            return {**super().iterate(), **updates}
+
+    quiet(Skipping(), make_run())
+    assert "11 % of the updates of seed 1 (counted from 0) were skipped" in caplog.text
+    assert len(caplog.records) == 1
+
+
 def test_the_last_healthy_checkpoint_survives(make_run):
     run = make_run()
     with pytest.raises(NonFiniteError, match="state entry /weight"):

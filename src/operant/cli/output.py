@@ -11,10 +11,30 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from operant.runtime.evaluation import Evaluation
+
+
+class Updates(NamedTuple):
+    """Updates of one seed of a run."""
+
+    due: float
+    """Skipped ones included; NaN where the metrics of an older version do not count them."""
+    skipped: float
+    """Not made, as their numbers were not finite."""
+
+    @property
+    def share(self) -> float:
+        """That was skipped; NaN where that is not known."""
+        return self.skipped / self.due if self.skipped else 0.0
+
+    def cell(self) -> str:
+        """The skipped ones, for a table."""
+        if not self.skipped or math.isnan(self.share):
+            return f"{self.skipped:.0f}"
+        return f"{self.skipped:.0f} ({'< 1' if self.share < 0.01 else f'{100 * self.share:.0f}'} %)"
 
 
 _REWARDS = re.compile(r"eval/rewards/(.+)/mean")
@@ -99,7 +119,7 @@ def seed_table(
     *,
     threshold: float | None = None,
     counted: str = "episodes",
-    skipped: Sequence[float] = (),
+    updates: Sequence[Updates] = (),
     start: "Evaluation | None" = None,
 ) -> str:
     """Return the scores of every seed and their summary.
@@ -109,7 +129,7 @@ def seed_table(
         evaluation: of all of them.
         threshold: the mean score from which on the task counts as solved, for a column that says so.
         counted: what was scored.
-        skipped: updates of each seed that were not made, as their numbers were not finite; shown where there are some.
+        updates: of each seed; how many were skipped, and which share of them, is shown where there are some.
         start: scores before the first update, for a column next to the score; what functions of training rewarded the
             same answers with stands there, too.
     """
@@ -132,8 +152,8 @@ def seed_table(
         _append(rows, "success", [f"{share:.1%}" for share in evaluation.success_rate])
     if threshold is not None:
         _append(rows, "solved", ["yes" if score >= threshold else "no" for score in evaluation.scores])
-    if any(skipped):
-        _append(rows, "skipped updates", [f"{count:.0f}" for count in skipped])
+    if any(seed.skipped for seed in updates):
+        _append(rows, "skipped updates", [seed.cell() for seed in updates])
     return f"{table(rows, '>' * len(rows[0]))}\n\n{summary(evaluation)}"
 
 

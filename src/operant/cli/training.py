@@ -12,7 +12,7 @@ import tyro
 from operant import catalog
 from operant.cli.answers import answer_table
 from operant.cli.arguments import Opening, Training, parse, parse_training
-from operant.cli.output import faulty, location, number, print_json, say, score_fields, seed_table
+from operant.cli.output import Updates, faulty, location, number, print_json, say, score_fields, seed_table
 from operant.cli.showing import keep_picture
 from operant.cli.tables import score_notes
 from operant.runtime.signals import Interruption
@@ -95,7 +95,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     start = course.start.evaluation if course.start else None
     settings, entry = trained.run.settings, catalog.find(trained.run.settings.algorithm)
     speaks = entry.package == "language"
-    skipped = skipped_updates(trained.run)
+    updates = updates_of(trained.run)
     status = int(faulty(settings.seeds, evaluation))
     if as_json:
         rate = outcome.steps_per_second
@@ -109,15 +109,16 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
                 **course_fields(course),
                 **({"metrics": evaluation.metrics} if evaluation.metrics else {}),
                 **({"unit": entry.unit, "units_per_second": rate} if speaks else {"env_steps_per_second": rate}),
-                "skipped_updates": skipped,
+                "skipped_updates": [seed.skipped for seed in updates],
+                "skipped_share": [seed.share for seed in updates],
                 "wall_seconds": seconds,
             }
         )
         return status
     if speaks:
-        print(_held_out(trained, evaluation, start, skipped))
+        print(_held_out(trained, evaluation, start, updates))
     else:
-        scores = seed_table(settings.seeds, evaluation, skipped=skipped, start=start)
+        scores = seed_table(settings.seeds, evaluation, updates=updates, start=start)
         print(f"\nThe last evaluation, with greedy actions:\n\n{scores}")
         if notes := score_notes(trained, evaluation):
             print(notes)
@@ -132,27 +133,33 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     return status
 
 
-def skipped_updates(run: "Run") -> list[float]:
-    """Return how many updates of each seed were not made in all of a run, as their numbers were not finite."""
+def updates_of(run: "Run") -> list[Updates]:
+    """Return the updates of each seed in all of a run."""
     from operant.runtime.metrics import read_records
-    from operant.runtime.metrics_window import SKIPPED
+    from operant.runtime.metrics_window import SKIPPED, UPDATES
 
-    total = [0.0] * len(run.settings.seeds)
+    seeds = len(run.settings.seeds)
+    total = [Updates(0.0, 0.0)] * seeds
     for record in read_records(run.metrics_path):
-        counts = record.get(SKIPPED, 0.0)
-        if isinstance(counts, int | float):
-            counts = [counts, *[0.0] * (len(total) - 1)]  # of a run of one seed
-        total = [sum(pair) for pair in zip(total, counts, strict=True)]
+        if SKIPPED in record:
+            due, skipped = _by_seed(record.get(UPDATES, math.nan), seeds), _by_seed(record[SKIPPED], seeds)
+            added = zip(total, due, skipped, strict=True)
+            total = [Updates(seed.due + more, seed.skipped + missed) for seed, more, missed in added]
     return total
 
 
+def _by_seed(value: Any, seeds: int) -> list[float]:
+    """Return the numbers of a metric; a run of one seed has one alone."""
+    return value if isinstance(value, list) else [value] * seeds
+
+
 def _held_out(
-    trained: "Trained", evaluation: "Evaluation", start: "Evaluation | None", skipped: Sequence[float]
+    trained: "Trained", evaluation: "Evaluation", start: "Evaluation | None", updates: Sequence[Updates]
 ) -> str:
     """Return how a language model was scored last, and what it answered."""
     from operant.runtime.generations import latest_samples
 
-    scores = seed_table(trained.run.settings.seeds, evaluation, counted="examples", start=start, skipped=skipped)
+    scores = seed_table(trained.run.settings.seeds, evaluation, counted="examples", start=start, updates=updates)
     answers = latest_samples(trained.run)
     shown = f"\n\n{answer_table(answers)}\n" if answers else ""
     return f"\nThe last evaluation, on held-out examples:\n\n{scores}{shown}"
@@ -222,13 +229,14 @@ def development(course: "Course", unit: str, place: str) -> str:
 
 
 def health(trained: "Trained") -> str:
-    """What the health metrics of a run count, in one line; empty if all is well. Skipped updates are told elsewhere."""
+    """What the health metrics of a run count, in one line; empty if all is well. Updates are told elsewhere."""
     from operant.runtime.metrics import read_records
+    from operant.runtime.metrics_window import SKIPPED, UPDATES
 
     counts: dict[str, float] = {}
     for record in read_records(trained.run.metrics_path):
         for name, value in record.items():
-            if name.startswith("health/") and name != "health/skipped_updates":
+            if name.startswith("health/") and name not in (SKIPPED, UPDATES):
                 values = value if isinstance(value, list) else [value]
                 counts[name] = counts.get(name, 0) + sum(v for v in values if not math.isnan(v))
     found = [f"{count:g} {name.removeprefix('health/').replace('_', ' ')}" for name, count in counts.items() if count]

@@ -27,6 +27,7 @@ from operant.envs import BatchEnv
 from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
+from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout, by_seed
 from operant.state import Resumable
 
@@ -264,14 +265,13 @@ class A2C(Resumable):
     def update(self, batch: Samples, remaining: float) -> Metrics:
         """Take one gradient step; `remaining` is the share of the budget not yet used."""
         learning_rate = self.config.learning_rate * (1.0 if self.config.lr_schedule == "constant" else remaining)
-        skipped = self.optimizer.skipped.clone()
+        counts = self.optimizer.counts
         gradient, losses = self.gradient(batch)
         norm = self.optimizer.step(gradient, learning_rate=learning_rate)
         metrics: dict[str, Tensor | float] = dict(zip(DIAGNOSTICS, (*losses, norm), strict=True))
         metrics["value/explained_variance"] = ops.explained_variance(batch.old_values, batch.targets, batch.weights)
         metrics["schedule/learning_rate"] = learning_rate
-        metrics["health/skipped_updates"] = self.optimizer.skipped - skipped
-        return metrics
+        return metrics | update_metrics(self.optimizer.counts - counts)
 
     @compilable
     def gradient(self, batch: Samples) -> tuple[Tensor, Tensor]:

@@ -37,6 +37,7 @@ from operant.envs import BatchEnv, WorkerError, maker_like, only_here
 from operant.nets import OPTIMIZERS
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
+from operant.runtime.metrics_window import update_metrics
 from operant.state import State, all_or_nothing, clone, copy_into, restore
 
 
@@ -346,7 +347,7 @@ class A3C:
             "rollout/episodes": count,
             "staleness/mean": staleness.mean(),
             "staleness/most": staleness.max(),
-            "health/skipped_updates": skipped.sum(),
+            **update_metrics(torch.stack((skipped.new_tensor(len(skipped)), skipped.sum()))),
         }
         return {name: value.reshape(1) for name, value in metrics.items()}
 

@@ -30,6 +30,7 @@ from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, co
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
+from operant.runtime.metrics_window import update_metrics
 from operant.runtime.priorities import Priorities
 from operant.runtime.replay import Transitions
 from operant.state import Resumable
@@ -267,7 +268,7 @@ class DQN(Resumable):
         """Take the gradient steps of one training."""
         config = self.config
         learning_rate = config.learning_rate * (1.0 if config.lr_schedule == "constant" else self.remaining)
-        skipped, left = self.optimizer.skipped.clone(), config.gradient_steps
+        counts, left = self.optimizer.counts, config.gradient_steps
         metrics: dict[str, Tensor | float] = {}
         while left:
             if self.updates % config.target_update_interval == 0:
@@ -283,8 +284,7 @@ class DQN(Resumable):
                 metrics = self.update(part, next_q, importance, learning_rate)
             left, self.updates = left - count, self.updates + count
         metrics["schedule/learning_rate"] = learning_rate
-        metrics["health/skipped_updates"] = self.optimizer.skipped - skipped
-        return metrics
+        return metrics | update_metrics(self.optimizer.counts - counts)
 
     @property
     def remaining(self) -> float:

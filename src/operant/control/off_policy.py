@@ -13,7 +13,7 @@ from operant.control.replay_collector import Act, Experience
 from operant.nets import Activation, Ensemble, StackedAdam, outgrows_cache
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
-from operant.runtime.metrics_window import DROPPED
+from operant.runtime.metrics_window import DROPPED, update_metrics
 from operant.runtime.replay import Transitions
 from operant.runtime.rollouts import all_episodes
 from operant.runtime.weights import Weights
@@ -178,7 +178,7 @@ class Alternating(Resumable, ABC, Generic[C]):
     def iterate(self) -> Metrics:
         """Collect and improve in turn; the first time, after random actions."""
         config = self.config
-        skipped = self.skipped
+        counts = self.counts
         beginning: list[Metrics] = []
         if not self.consumed and config.learning_starts:
             steps = -(-config.learning_starts // config.num_envs)
@@ -193,12 +193,12 @@ class Alternating(Resumable, ABC, Generic[C]):
             update=lambda: self.update(self.experience.sample(config.batch_size, gamma=config.gamma)),
         )
         self.consumed += config.rounds_per_iteration * config.train_freq * config.num_envs
-        return {**metrics, **merge([*beginning, metrics]), "health/skipped_updates": self.skipped - skipped}
+        return {**metrics, **merge([*beginning, metrics]), **update_metrics(self.counts - counts)}
 
     @property
-    def skipped(self) -> Tensor:
-        """How many updates of each seed `[S]` were not made because their gradient was not finite."""
-        return torch.stack([optimizer.skipped for optimizer in self.optimizers.values()]).sum(0)
+    def counts(self) -> Tensor:
+        """Updates `[2, S]` of all optimizers together: those that were due, and those that were skipped."""
+        return torch.stack([optimizer.counts for optimizer in self.optimizers.values()]).sum(0)
 
     @property
     def gradient_steps(self) -> int:

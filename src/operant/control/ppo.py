@@ -29,6 +29,7 @@ from operant.envs import BatchEnv
 from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, outgrows_cache
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
+from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout
 from operant.state import Resumable
 
@@ -275,7 +276,7 @@ class PPO(Resumable):
         learning_rate = config.learning_rate * (1.0 if config.lr_schedule == "constant" else remaining)
         clip_scale = remaining if config.clip_range_schedule == "linear" else 1.0
         active = None if config.target_kl is None else torch.ones(len(self.seeds), dtype=torch.bool, device=self.device)
-        old_free, skipped = self.agent.networks.free.clone(), self.optimizer.skipped.clone()
+        old_free, counts = self.agent.networks.free.clone(), self.optimizer.counts
         metrics: dict[str, Tensor | float] = {}
         report = torch.full((len(DIAGNOSTICS), len(self.seeds)), torch.nan, device=self.device)
         for _ in range(config.kl_coef_rounds):
@@ -289,8 +290,7 @@ class PPO(Resumable):
                 break
         metrics["value/explained_variance"] = ops.explained_variance(batch.old_values, batch.targets, batch.weights)
         metrics["schedule/learning_rate"] = learning_rate
-        metrics["health/skipped_updates"] = self.optimizer.skipped - skipped
-        return metrics
+        return metrics | update_metrics(self.optimizer.counts - counts)
 
     def optimize(
         self, batch: Samples, old_free: Tensor, scale: tuple[float, float], active: Tensor | None, report: Tensor

@@ -33,6 +33,7 @@ from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable
 from operant.runtime.bounds import require
 from operant.runtime.episodes import Episodes
 from operant.runtime.learner import Metrics
+from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout, by_seed
 from operant.state import Resumable
 
@@ -317,7 +318,7 @@ class Reinforce(Resumable):
 
     def update(self, batch: Batch, active: Tensor) -> Metrics:
         """Take one step of the policy and refit the critic, for the seeds `[S]` that take part."""
-        config, before = self.config, self.optimizer.skipped + self.critic_optimizer.skipped
+        config, before = self.config, self.optimizer.counts + self.critic_optimizer.counts
         if self.policy_gradient.compiled:
             batch = batch.padded()
         gradient, losses, entropy = self.policy_gradient(batch)
@@ -331,8 +332,8 @@ class Reinforce(Resumable):
         measured = torch.where(active, torch.stack((losses, error, entropy, norm)), self.measured)
         self.measured = torch.where(measured.isfinite(), measured, self.measured)
         metrics: dict[str, Tensor | float] = dict(zip(DIAGNOSTICS, measured, strict=True))
-        skipped = self.optimizer.skipped + self.critic_optimizer.skipped - before
-        metrics["health/skipped_updates"] = skipped.float().masked_fill(~active, torch.nan)
+        counts = (self.optimizer.counts + self.critic_optimizer.counts - before).float()
+        metrics |= update_metrics(counts.masked_fill(~active, torch.nan))
         if self.critic_kind == "none":
             del metrics["losses/value"]
             return metrics

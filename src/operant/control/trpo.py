@@ -29,6 +29,7 @@ from operant.envs import BatchEnv
 from operant.nets import Activation, Jacobian, Spec, StackedAdam, StackedMLP, compilable
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
+from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout
 from operant.state import Resumable
 
@@ -222,9 +223,10 @@ class TRPO(Resumable):
         batch, episodes = self.sample()
         if self.config.normalize_advantage == "batch":
             batch = batch.standardized()
-        skipped = self.rejected + self.optimizer.skipped
+        rejected, counts = self.rejected.clone(), self.optimizer.counts
         metrics = {**episodes, **self.update(batch), **self.fit_critic(batch)}
-        metrics["health/skipped_updates"] = self.rejected + self.optimizer.skipped - skipped
+        policy = torch.stack((torch.ones_like(rejected), self.rejected - rejected))
+        metrics |= update_metrics(policy + self.optimizer.counts - counts)
         self.consumed += self.rollout_steps
         return metrics
 

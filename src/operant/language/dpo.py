@@ -140,6 +140,7 @@ class DPO:
             "logps/chosen": log_probs[0],
             "logps/rejected": log_probs[1],
             "num_tokens": float(sum(len(p.chosen) + len(p.rejected) for p in map(self._pair, batch))),
+            "health/updates": 1.0,
             "health/skipped_updates": skipped,
         }
 

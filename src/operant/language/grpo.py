@@ -387,7 +387,7 @@ class GRPO:
             seen.append(TokenStats(*(x.detach() for x in (before, behavior, trust, advantages, ratios, entropy, kl))))
         norm, skipped = self.stepper.step(progress)
         report = {"losses/policy": total, "losses/kl": penalty, "losses/gradient_norm": norm}
-        return report | {"health/skipped_updates": skipped}, seen
+        return report | {"health/updates": 1.0, "health/skipped_updates": skipped}, seen
 
     def _divergence(self, packed: Packed, new: Tensor, old: Tensor) -> Tensor:
         """Return an estimate of KL(policy‖ref) at each token."""

@@ -62,7 +62,8 @@ def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) ->
 
     Returns:
         Metrics: minus the surrogate before the step, by how much that fell, the norm of the gradient, the mean
-        KL(old‖new) after the step in nats a token, and the share of the proposed step that was taken, 0 if none was.
+        KL(old‖new) after the step in nats a token, the share of the proposed step that was taken, 0 if none was, and
+        whether the proposed step was not finite.
 
     Raises:
         ValueError: the model computes in 16-bit numbers, whose second derivatives are noise.
@@ -93,6 +94,8 @@ def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) ->
         "losses/gradient_norm": torch.linalg.vector_norm(gradient),
         "policy/approxkl_avg": kl,
         "policy/step_scale": search.scale,
+        "health/updates": 1.0,
+        "health/skipped_updates": float(not step.isfinite().all()),
     }
 
 

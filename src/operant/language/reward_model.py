@@ -288,6 +288,7 @@ class RewardModel:
             "mean_reward": every.mean(),
             "max_reward": every.max(),
             "num_tokens": float(sum(len(s.completion) for e in batch for s in e.samples)),
+            "health/updates": 1.0,
             "health/skipped_updates": skipped,
         }
         if self.config.lm_coef:

@@ -343,7 +343,8 @@ class RLHF:
         if critic:
             metrics["losses/critic_gradient_norm"], missed = self.critic_stepper.step(progress)
             skipped += missed
-        return metrics | {"health/skipped_updates": torch.tensor(skipped)}
+        updates = float(policy) + float(critic)
+        return metrics | {"health/updates": torch.tensor(updates), "health/skipped_updates": torch.tensor(skipped)}
 
     def _policy_losses(self, batch: RLHFBatch, part: Sequence[int], new: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses `[m]` of the tokens of a micro-batch, and what is to be reported of each."""

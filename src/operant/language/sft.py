@@ -120,6 +120,7 @@ class SFT:
             "losses/gradient_norm": norm,
             "entropy": entropy,
             "num_tokens": float(tokens),
+            "health/updates": 1.0,
             "health/skipped_updates": skipped,
         }
 

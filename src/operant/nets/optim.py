@@ -56,6 +56,8 @@ class StackedOptimizer(DeclaredState, ABC):
         self.second = torch.zeros_like(parameters)
         self.steps = torch.zeros(parameters.shape[0], device=parameters.device)
         self.skipped = torch.zeros(parameters.shape[0], dtype=torch.int64, device=parameters.device)
+        # Most updates are those of all seeds, whose count costs no tensor operation.
+        self._together, self._apart = 0, torch.zeros_like(self.skipped)
 
     def step(self, gradient: Tensor, *, learning_rate: float, active: Tensor | None = None) -> Tensor:
         """Clip `gradient [S, P]` in place, step, and return its norm `[S]` from before the clipping.
@@ -73,11 +75,13 @@ class StackedOptimizer(DeclaredState, ABC):
             gradient.mul_((limit / (norm + 1e-6)).clamp_(max=1.0).unsqueeze(1))
         if active is None and all(map(math.isfinite, norms)):
             self.steps += 1
+            self._together += 1
             seeds = range(len(norms))
         else:
             wanted = torch.ones_like(self.skipped, dtype=torch.bool) if active is None else active
             stepped = wanted & norm.isfinite()
             self.skipped += wanted & ~stepped
+            self._apart += wanted
             self.steps += stepped
             seeds = stepped.nonzero().flatten().tolist()
         if seeds:
@@ -88,6 +92,11 @@ class StackedOptimizer(DeclaredState, ABC):
     @abstractmethod
     def _update(self, seeds: Sequence[int], gradient: Tensor, learning_rate: float) -> None:
         """Step the rows of `seeds`, at least one, whose step counts are those of this step already."""
+
+    @property
+    def counts(self) -> Tensor:
+        """Updates of each seed that were due, and those of them that were skipped, `[2, S]`, in this process."""
+        return torch.stack((self._apart + self._together, self.skipped))
 
     def adopt(self, moments: State) -> None:
         """Use these tensors, of the shapes that `state_dict` gives, in place of one's own: others may share them."""

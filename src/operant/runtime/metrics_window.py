@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 LOSSES = "losses/"
 HEALTH = "health/"
 SKIPPED = "health/skipped_updates"
+"""Name of the metric that counts updates that were not made, as their numbers were not finite."""
+UPDATES = "health/updates"
+"""Name of the metric that counts updates that were due, skipped ones included."""
 EPISODES = "rollout/episodes"
 RETURN, LENGTH = "rollout/episode_return", "rollout/episode_length"
 SUCCESS_RATE, INFO = "rollout/success_rate", "rollout/info/"
@@ -29,6 +32,8 @@ REFUSED = "health/refused_steps"
 """Name of the metric that counts steps of a policy that a line search gave up."""
 
 _ENOUGH, _TOO_MANY = 100, 1000
+MANY_SKIPPED = 0.1
+"""Share of a seed's updates; a seed that skips more of them is warned about."""
 _NEARLY_ALL = 0.9
 """The rest may be the dummy steps of environments that reset themselves, which are not dropped."""
 
@@ -122,6 +127,38 @@ class Guard:
         self._streaks[name] = streak
 
 
+class SkipWatch:
+    """Warns, once, of seeds that skipped more than a tenth of their updates since it was made."""
+
+    def __init__(self) -> None:
+        self._counts: NDArray[np.float64] = np.zeros((2, 1))
+        self._warned = False
+
+    def check(self, reports: Mapping[str, NDArray[np.float64]], *, least: int = _ENOUGH) -> None:
+        """Look at the reports of `Window.take`; nothing is said of a seed with fewer updates than `least` so far."""
+        if SKIPPED in reports and UPDATES in reports:
+            added = [np.atleast_1d(np.nansum(reports[name], axis=0)) for name in (UPDATES, SKIPPED)]
+            self._counts = self._counts + np.stack(added)
+        if self._warned:
+            return
+        updates, skipped = self._counts
+        shares = np.where(updates >= least, skipped / np.maximum(updates, 1), 0)
+        found = np.flatnonzero(shares > MANY_SKIPPED).tolist()
+        if found:
+            self._warned = True
+            logger.warning(
+                "%s of the updates of seed %s (counted from 0) were skipped, as their gradients were not finite (%s): "
+                "lower the learning rate, or look for rewards or observations that are not finite",
+                ", ".join(f"{100 * shares[seed]:.0f} %" for seed in found),
+                ", ".join(map(str, found)),
+                SKIPPED,
+            )
+
+    def close(self) -> None:
+        """Warn at the end of a training too short to have been warned about."""
+        self.check({}, least=1)
+
+
 class DropWatch:
     """Warns, once, of a seed that learns from less than half of its transitions, as the others are not finite.
 
@@ -195,6 +232,11 @@ class RefusalWatch:
                         seed,
                         REFUSED,
                     )
+
+
+def update_metrics(counts: Tensor) -> dict[str, Tensor]:
+    """Return the metrics of updates `[2, S]`: those that were due, and those of them that were skipped."""
+    return {UPDATES: counts[0], SKIPPED: counts[1]}
 
 
 def told_by_environments(name: str) -> bool:

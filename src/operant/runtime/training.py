@@ -18,7 +18,7 @@ from operant.runtime.encoding import flatten
 from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.learner import Learner
 from operant.runtime.metrics import read_records, rewind
-from operant.runtime.metrics_window import DropWatch, Guard, RefusalWatch, Window, summarize
+from operant.runtime.metrics_window import DropWatch, Guard, RefusalWatch, SkipWatch, Window, summarize
 from operant.runtime.outcome import Outcome
 from operant.runtime.progress import Line, Progress, ProgressMode
 from operant.runtime.run import Run, RunError
@@ -188,7 +188,8 @@ class _Session(Generic[L]):
     hints: Hints
 
     def __post_init__(self) -> None:
-        self._window, self._guard, self._drops, self._refusals = Window(), Guard(), DropWatch(), RefusalWatch()
+        self._window, self._guard, self._skips = Window(), Guard(), SkipWatch()
+        self._drops, self._refusals = DropWatch(), RefusalWatch()
         self._start = self.learner.consumed
         self._seconds = 0.0
         self._recorded = (self._start, 0.0)
@@ -218,6 +219,7 @@ class _Session(Generic[L]):
                 self._evaluate_if_due()
         self._record()
         self._guard.close()
+        self._skips.close()
         self.files.save(learner, last=True)
         interrupted = not self._finish()
         self.shown.show(self._line(), last=True)
@@ -262,6 +264,7 @@ class _Session(Generic[L]):
             self._return = float(returns.mean()), float(returns.std())
         self.shown.show(self._line())
         self._refusals.check(reports)
+        self._skips.check(reports)
         self._guard.check(reports)
         self._drops.check(reports, steps)
 
