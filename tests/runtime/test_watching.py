@@ -45,8 +45,8 @@ def test_the_first_episode_is_that_of_the_evaluation(index):
     policy, frames = Leaning(), []
     with Stage(policy, "CartPole-v1", seeds=SEEDS, index=index) as stage:
         assert stage.frames_per_second == 50
-        scores = stage.play(1, frames.append)
-    assert scores == [expected]
+        scores, cut = stage.play(1, frames.append)
+    assert (scores, cut) == ([expected], 0)
     assert policy.shapes == {(2, 1, 4)}
     assert len(frames) == expected + 1
     assert {(frame.shape, frame.dtype.name) for frame in frames} == {((400, 600, 3), "uint8")}
@@ -55,7 +55,7 @@ def test_the_first_episode_is_that_of_the_evaluation(index):
 def test_frames_show_the_states_of_the_episode():
     frames = []
     with Stage(Leaning(), "CartPole-v1", seeds=SEEDS) as stage:
-        (score, _) = stage.play(2, frames.append)
+        (score, _), _ = stage.play(2, frames.append)
     poles = [np.flatnonzero((frame[:280] != 255).any(axis=(0, 2))) for frame in frames]
     widths = [columns.max() - columns.min() for columns in poles]
     assert widths[int(score)] > 2 * widths[int(score) + 1], "a fallen pole, then the next episode from its start"
@@ -64,9 +64,19 @@ def test_frames_show_the_states_of_the_episode():
 def test_memory_is_that_of_the_episode():
     policy = Counting()
     with Stage(policy, "CartPole-v1", seeds=SEEDS) as stage:
-        first, second = map(int, stage.play(2))
+        first, second = map(int, stage.play(2).scores)
     # One more call at the end of the first episode, whose action Gymnasium ignores while it resets.
     assert policy.counts == [*range(first), first, *range(second)]
+
+
+def test_an_episode_is_cut_at_the_limit_of_the_show_unless_its_own_is_shorter():
+    for longest, scores, cut in ((3, [3.0, 3.0], 2), (500, None, 0), (None, None, 0)):
+        with Stage(Leaning(), "CartPole-v1", seeds=SEEDS, max_steps=longest) as stage:
+            played = stage.play(2)
+        assert played.cut == cut
+        assert scores is None or played.scores == scores
+    with Stage(Leaning(), "CartPole-v1", seeds=SEEDS, max_steps=3, env_kwargs={"max_episode_steps": 2}) as stage:
+        assert stage.play(1) == ([2.0], 0), "the task has ended by itself"
 
 
 def test_noise_reaches_the_policy():
@@ -76,7 +86,7 @@ def test_noise_reaches_the_policy():
 
     drawn = []
     with Stage(Leaning(), "CartPole-v1", seeds=SEEDS, noise=noise) as stage:
-        (score,) = stage.play(1)
+        (score,), _ = stage.play(1)
     assert len(drawn) == score
     assert score < 15, "it only pushes to the right"
 
@@ -144,7 +154,7 @@ def test_the_policy_sees_the_observations_of_a_wrapper():
 def test_the_moment_of_a_frame_is_known():
     moments = []
     with Stage(Leaning(), "CartPole-v1", seeds=(3, 4), value=lambda obs: float(obs.shape[0])) as stage:
-        first, second = stage.play(2, lambda frame: moments.append(stage.moment))
+        (first, second), _ = stage.play(2, lambda frame: moments.append(stage.moment))
     steps = [moment.step for moment in moments]
     assert steps == [*range(int(first) + 1), *range(int(second) + 1)]
     assert [moment.score for moment in moments] == steps

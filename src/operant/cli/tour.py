@@ -188,8 +188,8 @@ def _pictures(trained: "Trained") -> str:
     if missing(["pygame", "imageio_ffmpeg"]):
         lines.append('To film the policy: pip install "operant[render]"')
     else:
-        path, (score,) = film(trained, 0)
-        lines.append(f"The first seed in action (score {number(score)}): {location(path)}")
+        path, played = film(trained, 0)
+        lines.append(f"The first seed in action (score {number(played.scores[0])}): {location(path)}")
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ from operant.cli.output import location, number, require_extra
 if TYPE_CHECKING:
     from operant.api import Trained
     from operant.envs import Tree
-    from operant.runtime.watching import Frame, Stage
+    from operant.runtime.watching import Frame, Played, Stage
 
 FORMATS: dict[str, tuple[float, dict[str, Any]]] = {
     ".gif": (
@@ -41,10 +41,6 @@ FORMATS: dict[str, tuple[float, dict[str, Any]]] = {
 """The most frames a second, and the parameters of ffmpeg, by the ending of the file."""
 
 
-LONGEST = 1000
-"""Steps after which an episode is cut where the task has no limit of its own."""
-
-
 @dataclass(frozen=True)
 class WatchOptions:
     """Let a trained policy act in Gymnasium's own environment, and film it."""
@@ -61,6 +57,9 @@ class WatchOptions:
     episodes: int = 1
     """How many to play."""
 
+    max_steps: int = 2000
+    """Steps after which an episode is cut that has not ended by then; its score is that of these steps."""
+
     live: tyro.conf.FlagCreatePairsOff[bool] = False
     """Show it in a window instead."""
 
@@ -73,6 +72,8 @@ class WatchOptions:
     def __post_init__(self) -> None:
         if self.episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {self.episodes}")
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}")
         if self.out is not None and self.out.suffix not in FORMATS:
             raise ValueError(f"out must end in {' or '.join(FORMATS)}, got {self.out}")
         if self.out is not None and self.live:
@@ -91,21 +92,31 @@ def watch(arguments: list[str]) -> int:
     require_extra("render", "watching", ["pygame"] if options.live else ["pygame", "imageio_ffmpeg"])
     from operant import api
 
-    trained = api.load(options.run, best=options.best)
+    trained = api.load(options.run, best=options.best, accept_changes=True)  # which is warned of
     with closing(trained.experiment):
         index = trained.best_seed if options.seed_index == "best" else options.seed_index
+        how = {"episodes": options.episodes, "sample": options.sample, "max_steps": options.max_steps}
         if options.live:
-            scores = _show(trained, index, options.episodes, options.sample)
+            played = _show(trained, index, **how)
         else:
-            path, scores = film(trained, index, path=options.out, episodes=options.episodes, sample=options.sample)
+            path, played = film(trained, index, path=options.out, **how)
             print(f"filmed: {location(path)}")
-    print(f"seed {trained.run.settings.seeds[index]} scored {', '.join(map(number, scores))}")
+    if played.cut:
+        episodes = f"{played.cut} of {options.episodes} episodes were" if options.episodes > 1 else "the episode was"
+        print(f"{episodes} cut after {options.max_steps} steps, without an end; for more, --max-steps")
+    print(f"seed {trained.run.settings.seeds[index]} scored {', '.join(map(number, played.scores))}")
     return 0
 
 
 def film(
-    trained: "Trained", index: int, *, path: Path | None = None, episodes: int = 1, sample: bool = False
-) -> tuple[Path, list[float]]:
+    trained: "Trained",
+    index: int,
+    *,
+    path: Path | None = None,
+    episodes: int = 1,
+    sample: bool = False,
+    max_steps: int = WatchOptions.max_steps,
+) -> tuple[Path, "Played"]:
     """Film one seed of a run.
 
     Args:
@@ -114,12 +125,13 @@ def film(
         path: a .gif or an .mp4. Default: in the folder of the run.
         episodes: how many.
         sample: whether it samples its actions, or takes the likeliest.
+        max_steps: after which an episode is cut.
 
     Returns:
-        Where the film is, and the score of each episode.
+        Where the film is, and how the episodes went.
     """
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # films need no display
-    with _stage(trained, index, sample) as stage:
+    with _stage(trained, index, sample, max_steps) as stage:
         seed = trained.run.settings.seeds[index]
         task = re.sub(r"[^A-Za-z0-9._-]+", "-", trained.run.settings.task)
         path = path or trained.run.media_path / f"{task}-seed{seed}.gif"
@@ -155,13 +167,13 @@ class _Film:
             self._sink.close()
 
 
-def _show(trained: "Trained", index: int, episodes: int, sample: bool) -> list[float]:
+def _show(trained: "Trained", index: int, *, episodes: int, sample: bool, max_steps: int) -> "Played":
     import pygame
 
     from operant.envs import EnvError
 
     try:
-        with _stage(trained, index, sample, live=True) as stage:
+        with _stage(trained, index, sample, max_steps, live=True) as stage:
             return stage.play(episodes)
     except (pygame.error, EnvError) as error:
         cause = error.__cause__ if isinstance(error, EnvError) else error
@@ -170,7 +182,7 @@ def _show(trained: "Trained", index: int, episodes: int, sample: bool) -> list[f
         raise ValueError(f"no window can be opened here ({cause}); make a film by leaving out --live") from error
 
 
-def _stage(trained: "Trained", index: int, sample: bool, *, live: bool = False) -> "Stage":
+def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live: bool = False) -> "Stage":
     from operant import streams
     from operant.runtime.watching import Stage
 
@@ -182,19 +194,13 @@ def _stage(trained: "Trained", index: int, sample: bool, *, live: bool = False) 
         seeds=settings.seeds,
         index=index,
         noise=(lambda: learner.noise(1, stream)) if sample else None,
-        wrap=lambda env: _limited(getattr(trained.experiment, "wrap", lambda bare: bare)(env)),
+        wrap=getattr(trained.experiment, "wrap", lambda bare: bare),
+        max_steps=max_steps,
         live=live,
         env_kwargs=settings.env_kwargs,
         device=learner.device,
         value=_state_value(trained, index),
     )
-
-
-def _limited(env: Any) -> Any:
-    """Return an environment whose episodes end: a policy may go round for ever in a task without a step limit."""
-    from gymnasium.wrappers import TimeLimit
-
-    return env if env.spec is None or env.spec.max_episode_steps else TimeLimit(env, LONGEST)
 
 
 def _state_value(trained: "Trained", index: int) -> "Callable[[Tree], float] | None":

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -35,6 +36,18 @@ class Moment(NamedTuple):
     value: float | None
 
 
+class Played(NamedTuple):
+    """Episodes that were shown.
+
+    Attributes:
+        scores: undiscounted sum of rewards of each.
+        cut: how many ended at the limit of the show, and not by the task.
+    """
+
+    scores: list[float]
+    cut: int
+
+
 class Stage:
     """One environment that is rendered, and the seed's policy that acts in it.
 
@@ -50,6 +63,7 @@ class Stage:
         live: whether to open a window, which shows every step at its own pace, instead of making frames.
         env_kwargs: parameters of one's own for the constructor of the environment.
         device: where the policy lives.
+        max_steps: after which an episode is cut; a task may have a shorter limit of its own. Default: never.
         value: the value of an observation `[1, ...]`, for `moment`. Default: none is known.
 
     Attributes:
@@ -72,6 +86,7 @@ class Stage:
         live: bool = False,
         env_kwargs: Mapping[str, Any] | None = None,
         device: str | torch.device = "cpu",
+        max_steps: int | None = None,
         value: Callable[[Tree], float] | None = None,
     ):
         if not 0 <= index < len(seeds):
@@ -82,11 +97,14 @@ class Stage:
         mode = "human" if live else "rgb_array"
         spec = specified(task, env_kwargs)
         self.frames_per_second = _check_rendering(spec, mode)
+        own = spec.max_episode_steps
+        self._longest = max_steps if max_steps is not None and (own is None or own > max_steps) else None
         self._policy, self._count, self._index, self._noise, self._live = policy, len(seeds), index, noise, live
 
         def make() -> gymnasium.Env[Any, Any]:
             try:
-                return wrap(make_single(spec, render_mode=mode))
+                env = wrap(make_single(spec, render_mode=mode))
+                return env if self._longest is None else TimeLimit(env, self._longest)
             except ValueError as error:
                 if "render_mode" not in str(error):
                     raise
@@ -97,18 +115,15 @@ class Stage:
         (row,) = streams.row_seeds([seeds[index]], 1, "evaluation")
         self._env = GymnasiumEnv(self._shown, [streams.episode_seed(row, 0)], task=task, device=device)
 
-    def play(self, episodes: int, show: Callable[[Frame], object] = lambda frame: None) -> list[float]:
+    def play(self, episodes: int, show: Callable[[Frame], object] = lambda frame: None) -> Played:
         """Play whole episodes.
 
         Args:
             episodes: how many.
             show: gets every frame; not called for a live stage.
-
-        Returns:
-            The undiscounted sum of rewards of each episode.
         """
         obs, memory = self._env.reset(), None
-        scores, score, steps = list[float](), 0.0, 0
+        scores, score, steps, cut = list[float](), 0.0, 0, 0
         self._note(steps, score, obs)
         self._render(show)
         while True:
@@ -125,9 +140,10 @@ class Stage:
             self._render(show)
             if bool(step.terminated | step.truncated):
                 scores.append(score)
+                cut += steps == self._longest and not bool(step.terminated)
                 score = 0.0
                 if len(scores) == episodes:
-                    return scores
+                    return Played(scores, cut)
 
     def close(self) -> None:
         """Close the window and the environment."""
