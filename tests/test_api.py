@@ -835,3 +835,45 @@ def test_the_best_seed_acts_where_that_is_asked_for(tmp_path):
     assert trained.best_seed == scores.index(max(scores))
     obs = np.array([0.1, 0.2, -0.1, 0.3], np.float32)
     assert trained.predict(obs, seed_index="best") == trained.predict(obs, seed_index=trained.best_seed)
+
+
+# Environments of one's own
+
+OWN = """
+import gymnasium, numpy as np
+
+class Own(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(2, np.float32), 1.0, self.t == 5, False, {}
+
+gymnasium.register("OperantTestOwnFile-v0", Own)
+"""
+
+
+def test_a_change_of_ones_own_environment_is_said_before_a_run_goes_on(tmp_path, monkeypatch, caplog):
+    file, run = tmp_path / "operant_test_own_file.py", tmp_path / "run"
+    file.write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    few = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "hidden_sizes": (4,), "progress": "silent"}
+    task = "operant_test_own_file:OperantTestOwnFile-v0"
+    operant.train("ppo", task, seeds=1, budget=32, run=run, evaluate_episodes=2, **few)
+    operant.load(run).close()
+    file.write_text(OWN.replace("1.0, self.t", "2.0, self.t"))
+    message = r"1 of its inputs changed \(environment .*operant_test_own_file\.py is no longer what it was\)"
+    with pytest.raises(RunError, match=message):
+        operant.load(run)
+    with pytest.raises(RunError, match=message):
+        operant.resume(run, budget=64, progress="silent")
+    operant.train("ppo", task, seeds=1, budget=32, run=tmp_path / "next", init=run, evaluate_episodes=2, **few)
+    assert "is no longer what it was" in caplog.text, "networks are given on, into a changed world too"
+    operant.resume(run, budget=64, progress="silent", accept_changes=True)
+    operant.load(run).close()

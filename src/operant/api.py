@@ -269,8 +269,8 @@ def resume(
         report: as for `train`.
         command: the command line to write down.
         remote_code: whether Python code that came with a language model may run, if the run wants it.
-        accept_changes: whether to go on where data, files with rewards or models that the run was made from have
-            changed since; the run then keeps what they are now.
+        accept_changes: whether to go on where data, models, or files with rewards or environments that the run was
+            made from have changed since; the run then keeps what they are now.
 
     Raises:
         ValueError: the budget is no positive integer, or the run is of a language model, which keeps its budget.
@@ -339,7 +339,8 @@ def _teacher(path: Path, entry: catalog.Algorithm) -> Any:
         ValueError: what it has learned would mean something else to that algorithm.
     """
     run, best = opened(path)
-    source = load(run.path, best=best)
+    # An environment that was changed since is what its networks are to learn in now; it is warned of.
+    source = load(run.path, best=best, accept_changes=True)
     with closing(source):
         other, learner = catalog.find(source.run.settings.algorithm), source.experiment.learner
         related = entry.module == other.module or (entry.on_policy and other.on_policy)

@@ -12,7 +12,7 @@ import torch
 
 from operant import catalog
 from operant.catalog import names, old_names
-from operant.envs import without_episodes
+from operant.envs import own_files, without_episodes
 from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import (
     require_no_compiling,
@@ -74,7 +74,8 @@ def pin(entry: catalog.Algorithm, settings: Settings, config: Any, init: Path | 
     """
     if entry.package == "language":
         return package(entry).pin(settings, config)
-    return config, [] if init is None or not init.exists() else [Input.of("init", init, at_start=True)]
+    found = [Input.of("environment", file) for file in own_files(settings.task)]
+    return config, found + ([] if init is None or not init.exists() else [Input.of("init", init, at_start=True)])
 
 
 def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:

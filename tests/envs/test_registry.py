@@ -5,7 +5,7 @@ import torch
 from gymnasium import spaces
 
 from operant.envs import EnvError, GymnasiumEnv, make, maker_like
-from operant.envs.registry import drawn, make_single, specified
+from operant.envs.registry import drawn, make_single, own_files, specified
 
 DRAWING = "step: -1\n\nS..\n.#.\n..G\n"
 
@@ -106,6 +106,25 @@ def test_another_mistake_of_a_constructor_names_it_and_its_line():
     )
     with pytest.raises(EnvError, match=message):
         make_single(specified("OperantTestField-v0", {"size": 101}))
+
+
+def test_the_files_of_ones_own_environments(tmp_path, monkeypatch):
+    (tmp_path / "operant_test_base.py").write_text("import gymnasium\nclass Base(gymnasium.Env): ...\n")
+    (tmp_path / "operant_test_own.py").write_text(
+        "import gymnasium, operant_test_base\n"
+        "class Own(operant_test_base.Base): ...\n"
+        "gymnasium.register('OperantTestOwn-v0', 'operant_test_own:Own')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        found = own_files("operant_test_own:OperantTestOwn-v0")
+        assert [file.name for file in found] == ["operant_test_own.py", "operant_test_base.py"]
+        assert own_files("OperantTestOwn-v0") == found
+    finally:
+        del gymnasium.registry["OperantTestOwn-v0"]
+    assert [str(file) for file in own_files("OperantTestField-v0")] == [__file__]
+    for task in ("CartPole-v1", "operant/Grid-v0", "no_such_module:Own-v0", "NoSuchTask-v0"):
+        assert own_files(task) == []
 
 
 def test_a_file_with_a_drawing_is_a_task(tmp_path):

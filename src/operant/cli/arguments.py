@@ -44,7 +44,7 @@ class Opening(Answering):
     only for authors you trust."""
 
     accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Go on where data, files with rewards or models that the run was made from have changed since."""
+    """Go on where data, models, or files with rewards or environments that the run was made from have changed since."""
 
 
 @dataclass(frozen=True, kw_only=True)

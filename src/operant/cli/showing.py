@@ -59,7 +59,7 @@ def show(arguments: list[str]) -> int:
     from operant import api
     from operant.tabular.view import view_of
 
-    trained = api.load(options.run)
+    trained = api.load(options.run, accept_changes=True)  # which is warned of: nothing is lost by looking
     with closing(trained.experiment):
         index = _index(run, options.seed)
         view = view_of(trained.experiment, index)

@@ -11,6 +11,7 @@ from operant.envs.finite import FiniteEnv, Transitions
 from operant.envs.grid import GridWorld, grid_transitions
 from operant.envs.making import make, maker_like, only_here, resolve_backend
 from operant.envs.normalize import Normalize
+from operant.envs.registry import own_files
 from operant.envs.tensor import (
     TENSOR_ENVS,
     Acrobot,
@@ -58,6 +59,7 @@ __all__ = [
     "make",
     "maker_like",
     "only_here",
+    "own_files",
     "parse_grid",
     "register_worlds",
     "resolve_backend",

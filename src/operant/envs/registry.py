@@ -4,7 +4,9 @@ import difflib
 import importlib
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from operant.envs.workers import EnvError, place
 
 GYMNASIUMS_OWN = ("max_episode_steps",)
 """Parameters that `gymnasium.make` takes itself, whatever the environment."""
+
+_INSTALLED = ("operant", "gymnasium", "__main__")
+"""Modules that are no code of a user's environment, wherever they lie: a script that trains is more than that."""
 
 _EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari"}
 """Extra of operant that installs what an environment needs, by a part of its entry point."""
@@ -144,6 +149,39 @@ def registered(task: str) -> EnvSpec:
             "vector environment to operant.envs.GymnasiumEnv"
         )
     return known[name]
+
+
+def own_files(task: str) -> list[Path]:
+    """Return the files of a user's own code that make a task, in no installed package; none for other tasks.
+
+    They are those that register the task and that define its environment, the classes which that derives from, and
+    its wrappers; not what else these import. None if the task cannot be made: whoever makes it says why.
+    """
+    try:
+        spec = registered(task)
+        points = [spec.entry_point, *(wrapper.entry_point for wrapper in spec.additional_wrappers)]
+        creators: list[Any] = [load_env_creator(point) if isinstance(point, str) else point for point in points]
+    except Exception:
+        return []
+    modules = [task.rpartition(":")[0], *(name for creator in creators for name in _modules(creator))]
+    files = (getattr(sys.modules.get(module), "__file__", None) for module in modules if not _installed(module))
+    folders = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    found = dict.fromkeys(Path(file) for file in files if file)
+    return [file for file in found if file.is_file() and folders.isdisjoint(file.parents) and not _packaged(file)]
+
+
+def _modules(creator: Any) -> Iterator[str]:
+    """Yield the names of the modules that define a class and those which it derives from, or a function."""
+    for part in inspect.getmro(creator) if inspect.isclass(creator) else [creator]:
+        yield str(getattr(part, "__module__", ""))
+
+
+def _installed(module: str) -> bool:
+    return module.partition(".")[0] in _INSTALLED
+
+
+def _packaged(file: Path) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
 
 
 def _import(module: str, task: str) -> None:

@@ -1,4 +1,4 @@
-"""What a run was made from, outside its folder: data, files with rewards, models, other runs.
+"""What a run was made from, outside its folder: data, files with rewards or environments, models, other runs.
 
 A run keeps the absolute path and the SHA-256 of each of its inputs in `run.json`, so that it means the same from any
 working folder, and says what has changed when it is used again. Names of the Hugging Face hub are no inputs.
@@ -25,7 +25,8 @@ class Input:
     """A file or folder that a run is made from.
 
     Attributes:
-        name: what it is for, as the options call it: `dataset`, `rewards`, `model`, `init`, `reward_model`, `task`.
+        name: what it is for, as the options call it: `dataset`, `rewards`, `model`, `init`, `reward_model`,
+            `task`, `environment`.
         path: absolute.
         sha256: of what is there (`digest`).
         stamp: by which a change is noticed without reading all of it (`stamp`).
