@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from operant import catalog, streams
-from operant.build import assemble, begin_with, check_names, package, pin, reassemble, resolve
+from operant.build import assemble, begin_with, check_names, find, package, pin, reassemble, resolve
 from operant.envs import without_episodes
 from operant.envs.registry import drawn
 from operant.runtime.advice import hints_of
@@ -112,7 +112,7 @@ class Trained(LearnedTables):
     @cached_property
     def _predictor(self) -> Predictor:
         settings, learner = self.run.settings, self.experiment.learner
-        if catalog.find(settings.algorithm).package == "language":
+        if self.run.entry.package == "language":
             raise ValueError(
                 f"{settings.algorithm} has trained a language model, which answers prompts and takes no observations; "
                 f"try `operant chat {self.run.path}`"
@@ -138,11 +138,11 @@ class Trained(LearnedTables):
         self.experiment.close()
 
 
-def configure(algorithm: str, task: str, *, preset: str | None = None, **parameters: Any) -> Any:
+def configure(algorithm: str | type, task: str, *, preset: str | None = None, **parameters: Any) -> Any:
     """Return an algorithm's configuration for a task.
 
     Args:
-        algorithm: a name of the catalog.
+        algorithm: a name of the catalog, or one from outside, as for `train`.
         task: selects the tuned values for it, where there are some.
         preset: a named set of values instead.
         **parameters: single values, which win.
@@ -150,12 +150,12 @@ def configure(algorithm: str, task: str, *, preset: str | None = None, **paramet
     Raises:
         ValueError: a name is unknown, or a value out of its range.
     """
-    entry = catalog.find(algorithm)
+    entry = find(algorithm)
     return package(entry).configuration(entry, task, preset, **parameters)
 
 
 def train(
-    algorithm: str,
+    algorithm: str | type,
     task: str,
     *,
     seeds: int | Sequence[int] | NDArray[np.integer[Any]] = 1,
@@ -174,7 +174,8 @@ def train(
     """Train an algorithm on a task, all seeds side by side, and keep everything in a folder.
 
     Args:
-        algorithm: a name that `operant list` prints, such as `"ppo"`.
+        algorithm: a name that `operant list` prints, such as `"ppo"`; or the class of a learner of yours, or where
+            that is, `"path/to/file.py:Name"` or `"package.module:Name"`.
         task: what to train on, such as `"CartPole-v1"`; a text file (`.txt`) with the drawing of a grid stands for
             `"operant/Grid-v0"` with `env_kwargs={"drawing": ...}`.
         seeds: how many, counted from `seed`; or the seeds themselves.
@@ -202,13 +203,13 @@ def train(
         OSError: a server that the algorithm needs does not answer; nothing was written.
         KeyboardInterrupt: Ctrl-C came; the state is saved, after a second one that of the last checkpoint.
     """
-    entry = catalog.find(algorithm)
+    entry = find(algorithm)
     common = {field.name for field in fields(Settings)}
     chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
     if entry.package != "language":
         task, chosen["env_kwargs"] = drawn(task, chosen.get("env_kwargs", {}))
     budget = entry.budget_for(task) if budget is None else budget
-    settings = Settings(algorithm=algorithm, task=task, seeds=_seeds(seeds, seed), budget=budget, **chosen)
+    settings = Settings(algorithm=entry.name, task=task, seeds=_seeds(seeds, seed), budget=budget, **chosen)
     if init is not None and entry.package == "language":
         parameters["init"], init = str(init), None
     check_names(entry, parameters)
@@ -219,7 +220,7 @@ def train(
     source = None if init is None else Path(init).resolve()
     with ExitStack() as stack:
         keeper = stack.enter_context(keeping())
-        config, inputs = pin(entry, settings, config, source)
+        settings, config, inputs = pin(entry, settings, config, source)
         resolved = resolve(entry, settings, config)
         teacher = None if source is None else _teacher(source, entry)
         experiment = assemble(entry, settings, config, resolved)
@@ -230,8 +231,9 @@ def train(
             begin_with(teacher, experiment.learner, source)
         facts = resolved | {"compile": getattr(experiment, "compiled", False)}
         facts |= {} if source is None else {"init": str(source)}
-        make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts, inputs=inputs)
-        folder = _first_free(make, algorithm, task) if run is None else make(run)
+        own = {"inputs": inputs, "outside": None if entry in catalog.ALGORITHMS else entry}
+        make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts, **own)
+        folder = _first_free(make, entry.name, task) if run is None else make(run)
         keeper.attach(folder.path)
         if source is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
@@ -342,8 +344,9 @@ def _teacher(path: Path, entry: catalog.Algorithm) -> Any:
     # An environment that was changed since is what its networks are to learn in now; it is warned of.
     source = load(run.path, best=best, accept_changes=True)
     with closing(source):
-        other, learner = catalog.find(source.run.settings.algorithm), source.experiment.learner
-        related = entry.module == other.module or (entry.on_policy and other.on_policy)
+        other, learner = source.run.entry, source.experiment.learner
+        files = {catalog.find(algorithm.root).module for algorithm in (entry, other)}
+        related = len(files) == 1 or (entry.on_policy and other.on_policy)
         if entry.package != other.package or not related or not hasattr(learner, "learned"):
             raise ValueError(
                 f"{entry.name} cannot begin with what {other.name} has learned in {path}; init takes runs of deep "
@@ -371,7 +374,7 @@ def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
 def _require_budget(folder: Run) -> None:
     """Refuse another budget for a language model, whose training ends with its budget: a later step starts anew."""
     name = folder.settings.algorithm
-    if catalog.find(name).package == "language":
+    if folder.entry.package == "language":
         raise ValueError(
             f"{name} cannot be resumed with another budget; go on from its model with "
             f"`operant train {name} TASK --init {folder.path}`"

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from operant import catalog
+from operant import catalog, doors
 from operant.catalog import names, old_names
 from operant.envs import own_files, without_episodes
 from operant.nets import missing_tool, set_precision
@@ -20,7 +20,7 @@ from operant.runtime.configuration import (
     require_no_game,
     require_no_workers,
 )
-from operant.runtime.inputs import Input
+from operant.runtime.inputs import Input, pinned
 from operant.runtime.machine import cores, present
 from operant.runtime.run import Run
 from operant.runtime.settings import Settings
@@ -38,6 +38,17 @@ _LAYOUT = (
     *("hidden_sizes", "share_features", "critic_ensemble_size", "n_critics", "rnn_hidden_size", "dueling", "scale_obs"),
 )
 """Fields that say how networks are laid out, and what they see."""
+
+
+def find(algorithm: str | type) -> catalog.Algorithm:
+    """Return what there is to say about an algorithm; the file of one from outside is read as it is now.
+
+    Raises:
+        ValueError: there is no such algorithm.
+    """
+    if isinstance(algorithm, str):
+        doors.fresh(algorithm)
+    return catalog.find(algorithm)
 
 
 def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:
@@ -60,8 +71,10 @@ def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[s
     return {"device": device, "threads": threads, "precision": settings.precision}
 
 
-def pin(entry: catalog.Algorithm, settings: Settings, config: Any, init: Path | None) -> tuple[Any, list[Input]]:
-    """Return a configuration that means the same from any working folder, and the files and folders that it names.
+def pin(
+    entry: catalog.Algorithm, settings: Settings, config: Any, init: Path | None
+) -> tuple[Settings, Any, list[Input]]:
+    """Return settings and configuration that mean the same from any working folder, and what they name.
 
     Args:
         entry: the algorithm.
@@ -72,10 +85,14 @@ def pin(entry: catalog.Algorithm, settings: Settings, config: Any, init: Path | 
     Raises:
         OSError: one of them cannot be read.
     """
+    settings, found = pinned(settings)
     if entry.package == "language":
-        return package(entry).pin(settings, config)
-    found = [Input.of("environment", file) for file in own_files(settings.task)]
-    return config, found + ([] if init is None or not init.exists() else [Input.of("init", init, at_start=True)])
+        config, own = package(entry).pin(settings, config)
+    else:
+        config, own = pinned(config)
+        own = [*(Input.of("environment", file) for file in own_files(settings.task)), *own]
+    start = [] if init is None or not init.exists() else [Input.of("init", init, at_start=True)]
+    return settings, config, [*found, *own, *start]
 
 
 def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:
@@ -107,11 +124,11 @@ def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> 
     Raises:
         RunError: the run cannot be read, wants to run code that is not allowed, or its inputs have changed.
     """
-    entry = catalog.find(folder.settings.algorithm)
-    config = folder.config(getattr(importlib.import_module(entry.module), entry.config))
+    folder.require_inputs(accept=accept_changes)  # before any code that has changed runs
+    entry = find(folder.settings.algorithm)
+    config = folder.config(entry.config_class)
     if entry.package == "language":
         package(entry).check_code(config, folder.path, allowed=remote_code)
-    folder.require_inputs(accept=accept_changes)
     resolved = folder.resolved()
     if not present(resolved["device"]):
         logger.warning(
@@ -197,7 +214,7 @@ def check_names(entry: catalog.Algorithm, given: Iterable[str]) -> None:
             nearest one.
     """
     package(entry)  # its extra may not be installed
-    kind = getattr(importlib.import_module(entry.module), entry.config)
+    kind = entry.config_class
     known = {*TRAINING, *(field.name for part in (Settings, kind) for field in fields(part))}
     old = old_names.names(kind)
     for name in given:

@@ -4,6 +4,7 @@ Imports nothing heavy, so that `operant list` and `operant --help` answer at onc
 and the web app read it.
 """
 
+from operant import doors
 from operant.catalog.algorithm import ActionKind, Algorithm, ObservationKind
 from operant.catalog.control import CONTROL
 from operant.catalog.language import LANGUAGE
@@ -12,6 +13,7 @@ from operant.catalog.tabular import TABULAR
 __all__ = [
     "ALGORITHMS",
     "CONTROL",
+    "ENTRY_POINTS",
     "LANGUAGE",
     "TABULAR",
     "ActionKind",
@@ -25,21 +27,35 @@ ALGORITHMS: tuple[Algorithm, ...] = TABULAR + CONTROL + LANGUAGE
 """In the order of the packages."""
 
 
-def find(name: str) -> Algorithm:
+ENTRY_POINTS = "operant.algorithms"
+"""The group of entry points by which installed packages offer algorithms."""
+
+
+def find(name: str | type) -> Algorithm:
     """Return the algorithm called `name`.
+
+    Args:
+        name: of the catalog, or of an entry point; or where the class of a learner is, `file.py:Name` or
+            `package.module:Name`, which is imported; or the class itself.
 
     Raises:
         ValueError: there is none; the message names the nearest ones.
     """
     from operant.catalog.old_names import algorithm as current_name  # noqa: PLC0415 - no part of what is offered here
+    from operant.catalog.outside import algorithm as outside  # noqa: PLC0415 - it imports this module
 
+    if isinstance(name, type) or doors.is_name(name):
+        return outside(name)
     name = current_name(name)
     for algorithm in ALGORITHMS:
         if algorithm.name == name:
             return algorithm
+    offered = doors.entry_points(ENTRY_POINTS)
+    if name in offered:
+        return outside(name)
     from difflib import get_close_matches  # noqa: PLC0415 - only for the message
 
-    names = [algorithm.name for algorithm in ALGORITHMS]
+    names = [algorithm.name for algorithm in ALGORITHMS] + list(offered)
     near = get_close_matches(name.lower().replace("_", "-"), names, n=3)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are: {', '.join(names)}"
     raise ValueError(f"no algorithm is called {name!r}; {hint}")

@@ -1,7 +1,11 @@
 """What is said about an algorithm before it runs: `Algorithm`."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Self
+
+from operant import doors
 
 ActionKind = Literal["discrete", "multi-discrete", "continuous"]
 """The kinds of action: one choice, several choices at once, a vector of real numbers."""
@@ -28,8 +32,8 @@ class Algorithm:
         sees: what its networks look at beside vectors.
         idea: its key idea, in a sentence.
         paper: where it was published.
-        module: the module that implements it.
-        config: the name of its configuration in that module.
+        module: the module that implements it, or the file.
+        config: the name of its configuration in that module; or that and its own module, `module:Name`.
         learner: the name of its learner in that module.
         unit: what a budget counts.
         budget: how much is trained, unless another budget is asked for.
@@ -38,6 +42,7 @@ class Algorithm:
         presets: named configurations, beside those that a task selects by itself.
         values: fields of the configuration and what they are in this variant of what the module implements; they win
             over a preset, and what a user names wins over them.
+        base: of an algorithm from outside, the name of the built-in one that it changes; None: it changes none.
     """
 
     name: str
@@ -60,6 +65,57 @@ class Algorithm:
     seeds: int = 8
     presets: tuple[str, ...] = ("paper",)
     values: tuple[tuple[str, Any], ...] = ()
+    base: str | None = None
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> Self:
+        """Return the algorithm that `facts` tells of, also after a way through JSON."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: _tuples(value) for name, value in facts.items() if name in known})
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything that is said of it, by name."""
+        return asdict(self)
+
+    @property
+    def label(self) -> str:
+        """A short name, for tables and folders."""
+        return doors.label(self.name)
+
+    @property
+    def root(self) -> str:
+        """The name of the built-in algorithm that this one is or changes; its own where there is none."""
+        return self.base or self.name
+
+    @property
+    def config_class(self) -> Any:
+        """The dataclass of its configuration.
+
+        Raises:
+            operant.doors.DoorError: it is not where it should be.
+        """
+        place = self.config if ":" in self.config else f"{self.module}:{self.config}"
+        return doors.load(place, expected=f"the configuration of {self.name}")
+
+    @property
+    def learner_class(self) -> Any:
+        """The class of its learner.
+
+        Raises:
+            operant.doors.DoorError: it is not where it should be.
+        """
+        return doors.load(f"{self.module}:{self.learner}", expected=f"the learner of {self.name}")
+
+    @property
+    def preset_values(self) -> Mapping[str, Mapping[str, Any]]:
+        """What each preset sets, by the names of presets and of tasks: its own, or those of what it changes."""
+        own = getattr(sys.modules[self.learner_class.__module__], "PRESETS", None)
+        if own is not None or self.base is None:
+            return own or {}
+        from operant.catalog import find  # noqa: PLC0415 - it knows all algorithms, and imports this module
+
+        base = find(self.base)
+        return base.preset_values if issubclass(self.config_class, base.config_class) else {}
 
     def budget_for(self, task: str) -> int:
         """Return how much is trained on a task, such as `arithmetic:digits=3`, unless another budget is asked for."""
@@ -73,3 +129,7 @@ class Algorithm:
         if self.family == "bandit":
             return "none"
         return "finite" if self.package == "tabular" else "continuous"
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
@@ -255,7 +256,7 @@ def parse_training(arguments: Sequence[str]) -> tuple[TrainOptions, Any]:
     options, config = _defaults(algorithm, task, first_look)
     entry = catalog.find(algorithm)
     flags = old_names.current_flags(type(config), flags)
-    own = algorithm.replace("-", "_")
+    own = re.sub(r"\W", "_", entry.label)
     both = make_dataclass("Both", [("run", type(options)), (own, type(config))])
     note = f"Train {entry.title} ({entry.paper}){', several seeds side by side' if entry.seeds > 1 else ''}."
     parsed = parse(both, flags, command, entry=entry, default=both(options, config), description=note)
@@ -286,7 +287,7 @@ def _defaults(algorithm: str, task: str, named: argparse.Namespace) -> tuple[Tra
     config = api.configure(algorithm, task, preset=named.preset, **_model(entry, named, tables.get("config", {})))
     kind = LanguageTrainOptions if entry.package == "language" else TrainOptions
     seeds = tuple(range(entry.seeds))
-    options = kind(algorithm=algorithm, task=task, seeds=seeds, count=entry.seeds, budget=entry.budget_for(task))
+    options = kind(algorithm=entry.name, task=task, seeds=seeds, count=entry.seeds, budget=entry.budget_for(task))
     if not tables:
         return options, config
     where = f"{named.config}: config"
@@ -294,8 +295,8 @@ def _defaults(algorithm: str, task: str, named: argparse.Namespace) -> tuple[Tra
     if "settings" not in tables:
         return options, config
     settings = from_table(Settings, tables["settings"], where=f"{named.config}: settings", algorithm=entry)
-    if settings.algorithm != algorithm:
-        raise ValueError(f"{named.config} configures {settings.algorithm}, not {algorithm}; name the former")
+    if settings.algorithm != entry.name:
+        raise ValueError(f"{named.config} configures {settings.algorithm}, not {entry.name}; name the former")
     values = {field.name: getattr(settings, field.name) for field in fields(Settings)} | {"task": task}
     count, first = len(settings.seeds), settings.seeds[0]
     if named.seeds is not None or named.seed is not None:

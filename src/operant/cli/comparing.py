@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from operant import catalog
 from operant.cli.arguments import Answering, parse
 from operant.cli.charts import WIDTH, bar_chart, budget_axis
 from operant.cli.output import location, number, print_json, require_extra, say, score_fields, table
@@ -102,7 +101,7 @@ def curve_chart(curve: "Curve", budget: int, *, low: float, high: float, height:
 
 def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None:
     settings = standings[0].run.settings
-    entries = [catalog.find(standing.run.settings.algorithm) for standing in standings]
+    entries = [standing.run.entry for standing in standings]
     unit = " or ".join(dict.fromkeys(entry.unit for entry in entries))
     scored = f"{settings.evaluate_episodes} greedy episodes a seed"
     if entries[0].package == "language":
@@ -149,7 +148,8 @@ def _score_table(names: Sequence[str], standings: Sequence["Standing"]) -> str:
     for name, standing in zip(names, standings, strict=True):
         final, settings = standing.final, standing.run.settings
         interval = _interval(final.interval) if len(settings.seeds) > 1 else "unknown"
-        row = [name, settings.algorithm, str(len(settings.seeds)), number(final.iqm), interval, number(final.mean)]
+        row = [name, standing.run.entry.label, str(len(settings.seeds))]
+        row += [number(final.iqm), interval, number(final.mean)]
         if len(names) > 1:
             low, high = standing.improvement_interval
             known = standing is not standings[0] and min(len(settings.seeds), len(standings[0].final.scores)) > 1

@@ -81,15 +81,13 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 def _memory_advice(arguments: Sequence[str]) -> str:
     from dataclasses import fields
-    from importlib import import_module
 
     from operant import catalog
 
-    found = [entry for entry in catalog.ALGORITHMS if entry.name in arguments[1:2]]
-    if not found:
+    try:
+        there = {field.name for field in fields(catalog.find("".join(arguments[1:2])).config_class)}
+    except ValueError:
         return "give it a smaller task, or a machine with more memory"
-    kind = getattr(import_module(found[0].module), found[0].config)
-    there = {field.name for field in fields(kind)}
     flags = [f"--{name.replace('_', '-')}" for name in (*MEMORY_SETTINGS, "seeds") if name in {*there, "seeds"}]
     return f"lower {', '.join(flags[:-1])}{' or ' * (len(flags) > 1)}{flags[-1]}"
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from operant import catalog
 from operant.cli.answers import answer_table, sampled_fields, sampled_table
 from operant.cli.arguments import Opening, parse
 from operant.cli.output import faulty, number, print_json, say, score_fields, seed_table
@@ -61,7 +60,7 @@ def evaluate(arguments: list[str]) -> int:
     from operant import api
     from operant.runtime.run import Run
 
-    entry = catalog.find(Run.open(options.run).settings.algorithm)
+    entry = Run.open(options.run).entry
     speaks = entry.package == "language"
     backend = options.env_backend or ("auto" if entry.package == "tabular" else "gymnasium")
     if options.samples and not speaks:

@@ -1,10 +1,9 @@
 """`operant list`; imports nothing heavy unless one algorithm is asked for."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
-from operant import catalog
+from operant import catalog, doors
 from operant.cli.flags import Parser
 from operant.cli.output import print_json, table, two_columns, width, wrapped
 
@@ -18,10 +17,14 @@ def list_algorithms(arguments: list[str]) -> int:
     if options.algorithm is not None:
         return _tell(catalog.find(options.algorithm), as_json=options.json)
     if options.json:
-        print_json({"algorithms": [_facts(algorithm) for algorithm in catalog.ALGORITHMS]})
+        print_json({"algorithms": [*map(_facts, catalog.ALGORITHMS), *_outside()]})
         return 0
     print(_overview())
     print()
+    if outside := [
+        (point["name"], f"{point['package']}, {point['module']}:{point['learner']}") for point in _outside()
+    ]:
+        print(f"from installed packages:\n{two_columns(outside, indent='  ')}\n")
     print(wrapped("`operant list ALGORITHM` tells more, `operant train ALGORITHM --help` lists its options."))
     return 0
 
@@ -40,6 +43,16 @@ def _overview() -> str:
     if not fitting:
         return two_columns([(row[0], row[1]) for row in (COLUMNS, *rows)])
     return table([row[: fitting[-1]] for row in (COLUMNS, *rows)], "<" * fitting[-1])
+
+
+def _outside() -> list[dict[str, Any]]:
+    """Return what installed packages say of their algorithms without being imported, which would take seconds."""
+    found: list[dict[str, Any]] = []
+    for name, point in doors.entry_points(catalog.ENTRY_POINTS).items():
+        if name not in {algorithm.name for algorithm in catalog.ALGORITHMS}:
+            package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+            found.append({"name": name, "package": package, "module": point.module, "learner": point.attr})
+    return found
 
 
 def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
@@ -85,21 +98,19 @@ def _tasks() -> str:
 def _small(algorithm: catalog.Algorithm) -> Mapping[str, Any]:
     from operant.language.presets import ANSWERS, SMALL, STEP_SIZES
 
-    small = SMALL.get(algorithm.name, {})
-    if algorithm.name not in STEP_SIZES:
+    small = SMALL.get(algorithm.root, {})
+    if algorithm.root not in STEP_SIZES:
         return small
-    return {"learning_rate": f"{STEP_SIZES[algorithm.name]:g} for {ANSWERS} answers a step", **small}
+    return {"learning_rate": f"{STEP_SIZES[algorithm.root]:g} for {ANSWERS} answers a step", **small}
 
 
 def _facts(algorithm: catalog.Algorithm) -> dict[str, Any]:
-    return {**asdict(algorithm), "observations": algorithm.observations}
+    return {**algorithm.facts(), "observations": algorithm.observations}
 
 
 def _presets(algorithm: catalog.Algorithm) -> dict[str, dict[str, Any]]:
     """Return every preset with the values that it sets; what it leaves out keeps its default."""
-    from importlib import import_module
-
-    known = import_module(algorithm.module).PRESETS
+    known = algorithm.preset_values
     return {
         name: dict(known.get(name, {})) for name in [*algorithm.presets, *sorted(known.keys() - {*algorithm.presets})]
     }

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from operant import catalog
 from operant.cli.output import number
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
         _draw_final(finals, standing, i, color)
     figure.suptitle(settings.task, fontsize=12)
     curves.set_xlim(0, max(standing.curve.consumed[-1] for standing in standings))
-    entries = [catalog.find(standing.run.settings.algorithm) for standing in standings]
+    entries = [standing.run.entry for standing in standings]
     curves.set_xlabel(f"{' or '.join(dict.fromkeys(entry.unit for entry in entries))} of each seed")
     speaks = entries[0].package == "language"
     scored = "score on held-out examples" if speaks else "score: undiscounted return, greedy"

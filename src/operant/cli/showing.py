@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tyro
 
-from operant import catalog
 from operant.cli.arguments import Answering, parse
 from operant.cli.output import location, missing, number, print_json, require_extra, say, summary, table
 
@@ -46,7 +45,7 @@ def show(arguments: list[str]) -> int:
 
     run = Run.open(options.run)
     facts = _facts(run)
-    if catalog.find(run.settings.algorithm).package != "tabular":
+    if run.entry.package != "tabular":
         if options.out is not None or options.seed is not None:
             raise ValueError(
                 f"{run.settings.algorithm} has learned no table that could be shown; leave out --seed and --out, or "
@@ -91,7 +90,7 @@ def keep_picture(trained: "Trained") -> Path | None:
     A folder that cannot be written is only warned of.
     """
     settings = trained.run.settings
-    if catalog.find(settings.algorithm).package != "tabular" or missing(["matplotlib"]):
+    if trained.run.entry.package != "tabular" or missing(["matplotlib"]):
         return None
     path = trained.run.media_path / f"table-seed{settings.seeds[0]}.png"
     try:
@@ -181,7 +180,7 @@ def _facts(run: "Run") -> dict[str, Any]:
 def _summary(run: "Run", facts: dict[str, Any]) -> str:
     from operant.runtime.comparison import evaluations
 
-    settings, unit = run.settings, catalog.find(run.settings.algorithm).unit
+    settings, unit = run.settings, run.entry.unit
     every = list(settings.seeds)
     found = evaluations(run)
     scored = "none yet"

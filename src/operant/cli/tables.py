@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from operant import catalog
-
 if TYPE_CHECKING:
     from operant.api import Trained
     from operant.mdp import MDP
@@ -19,7 +17,7 @@ def score_notes(trained: "Trained", evaluation: "Evaluation") -> str:
     Says whether scores are exact, how many episodes a step limit has cut, and among which states policies circle that
     never end.
     """
-    if catalog.find(trained.run.settings.algorithm).package != "tabular":
+    if trained.run.entry.package != "tabular":
         return ""
     mdp = getattr(trained.experiment, "mdp", None)
     lines: list[str] = []

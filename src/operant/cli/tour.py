@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from operant import catalog
 from operant.cli.answers import answer_table
 from operant.cli.arguments import parse
 from operant.cli.charts import budget_axis
@@ -166,7 +165,7 @@ def balance(folder: Path, interrupted: Interruption, *, budget: int = 100_000, s
 def _show_curve(trained: "Trained", budget: int) -> None:
     from operant.runtime.comparison import learning_curve
 
-    curve, unit = learning_curve(trained.run), catalog.find(trained.run.settings.algorithm).unit
+    curve, unit = learning_curve(trained.run), trained.run.entry.unit
     low, high = float(curve.iqm.min()), float(curve.iqm.max())
     print("How the score grew (interquartile mean over the seeds):\n")
     print(curve_chart(curve, budget, low=low, high=high, height=8))

@@ -93,7 +93,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     evaluation = final_evaluation(trained)
     course = course_of(trained)
     start = course.start.evaluation if course.start else None
-    settings, entry = trained.run.settings, catalog.find(trained.run.settings.algorithm)
+    settings, entry = trained.run.settings, trained.run.entry
     speaks = entry.package == "language"
     updates = updates_of(trained.run)
     status = int(faulty(settings.seeds, evaluation))

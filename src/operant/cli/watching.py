@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import tyro
 
-from operant import catalog
 from operant.cli.arguments import parse
 from operant.cli.captions import captioned
 from operant.cli.output import location, number, require_extra
@@ -85,7 +84,7 @@ def watch(arguments: list[str]) -> int:
     options = parse(WatchOptions, arguments, "watch")
     from operant.runtime.run import Run
 
-    entry = catalog.find(Run.open(options.run).settings.algorithm)
+    entry = Run.open(options.run).entry
     if entry.package == "language":
         place = location(options.run)
         raise ValueError(f"{entry.name} has trained a language model, which does not move; try `operant chat {place}`")
@@ -206,7 +205,7 @@ def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live
 def _state_value(trained: "Trained", index: int) -> "Callable[[Tree], float] | None":
     """Return what tells the value of a state, for a table that has values; None for other runs."""
     learner = trained.experiment.learner
-    if catalog.find(trained.run.settings.algorithm).package != "tabular" or not learner.learns_values:
+    if trained.run.entry.package != "tabular" or not learner.learns_values:
         return None
     values = learner.values[index]
     return lambda obs: float(values[int(cast(Any, obs)[0])])

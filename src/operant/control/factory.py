@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -146,7 +147,8 @@ def _assemble(
         episodic_life=settings.episodic_life,
     )
     try:
-        learner = kind(config, env, seeds=settings.seeds, budget=settings.budget, algorithm=algorithm.name)
+        named = {"algorithm": algorithm.name} if _takes_name(kind) else {}
+        learner = kind(config, env, seeds=settings.seeds, budget=settings.budget, **named)
         if compiles(learner, settings):
             for program in programs(learner):
                 program.compiled = True
@@ -156,6 +158,12 @@ def _assemble(
         env.close()
         raise
     return Experiment(learner, settings, pool)
+
+
+def _takes_name(kind: Any) -> bool:
+    """Whether a learner wants to know what it is called in the catalog, for messages."""
+    parameters = signature(kind).parameters.values()
+    return any(parameter.name == "algorithm" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def _require_memory(settings: Settings, config: Any, device: torch.device) -> None:

@@ -177,3 +177,5 @@ class RecurrentPPO(PPO):
 
     NAME: ClassVar[str] = "recurrent-ppo"
     AGENT: ClassVar[type[Agent]] = RecurrentAgent
+
+    config: RecurrentPPOConfig

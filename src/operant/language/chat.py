@@ -1,6 +1,5 @@
 """Trained models to talk to: `find_chat_model`, `Conversation`; and to hand on: `write_model`."""
 
-import importlib
 import json
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -8,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from operant import catalog
 from operant.language.configs import ModelOptions
 from operant.language.datasets import source_of
 from operant.language.engines.native import NativeEngine
@@ -161,7 +159,7 @@ def trained_model(
         RunError: the run wants to run code that is not allowed, or has kept no best weights.
         ValueError: it has trained none that answers, has no checkpoint yet, or there is no such seed.
     """
-    entry, seeds = catalog.find(run.settings.algorithm), run.settings.seeds
+    entry, seeds = run.entry, run.settings.seeds
     if entry.package != "language" or entry.family == "reward":
         raise ValueError(f"{run.path} is a run of {entry.name}, which trains no model that answers; name another run")
     if seed not in seeds:
@@ -176,8 +174,8 @@ def converses(run: Run) -> bool:
     samples = latest_samples(run)
     if samples:
         return not isinstance(samples[0]["prompt"], str)
-    entry = catalog.find(run.settings.algorithm)
-    config = run.config(getattr(importlib.import_module(entry.module), entry.config))
+    entry = run.entry
+    config = run.config(entry.config_class)
     source = source_of(config, run.settings.task)
     if not source:
         return False

@@ -164,7 +164,7 @@ def assemble(algorithm: catalog.Algorithm, settings: Settings, config: Any, *, d
         TypeError: the configuration is of another kind.
     """
     learner = learner_kind(algorithm, config)
-    build = BUILDERS[learner.__name__]
+    build = BUILDERS[catalog.find(algorithm.root).learner]
     members = [build(learner, settings, config, seed, device) for seed in settings.seeds]
     return Experiment(members, settings, config.held_out, notes=(_memory_note(members, settings, config),))
 

@@ -26,7 +26,7 @@ def pin(settings: Settings, config: C) -> tuple[C, list[Input]]:
     names = ["model", "init", "dataset", "reward_model"]
     if config.init or config.model in BUILT_IN:
         names.remove("model")
-    config, found = pinned(config, names, functions=["rewards"])
+    config, found = pinned(config, names)
     source = "" if config.dataset else source_of(config, settings.task)
     if source and Path(source).exists():
         found.append(Input.of("task", Path(source), fills="dataset"))

@@ -87,11 +87,11 @@ def configuration(algorithm: Algorithm, task: str, preset: str | None = None, **
     chosen = "paper" if preset is None else preset
     if preset == "paper" or base_model(model, init) not in BUILT_IN:
         return configuration_module.configuration(algorithm, task, chosen, **values)
-    wanted = dict(SMALL.get(algorithm.name, {}))
-    if values.get("reward_model") and algorithm.name in STEP_SIZES:
+    wanted = dict(SMALL.get(algorithm.root, {}))
+    if values.get("reward_model") and algorithm.root in STEP_SIZES:
         wanted |= LEARNED_REWARD
     found = configuration_module.configuration(algorithm, task, chosen, under=wanted, **values)
-    if algorithm.name not in STEP_SIZES or "learning_rate" in values:
+    if algorithm.root not in STEP_SIZES or "learning_rate" in values:
         return found
     answers = found.prompts_per_batch * found.num_generations / found.num_minibatches
-    return replace(found, learning_rate=step_size(STEP_SIZES[algorithm.name], answers))
+    return replace(found, learning_rate=step_size(STEP_SIZES[algorithm.root], answers))

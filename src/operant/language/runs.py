@@ -1,6 +1,5 @@
 """Models that runs have trained: `load_trained`, `base_model`, `check_code`."""
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 import torch
 
-from operant import catalog
 from operant.language import models
 from operant.language.best import best_state
 from operant.language.configs import ModelOptions
@@ -79,7 +77,7 @@ def check_policy(init: str) -> None:
     """
     if not init:
         return
-    entry = catalog.find(Run.open(init).settings.algorithm)
+    entry = Run.open(init).entry
     if entry.family == "reward":
         raise ValueError(
             f"--init {init} is a run of {entry.name}, which has trained a reward model, but a policy is to be trained: "
@@ -116,10 +114,10 @@ def model_options(run: Run) -> ModelOptions:
     Raises:
         ValueError: it has not trained a language model.
     """
-    entry = catalog.find(run.settings.algorithm)
+    entry = run.entry
     if entry.package != "language":
         raise ValueError(f"{run.path} is a run of {entry.name}, which trains no language model; name another run")
-    config = run.config(getattr(importlib.import_module(entry.module), entry.config))
+    config = run.config(entry.config_class)
     return ModelOptions(**{field.name: getattr(config, field.name) for field in fields(ModelOptions)})
 
 
@@ -136,7 +134,7 @@ def trained_state(folder: str, part: str, *, seed: int) -> tuple[ModelOptions, S
         ValueError: its learner has no such part, or it has no checkpoint yet.
     """
     run, best = opened(folder)
-    entry = catalog.find(run.settings.algorithm)
+    entry = run.entry
     own = model_options(run)
     place = _place(seed, run.settings.seeds)
     if best:

@@ -5,14 +5,12 @@ of sequence, for an outcome; at the last token of each step for a process. The a
 token as they were sampled; only a policy with another tokenizer has them tokenized anew.
 """
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from operant import catalog
 from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Completion
 from operant.language.examples import Prompt
@@ -269,7 +267,7 @@ def starting_head(init: str, model: LanguageModel, *, seed: int) -> ScalarHead |
         model: of the new reward model.
         seed: which seed of the run; one that it does not have takes the first.
     """
-    if not init or catalog.find(opened(init)[0].settings.algorithm).learner != "RewardModel":
+    if not init or opened(init)[0].entry.family != "reward":
         return None
     head = ScalarHead(model.width, model.device)
     _restore(head, init, seed)
@@ -285,12 +283,12 @@ def _restore(head: ScalarHead, run: str, seed: int) -> None:
 def _load(run: str, device: torch.device | str, seed: int, remote_code: bool) -> tuple[Scorer, Any]:
     """Return the scorer of a run and its configuration."""
     folder = Run.open(run)
-    entry = catalog.find(folder.settings.algorithm)
-    if entry.learner != "RewardModel":
+    entry = folder.entry
+    if entry.family != "reward":
         raise ValueError(
             f"{run} is a run of {entry.name}, which trains no reward model; name a run of `operant train reward-model`"
         )
-    config = folder.config(getattr(importlib.import_module(entry.module), entry.config))
+    config = folder.config(entry.config_class)
     scorer = Scorer(load_trained(ModelOptions(init=run, remote_code=remote_code), seed=seed, device=device))
     _restore(scorer.head, run, seed)
     scorer.model.network.requires_grad_(False)

@@ -1,9 +1,7 @@
 """What to tell a user whose training makes a policy worse: `hints_of`, `advice`."""
 
-import importlib
 from typing import Any
 
-from operant import catalog
 from operant.runtime.course import Hints
 from operant.runtime.run import Run
 
@@ -15,11 +13,11 @@ def hints_of(run: Run, *, kept: bool) -> Hints | None:
         run: is trained.
         kept: whether its best weights are kept.
     """
-    entry = catalog.find(run.settings.algorithm)
+    entry = run.entry
     speaks = entry.package == "language"
     if not speaks and "init" not in run.resolved():
         return None
-    config = run.config(getattr(importlib.import_module(entry.module), entry.config))
+    config = run.config(entry.config_class)
     penalty = "beta" if speaks and hasattr(config, "beta") else ""
     return Hints(entry.unit, kept=kept, advice=advice(config, penalty), penalty=f"--{penalty}" if penalty else "")
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from operant import catalog
 from operant.envs import resolve_backend
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import read_records
@@ -280,7 +279,7 @@ def _protocol(run: Run, metric: str | None) -> dict[str, Any]:
     """Return what the scores of a run depend on, beside what is compared, by the name of its option."""
     settings = run.settings
     common = {"task": settings.task}
-    if catalog.find(settings.algorithm).package == "language":
+    if run.entry.package == "language":
         found = evaluations(run)
         every = {} if metric is None else {"--evaluate-every": settings.evaluation_interval}
         return common | every | {"--held-out": found[-1][1].episodes if found else 0}

@@ -1,6 +1,5 @@
 """From names and numbers to the configuration of a learner, whatever its package."""
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,13 +29,12 @@ def configuration(
             f"task must be a name such as 'CartPole-v1', got {task!r}; give an environment of your own a name with "
             "gymnasium.register"
         )
-    module = importlib.import_module(algorithm.module)
-    kind = getattr(module, algorithm.config)
-    if preset is not None and preset not in algorithm.presets and preset not in module.PRESETS:
-        known = ", ".join(dict.fromkeys([*algorithm.presets, *module.PRESETS]))
+    kind, presets = algorithm.config_class, algorithm.preset_values
+    if preset is not None and preset not in algorithm.presets and preset not in presets:
+        known = ", ".join(dict.fromkeys([*algorithm.presets, *presets]))
         raise ValueError(f"{algorithm.name} has no preset {preset!r}; there are: {known}")
     chosen = [preset] if preset else [task, f"{task.partition('/')[0]}/*", "*"]
-    found = [module.PRESETS[name] for name in chosen if name in module.PRESETS]
+    found = [presets[name] for name in chosen if name in presets]
     base = kind(**{**(under or {}), **(found[0] if found else {}), **dict(algorithm.values)})
     table = {name: NONE if value is None else value for name, value in values.items()}
     return from_table(kind, table, base=base, where=algorithm.name, algorithm=algorithm)
@@ -98,8 +96,7 @@ def learner_kind(algorithm: Algorithm, config: Any) -> Any:
     Raises:
         TypeError: the configuration is of another kind.
     """
-    module = importlib.import_module(algorithm.module)
-    kind = getattr(module, algorithm.config)
+    kind = algorithm.config_class
     if not isinstance(config, kind):
         raise TypeError(f"{algorithm.name} needs a configuration of {kind.__name__}, got {config!r}")
-    return getattr(module, algorithm.learner)
+    return algorithm.learner_class

@@ -8,8 +8,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,7 +17,7 @@ from operant.runtime.files import read_regular, sha256
 
 C = TypeVar("C")
 
-_FUNCTION = re.compile(r"(?P<file>.*\.py)(?P<function>:\w+)")
+_FUNCTION = re.compile(r"(?P<file>.*\.py)(?P<function>:\w+.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -58,23 +58,39 @@ class Input:
         return facts | {"sha256": self.sha256, "stamp": self.stamp} | flags
 
 
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
 def records_of(folder: Path) -> list[dict[str, Any]]:
     """Return the inputs that the `run.json` in a folder names; none if it names none, as that of an older run."""
     try:
         facts: Any = json.loads(read_regular(folder / "run.json"))
         listed: list[Any] = facts["inputs"]
         return [record for record in listed if {"name", "path", "sha256"} <= record.keys()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except _UNREADABLE:
         return []
 
 
-def pinned(config: C, names: Iterable[str], functions: Iterable[str] = ()) -> tuple[C, list[Input]]:
+def outside_of(folder: Path) -> dict[str, Any] | None:
+    """Return what the `run.json` in a folder says of an algorithm from outside, with its file where it lies now.
+
+    None where it says nothing, as its algorithm is one of the catalog.
+    """
+    try:
+        facts: Any = json.loads(read_regular(folder / "run.json"))
+        return moved(facts["algorithm"], records_of(folder), folder)
+    except _UNREADABLE:
+        return None
+
+
+def pinned(config: C, names: Iterable[str] = ()) -> tuple[C, list[Input]]:
     """Return a configuration with absolute paths in place of those that exist, and what these are.
+
+    Every text that is written `file.py:Name`, alone or in a tuple, names something in a file, whatever its field.
 
     Args:
         config: a dataclass.
         names: its fields that may hold the path of a file or folder.
-        functions: its fields that hold names of functions, of which those like `file.py:function` stand in a file.
 
     Raises:
         OSError: one of them cannot be read.
@@ -85,15 +101,17 @@ def pinned(config: C, names: Iterable[str], functions: Iterable[str] = ()) -> tu
         if text := getattr(config, name, ""):
             values[name], path = _absolute(text)
             found += [Input.of(name, path)] if path else []
-    for name in functions:
-        pairs = [_of_function(text) for text in getattr(config, name, ())]
-        if pairs:
-            values[name] = tuple(text for text, _ in pairs)
-            found += [Input.of(name, path) for path in dict.fromkeys(path for _, path in pairs) if path]
+    for field in fields(cast(Any, config)):
+        value = getattr(config, field.name)
+        texts: tuple[Any, ...] = cast(Any, value) if isinstance(value, tuple) else (value,)
+        pairs = [_of_function(text) if isinstance(text, str) else (text, None) for text in texts]
+        if paths := [path for _, path in pairs if path]:
+            values[field.name] = tuple(text for text, _ in pairs) if isinstance(value, tuple) else pairs[0][0]
+            found += [Input.of(field.name, path) for path in dict.fromkeys(paths)]
     return replace(cast(Any, config), **values), found
 
 
-def located(table: Mapping[str, Any], records: Iterable[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
+def located(table: Mapping[str, Any], records: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
     """Return a configuration's table with the paths where inputs lie now.
 
     What is no longer where it was, and stands at the same place as seen from the run, has moved with it.
@@ -103,11 +121,15 @@ def located(table: Mapping[str, Any], records: Iterable[Mapping[str, Any]], fold
         records: the inputs, as `run.json` has them.
         folder: of the run.
     """
+    filled = {record["fills"]: str(record["path"]) for record in records if record.get("fills")}
+    return moved({**table, **{name: path for name, path in filled.items() if not table.get(name)}}, records, folder)
+
+
+def moved(table: Mapping[str, Any], records: Iterable[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
+    """Return a table with the paths where inputs lie now, as `located`, which fills in nothing."""
     result = dict(table)
     for record in records:
         before, now = str(record["path"]), str(locate(record, folder))
-        if (fills := record.get("fills")) and not result.get(fills):
-            result[fills] = now
         if now != before:
             result = {name: _moved(value, before, now) for name, value in result.items()}
     return result

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from operant import catalog
 from operant.runtime.run import Run
 
 
@@ -48,7 +47,7 @@ class LearnedTables:
     def _table(self, what: str, *, values: bool = True) -> Any:
         """Return the learner of a table, which has what is asked for."""
         name = self.run.settings.algorithm
-        if catalog.find(name).package != "tabular":
+        if self.run.entry.package != "tabular":
             raise ValueError(f"{name} has learned no table, so that there is no `{what}`; `predict` says what it does")
         learner = self.experiment.learner
         if values and not learner.learns_values:

@@ -20,11 +20,13 @@ import re
 import tomllib
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import tomli_w
 
+from operant import catalog, doors
 from operant.runtime import sessions
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.files import (
@@ -33,7 +35,7 @@ from operant.runtime.files import (
     remove_leftovers,
     replace_durably,
 )
-from operant.runtime.inputs import Input, changes, located, records_of, refreshed
+from operant.runtime.inputs import Input, changes, located, moved, outside_of, records_of, refreshed
 from operant.runtime.locks import HeldError, held
 from operant.runtime.metrics import read_records
 from operant.runtime.settings import Settings
@@ -95,6 +97,7 @@ class Run:
         command: Sequence[str] = (),
         resolved: Mapping[str, str | int | float | bool] | None = None,
         inputs: Sequence[Input] = (),
+        outside: catalog.Algorithm | None = None,
     ) -> "Run":
         """Make the folder of a new run; it appears whole or not at all.
 
@@ -105,6 +108,7 @@ class Run:
             command: the command line, to be written down.
             resolved: what operant decided by itself (threads, device, precision, ...), for `resolved`.
             inputs: the files and folders that it is made from (`operant.runtime.inputs`).
+            outside: what there is to say about an algorithm that is not in the catalog, to be said without its code.
 
         Raises:
             RunError: the name is not allowed, the folder exists and is not empty (`TakenError`), or it cannot be made.
@@ -121,7 +125,7 @@ class Run:
             "resolved": dict(resolved or {}),
             "inputs": [given.record(path) for given in inputs],
             "sessions": [sessions.started(command)],
-        }
+        } | ({} if outside is None else {"algorithm": outside.facts()})
         try:
             make_folder(path, _FOLDERS, {"config.toml": tomli_w.dumps(tables).encode(), "run.json": _json(facts)})
         except OSError as error:
@@ -157,7 +161,8 @@ class Run:
         if unknown or not all(isinstance(tables.get(name), dict) for name in ("settings", "config")):
             raise RunError(f"{file} must hold the tables [settings] and [config] and no others, got {sorted(tables)}")
         try:
-            settings = from_table(Settings, tables["settings"], where="settings")
+            table = moved(tables["settings"], records_of(path), path)
+            settings = from_table(Settings, table, where="settings")
         except ValueError as error:
             raise RunError(f"{file}: {error}") from error
         return cls(path, settings, tables["config"])
@@ -175,6 +180,16 @@ class Run:
             return from_table(kind, located(self._config, records_of(self.path), self.path))
         except ValueError as error:
             raise RunError(f"{self.path / 'config.toml'}: {error}") from error
+
+    @cached_property
+    def entry(self) -> catalog.Algorithm:
+        """What there is to say about its algorithm; of one from outside what was to be said when the run was made.
+
+        Raises:
+            ValueError: there is no such algorithm.
+        """
+        known = outside_of(self.path)
+        return catalog.find(self.settings.algorithm) if known is None else catalog.Algorithm.of_facts(known)
 
     def asked(self) -> dict[str, Any]:
         """Return everything that was asked for by its name: the settings, and the algorithm's own configuration."""
@@ -371,7 +386,7 @@ class Run:
 
 def default_run_path(algorithm: str, task: str, root: str | Path = "runs") -> Path:
     """Return `<root>/<algorithm>-<task>-<n>` with the first `n` from 1 that is free."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{algorithm}-{task}").strip("-.")[:100]
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{doors.label(algorithm)}-{doors.label(task)}").strip("-.")[:100]
     n = 1
     while (path := Path(root) / f"{stem}-{n}").exists():
         n += 1

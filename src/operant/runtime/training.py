@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from operant import doors
 from operant.runtime.checkpoints import CheckpointError, load
 from operant.runtime.course import Hints
 from operant.runtime.encoding import flatten
@@ -101,7 +102,7 @@ def train(
             raise ValueError(f"{name} must be at least 1, got {value}")
     if not checkpoint_seconds >= 0:
         raise ValueError(f"checkpoint_seconds must not be negative, got {checkpoint_seconds}")
-    title = f"{settings.algorithm} {settings.task}" if settings else type(learner).__name__
+    title = f"{doors.label(settings.algorithm)} {doors.label(settings.task)}" if settings else type(learner).__name__
     with contextlib.ExitStack() as stack:
         if run is not None:
             stack.enter_context(run.lock())

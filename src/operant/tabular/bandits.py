@@ -6,7 +6,7 @@ The ways to choose an arm are in `operant.tabular.strategies` and `operant.tabul
 in `operant.tabular.bandit_factory`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
@@ -217,6 +217,8 @@ class BanditLearner:
     Raises:
         ValueError: there are not as many problems as seeds, or their arms pay what the strategy is not for.
     """
+
+    CATALOG: ClassVar[Mapping[str, Any]] = {"package": "tabular", "family": "bandit", "actions": ("discrete",)}
 
     config: Any
     run: ClassVar[Any]

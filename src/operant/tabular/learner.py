@@ -1,6 +1,6 @@
 """What all learners of this package share: seeds side by side, experience, reports, the exact state."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import gymnasium
@@ -80,6 +80,8 @@ class TabularLearner:
         agent: tables, counters, streams.
         device: of actions and observations, the CPU.
     """
+
+    CATALOG: ClassVar[Mapping[str, Any]] = {"package": "tabular", "family": "value", "actions": ("discrete",)}
 
     config: Any
     kernels: ClassVar[Kernels]

@@ -1,0 +1,164 @@
+"""What is said of an algorithm that is not operant's own: `algorithm`.
+
+It is read from the class of the learner. A class says what it is by an attribute `CATALOG`, a dictionary with some of
+`FACTS`, which subclasses inherit; `like` names the built-in algorithm that all other facts are taken from. A subclass
+of a built-in learner is like that one. What nothing says has a default, and is not refused beforehand.
+"""
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from operant import catalog, doors
+from operant.catalog.algorithm import ActionKind, Algorithm, Sight
+
+FACTS = (
+    *("like", "title", "package", "family", "model", "on_policy", "actions", "bounded", "sees", "idea", "paper"),
+    *("unit", "budget", "seeds", "presets", "values"),
+)
+"""What a class can say of itself: fields of `Algorithm`, and `like`."""
+INHERITED = (
+    *("package", "family", "model", "on_policy", "actions", "bounded", "sees", "unit", "budget", "seeds", "presets"),
+    "values",
+)
+"""What is taken from a built-in algorithm."""
+PACKAGES = ("tabular", "control", "language")
+"""Those that make learners and what they learn in."""
+METHODS = ("iterate", "state_dict", "load_state_dict")
+"""What every learner has."""
+EXPECTED = f"a class with the methods {', '.join(METHODS)}, such as a subclass of operant.control.PPO"
+
+
+def algorithm(name: str | type) -> Algorithm:
+    """Return what there is to say about an algorithm from outside.
+
+    Args:
+        name: where the class of its learner is, `file.py:Name` or `package.module:Name`; the name of an entry point; or
+            the class itself.
+
+    Raises:
+        operant.doors.DoorError: there is no such thing, or it is no learner with a configuration.
+    """
+    name = doors.name_of(name) if isinstance(name, type) else doors.absolute(name)
+    learner = doors.load(name, expected=EXPECTED, accepts=is_learner, group=catalog.ENTRY_POINTS)
+    config = _checked_config(learner, name)
+    facts = _facts(learner, name)
+    place = doors.place_of(doors.name_of(learner))
+    assert place is not None  # noqa: S101 - of `name_of`
+    found = Algorithm(
+        **{
+            "title": learner.__name__,
+            "family": "none",
+            "package": "control",
+            "on_policy": True,
+            "actions": get_args(ActionKind),
+            "sees": get_args(Sight),
+            "idea": _first_paragraph(learner),
+            "paper": "not published",
+            **{key: tuple(value.items()) if isinstance(value, Mapping) else value for key, value in facts.items()},
+            "name": name,
+            "module": place.where,
+            "learner": place.name,
+            "config": doors.name_of(config),
+        }
+    )
+    known = found.preset_values
+    return dataclasses.replace(found, presets=tuple(p for p in found.presets if p == "paper" or p in known))
+
+
+def is_learner(found: Any) -> bool:
+    """Whether something is a class that has all methods of a learner."""
+    return isinstance(found, type) and all(callable(getattr(found, method, None)) for method in METHODS)
+
+
+def config_of(learner: type) -> Any:
+    """Return the dataclass of a learner's configuration; None if the class does not tell.
+
+    It is what the class annotates its attribute `config` with, or the parameter `config` of its `__init__`; the class
+    itself counts before those that it inherits from.
+    """
+    for kind in learner.__mro__:
+        for annotated in (kind, vars(kind).get("__init__")):
+            annotations = {} if annotated is None else inspect.get_annotations(annotated)
+            found = _evaluated(annotations.get("config"), kind)
+            if isinstance(found, type) and dataclasses.is_dataclass(found):
+                return found
+    return None
+
+
+def _evaluated(annotation: Any, scope: type) -> Any:
+    """Return what an annotation stands for that may be a text, as under `from __future__ import annotations`."""
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, vars(sys.modules[scope.__module__]), dict(vars(scope)))  # noqa: S307 - of imported code
+    except (NameError, AttributeError):
+        return None
+
+
+def _checked_config(learner: type, name: str) -> Any:
+    """Return the dataclass of a learner's configuration.
+
+    Raises:
+        operant.doors.DoorError: there is none, it is not frozen, a field has no default, or a file cannot hold one.
+    """
+    kind = config_of(learner)
+    if kind is None:
+        raise doors.DoorError(
+            f"{name} does not say what it is configured by: annotate the parameter `config` of its __init__, or its "
+            "attribute `config`, with a frozen dataclass"
+        )
+    where = f"the configuration {kind.__qualname__} of {name}"
+    if not vars(kind)["__dataclass_params__"].frozen:
+        raise doors.DoorError(f"{where} can be changed while it is used: decorate it by @dataclass(frozen=True)")
+    for field in dataclasses.fields(kind):
+        if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise doors.DoorError(f"{where}: {field.name} has no default; give it one")
+    return kind
+
+
+def _facts(learner: type, name: str) -> dict[str, Any]:
+    """Return what is known of a class: facts of the built-in algorithms that it comes from, and what it says itself.
+
+    Raises:
+        operant.doors.DoorError: it says something that is no fact.
+    """
+    facts: dict[str, Any] = {}
+    for kind in reversed(learner.__mro__):
+        own = vars(kind).get("CATALOG", {})
+        unknown = [fact for fact in own if fact not in FACTS]
+        if unknown:
+            raise doors.DoorError(f"CATALOG of {name} holds {unknown[0]!r}; it can say {', '.join(FACTS)}")
+        if base := own.get("like") or _built_in(kind):
+            facts |= _of_built_in(base, name)
+        facts |= {fact: value for fact, value in own.items() if fact != "like"}
+    if facts.get("package", "control") not in PACKAGES:
+        raise doors.DoorError(f"CATALOG of {name}: package must be {', '.join(PACKAGES)}, got {facts['package']!r}")
+    if facts.get("package") == "language" and "base" not in facts:
+        raise doors.DoorError(
+            f"{name} trains a language model, so it must stand on a built-in algorithm, which says what it learns "
+            "from: let it be a subclass of one, such as operant.language.GRPO, or say CATALOG = {'like': 'grpo'}"
+        )
+    return facts
+
+
+def _of_built_in(base: str, name: str) -> dict[str, Any]:
+    found = {entry.name: entry for entry in catalog.ALGORITHMS}.get(base)
+    if found is None:
+        raise doors.DoorError(f"CATALOG of {name}: there is no built-in algorithm {base!r} that it could be like")
+    inherited = {fact: getattr(found, fact) for fact in INHERITED}
+    return {**inherited, "base": base, "paper": f"changes {base}: {found.paper}"}
+
+
+def _built_in(kind: type) -> str:
+    """Return the name of the built-in algorithm whose learner is a class, the first of several; empty: of none."""
+    own = (kind.__module__, kind.__qualname__)
+    return next((entry.name for entry in catalog.ALGORITHMS if (entry.module, entry.learner) == own), "")
+
+
+def _first_paragraph(learner: type) -> str:
+    """Return what a class says first of itself."""
+    text = " ".join((vars(learner).get("__doc__") or "").split("\n\n")[0].split())
+    return text or f"{learner.__name__}, which has no docstring."

@@ -1,0 +1,41 @@
+"""How people add to operant from outside, without an edit of it: names, and what stands behind them.
+
+A name is `file.py:Name`, `package.module:Name`, or that of an entry point of an installed package. A file is imported
+once in a process, as the module `operant.doors.<folder>.<file>`, so that it hides no module that is called like it, and
+so that other processes can import it by that name, too. Nothing heavy is imported here.
+"""
+
+import sys
+
+from operant.doors.importing import Finder, changed, forget
+from operant.doors.naming import (
+    DoorError,
+    Place,
+    absolute,
+    entry_points,
+    fresh,
+    is_file,
+    is_name,
+    label,
+    load,
+    name_of,
+    place_of,
+)
+
+__all__ = [
+    "DoorError",
+    "Place",
+    "absolute",
+    "changed",
+    "entry_points",
+    "forget",
+    "fresh",
+    "is_file",
+    "is_name",
+    "label",
+    "load",
+    "name_of",
+    "place_of",
+]
+
+sys.meta_path.insert(0, Finder())

@@ -1,0 +1,254 @@
+"""From a name to what stands behind it, and back: `load`, `name_of`."""
+
+import ast
+import importlib
+import importlib.metadata
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from operant.doors import importing
+
+_PART = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+_NAME = re.compile(rf"(?P<where>.+\.py|{_PART}):(?P<name>{_PART})")
+_given: dict[str, Any] = {}
+"""What was handed over as an object, by its name: it is not imported a second time."""
+
+
+class DoorError(ValueError):
+    """A name leads nowhere, or to something else than is needed; the message says what is there."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a name leads.
+
+    Attributes:
+        where: the path of a file that ends in `.py`, or the name of a module.
+        name: of what is taken from it; parts of a class stand behind dots.
+    """
+
+    where: str
+    name: str
+
+    @property
+    def path(self) -> Path | None:
+        """The absolute path of the file; None where it is a module. Links stay: what they lead to may change."""
+        if not self.where.endswith(".py"):
+            return None
+        return Path(os.path.abspath(Path(self.where).expanduser()))  # noqa: PTH100 - see above
+
+    def __str__(self) -> str:
+        """Return the name that means the same from every working folder."""
+        return f"{self.path or self.where}:{self.name}"
+
+
+def place_of(text: str) -> Place | None:
+    """Return where a text leads that is written `file.py:Name` or `package.module:Name`; None for all others."""
+    match = _NAME.fullmatch(text)
+    return Place(match["where"], match["name"]) if match else None
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is written like a name of something in a file or module, with a colon; or like a bare file."""
+    return place_of(text) is not None or is_file(text)
+
+
+def is_file(text: str) -> bool:
+    """Whether a text is written like something in a file, `file.py:Name`, or like such a file alone."""
+    place = place_of(text)
+    return text.endswith(".py") if place is None else place.path is not None
+
+
+def absolute(text: str) -> str:
+    """Return a name that means the same from every working folder; a text that leads nowhere as it is."""
+    place = place_of(text)
+    return text if place is None else str(place)
+
+
+def label(text: str) -> str:
+    """Return the short form of a name, for tables and folders: what is behind the colon; other texts as they are."""
+    place = place_of(text)
+    return text if place is None else place.name
+
+
+def entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
+    """Return what installed packages offer in a group, by name; of several of one name the first."""
+    found: dict[str, importlib.metadata.EntryPoint] = {}
+    for point in importlib.metadata.entry_points(group=group):
+        found.setdefault(point.name, point)
+    return found
+
+
+def load(text: str, *, expected: str, accepts: Callable[[Any], bool] = callable, group: str = "") -> Any:
+    """Return what a name leads to.
+
+    Args:
+        text: `file.py:Name`, `package.module:Name`, or the name of an entry point.
+        expected: what is needed, for messages, such as `"a function of rewards [P, G]"`.
+        accepts: whether what was found is that.
+        group: of the entry points. Default: there are none.
+
+    Raises:
+        DoorError: there is no such file, module or name in it, it raises an error when it is imported, or it holds
+            something else.
+    """
+    if text in _given:
+        return _accepted(_given[text], text, text, expected, accepts)
+    point = entry_points(group).get(text) if group else None
+    place = place_of(point.value if point else text)
+    if place is None:
+        raise DoorError(_unreadable(text, expected))
+    if (known := str(place)) in _given:
+        return _accepted(_given[known], place.where, known, expected, accepts)
+    module = _module(place, f"{text!r}, an entry point of {_package(point)}, is {point.value}: " if point else "")
+    return _accepted(_attribute(module, place, expected), place.where, place.name, expected, accepts)
+
+
+def fresh(text: str) -> None:
+    """Import the file of a name anew when it is asked for next, if it has changed since it was imported."""
+    place = place_of(text)
+    if place is not None and place.path is not None and importing.changed(place.path):
+        importing.forget(place.path)
+
+
+def name_of(thing: Any) -> str:
+    """Return the name by which a class or function can be found again, also by another process.
+
+    What stands in a script or in a module beside it is named by its file; `load` gives the object itself back for the
+    rest of this process.
+
+    Raises:
+        DoorError: it stands within a function or has no name.
+    """
+    name = getattr(thing, "__qualname__", "")
+    if not name or "<" in name:
+        raise DoorError(
+            f"{thing!r} cannot be found again when the run is resumed: let it be a class or function at the top of a "
+            "file"
+        )
+    text = f"{_home(str(thing.__module__))}:{name}"
+    if importing.file_of(str(thing.__module__)) is None:  # what came through a door comes through it again
+        _given[text] = thing
+    return text
+
+
+def _home(module: str) -> str:
+    """Return the file or module by which what it defines is found again."""
+    if known := importing.file_of(module):
+        return str(known)
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if "." in module or file is None or not file.endswith(".py"):
+        return module
+    path = Path(os.path.abspath(file))  # noqa: PTH100 - links stay, see `Place`
+    installed = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
+    return module if any(path.is_relative_to(folder) for folder in installed) else str(path)
+
+
+def _module(place: Place, which: str) -> ModuleType:
+    """Import the file or module of a place."""
+    path = place.path
+    if path is not None and not path.is_file():
+        raise DoorError(f"{which}there is no file {path}{_beside(path)}")
+    try:
+        return importlib.import_module(place.where) if path is None else importing.imported(path)
+    except SyntaxError as error:
+        raise DoorError(f"{which}{error.filename}, line {error.lineno}: {error.msg}") from error
+    except SystemExit as error:
+        raise DoorError(
+            f"{which}{place.where} ends the program when it is imported: put what it does under "
+            "`if __name__ == '__main__':`"
+        ) from error
+    except Exception as error:
+        raise DoorError(f"{which}{_failure(place, error)}") from error
+
+
+def _failure(place: Place, error: Exception) -> str:
+    """Say what went wrong in an import, and in which line."""
+    missing = isinstance(error, ModuleNotFoundError) and error.name is not None
+    if place.path is None and missing and f"{place.where}.".startswith(f"{getattr(error, 'name', '')}."):
+        return (
+            f"there is no module {place.where!r} to take {place.name} from: install it, or name the file, "
+            f"path/to/{place.where.rpartition('.')[2]}.py:{place.name}"
+        )
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    line = next((f.lineno for f in reversed(frames) if place.path and f.filename == str(place.path)), None)
+    at = place.where if line is None else f"{place.path}, line {line}"
+    return f"{at} cannot be imported: {type(error).__name__}: {error}"
+
+
+def _attribute(module: ModuleType, place: Place, expected: str) -> Any:
+    """Return what a module has under a name."""
+    found: Any = module
+    for part in place.name.split("."):
+        if not hasattr(found, part):
+            names = _names(found)
+            raise DoorError(
+                f"{place.where} has no {place.name!r}, expected {expected}{_nearest(part, names, 'it has')}"
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _accepted(found: Any, where: str, name: str, expected: str, accepts: Callable[[Any], bool]) -> Any:
+    if accepts(found):
+        return found
+    what = f"{found!r:.80}, of type {type(found).__name__}"
+    if callable(found):
+        what = f"the class {found.__qualname__}" if isinstance(found, type) else "a function"
+    raise DoorError(f"{name} in {where} is {what}, expected {expected}")
+
+
+def _unreadable(text: str, expected: str) -> str:
+    """Say how a text should be written; of a file without a name, what there is in it."""
+    path = Path(text).expanduser()
+    if text.endswith(".py") and path.is_file():
+        return f"say what to take from {text}: {text}:NAME ({expected}){_nearest('', _defined(path), 'it defines')}"
+    if text.endswith(".py"):
+        return f"there is no file {path.resolve()}{_beside(path)}"
+    return f"{text!r} names nothing: expected {expected}, as path/to/file.py:Name or package.module:Name"
+
+
+def _defined(path: Path) -> list[str]:
+    """Return the classes and functions that a file defines, without running it."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return []
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
+
+
+def _names(found: Any) -> list[str]:
+    """Return what a module or class defines itself, or else all public names of it."""
+    public = {name: value for name, value in vars(found).items() if not name.startswith("_")}
+    own = [name for name, value in public.items() if getattr(value, "__module__", None) == found.__name__]
+    return own or list(public)
+
+
+def _nearest(word: str, names: Iterable[str], otherwise: str) -> str:
+    names = list(names)
+    near = get_close_matches(word, names, n=3)
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; {otherwise} {', '.join(sorted(names)[:12])}" if names else ""
+
+
+def _beside(path: Path) -> str:
+    """Name the files that may have been meant."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f", as there is no folder {folder}"
+    return _nearest(path.name, [file.name for file in folder.glob("*.py")], "beside it are")
+
+
+def _package(point: importlib.metadata.EntryPoint) -> str:
+    return point.dist.name if point.dist else "an unknown package"

@@ -1,0 +1,242 @@
+import json
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from operant import catalog, configure, doors
+from operant.catalog import outside
+from operant.control import PPO, PPOConfig
+from operant.control.reinforce import Reinforce
+from operant.language import GRPO
+from operant.tabular import BanditLearner, QLearning, TabularLearner, UCBConfig
+
+
+@dataclass(frozen=True)
+class SurprisedConfig(PPOConfig):
+    """Hyperparameters."""
+
+    bonus: float = 0.5
+
+
+class Surprised(PPO):
+    """PPO that likes surprises.
+
+    More of it.
+    """
+
+    CATALOG: ClassVar = {"title": "Surprised PPO", "budget": 5000, "actions": ("discrete",), "values": {"gamma": 0.5}}
+
+    config: SurprisedConfig
+
+
+class Alone:
+    """Learns by itself."""
+
+    def __init__(self, config: "AloneConfig", env, *, seeds, budget):
+        pass
+
+    def iterate(self): ...
+
+    state_dict = load_state_dict = iterate
+
+
+@dataclass(frozen=True)
+class AloneConfig:
+    """Hyperparameters."""
+
+    num_envs: int = 4
+
+
+class Copied(Alone):
+    """Is no subclass of what it is like."""
+
+    CATALOG: ClassVar = {"like": "double-dqn"}
+
+
+class Speaking(Alone):
+    """Of no built-in kind."""
+
+    CATALOG: ClassVar = {"package": "language"}
+
+
+class Misspelled(Alone):
+    """Says what is no fact."""
+
+    CATALOG: ClassVar = {"budgets": 3}
+
+
+class Unlike(Alone):
+    """Is like nothing."""
+
+    CATALOG: ClassVar = {"like": "pppo"}
+
+
+class Elsewhere(Alone):
+    """Is of no package."""
+
+    CATALOG: ClassVar = {"package": "web"}
+
+
+class Unconfigured:
+    """Tells of no configuration."""
+
+    iterate = state_dict = load_state_dict = Alone.iterate
+
+
+@dataclass
+class Loose:
+    """Can be changed."""
+
+
+@dataclass(frozen=True)
+class Demanding:
+    """Has no default."""
+
+    needed: int
+
+
+class OfLoose(Alone):
+    """Its configuration can be changed."""
+
+    config: Loose
+
+
+class OfDemanding(Alone):
+    """Its configuration has no defaults."""
+
+    config: Demanding
+
+
+class Table(TabularLearner):
+    """A table."""
+
+    config: AloneConfig
+
+
+class Arm(BanditLearner):
+    """A bandit."""
+
+    config: UCBConfig
+
+
+class Answers(GRPO):
+    """A language model."""
+
+
+class Episodes(Reinforce):
+    """REINFORCE."""
+
+
+class Sure(QLearning):
+    """Q-learning."""
+
+
+def test_a_subclass_is_like_its_base_but_for_what_it_says():
+    found, ppo = catalog.find(Surprised), catalog.find("ppo")
+    assert found.name == doors.name_of(Surprised)
+    assert (found.label, found.title, found.idea) == ("Surprised", "Surprised PPO", "PPO that likes surprises.")
+    assert (found.base, found.root) == ("ppo", "ppo")
+    assert (found.package, found.family, found.on_policy, found.sees) == (
+        *(ppo.package, ppo.family, ppo.on_policy, ppo.sees),
+    )
+    assert (found.budget, found.actions, found.seeds) == (5000, ("discrete",), ppo.seeds)
+    assert found.config_class is SurprisedConfig
+    assert found.learner_class is Surprised
+    assert found.presets == ppo.presets
+    assert "Schulman et al. 2017" in found.paper
+
+
+def test_presets_and_values_count_as_for_the_base():
+    built_in, own = configure("ppo", "CartPole-v1"), configure(Surprised, "CartPole-v1")
+    assert isinstance(own, SurprisedConfig)
+    assert own.num_envs == built_in.num_envs == 64
+    assert (own.gamma, own.bonus) == (0.5, 0.5)
+    assert configure(Surprised, "CartPole-v1", preset="zoo", bonus=2).bonus == 2.0
+    with pytest.raises(ValueError, match="has no preset 'nothing'; there are: paper, zoo"):
+        configure(Surprised, "CartPole-v1", preset="nothing")
+
+
+def test_a_class_from_scratch_has_defaults_that_refuse_nothing():
+    found = catalog.find(Alone)
+    assert (found.package, found.base, found.on_policy) == ("control", None, True)
+    assert set(found.actions) == {"discrete", "multi-discrete", "continuous"}
+    assert set(found.sees) == {"pictures", "mixtures", "masks"}
+    assert found.presets == ("paper",)
+    assert configure(Alone, "CartPole-v1") == AloneConfig()
+
+
+def test_a_class_can_say_what_it_is_like_without_being_a_subclass():
+    found = catalog.find(Copied)
+    assert (found.root, found.on_policy, found.values) == ("double-dqn", False, (("double", True),))
+    assert found.presets == ("paper",), "the presets are for another configuration"
+
+
+@pytest.mark.parametrize(
+    ("learner", "package", "observations", "root"),
+    [
+        (Table, "tabular", "finite", None),
+        (Arm, "tabular", "none", None),
+        (Sure, "tabular", "finite", "q-learning"),
+        (Answers, "language", "text", "grpo"),
+        (Episodes, "control", "continuous", "reinforce"),
+    ],
+)
+def test_the_package_is_that_of_the_base(learner, package, observations, root):
+    found = catalog.find(learner)
+    assert (found.package, found.observations, found.base) == (package, observations, root)
+
+
+@pytest.mark.parametrize(
+    ("learner", "said"),
+    [
+        (Speaking, r"Speaking trains a language model, so it must stand on a built-in algorithm"),
+        (Misspelled, r"CATALOG of .*Misspelled holds 'budgets'; it can say like, title"),
+        (Unlike, r"CATALOG of .*Unlike: there is no built-in algorithm 'pppo'"),
+        (Elsewhere, r"CATALOG of .*Elsewhere: package must be tabular, control, language, got 'web'"),
+        (Unconfigured, r"Unconfigured does not say what it is configured by: annotate the parameter `config`"),
+        (OfLoose, r"the configuration Loose of .*OfLoose can be changed while it is used: decorate it"),
+        (OfDemanding, r"the configuration Demanding of .*OfDemanding: needed has no default; give it one"),
+        (AloneConfig, r"is the class AloneConfig, expected a class with the methods iterate, state_dict, load_state"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(learner, said):
+    with pytest.raises(doors.DoorError, match=said):
+        catalog.find(learner)
+
+
+def test_what_is_said_survives_a_file():
+    found = catalog.find(Surprised)
+    again = catalog.Algorithm.of_facts(json.loads(json.dumps({**found.facts(), "unknown": 1})))
+    assert again == found
+    assert again.learner_class is Surprised
+
+
+def test_a_configuration_is_that_of_the_class_itself_before_that_of_its_base():
+    assert outside.config_of(Surprised) is SurprisedConfig
+    assert outside.config_of(PPO) is PPOConfig
+    assert outside.config_of(Copied) is AloneConfig, "by the text of an annotation"
+    assert outside.config_of(int) is None
+
+
+def test_every_built_in_learner_would_be_found_through_the_same_door():
+    first = {(entry.module, entry.learner): entry for entry in reversed(catalog.ALGORITHMS)}
+    for entry in first.values():
+        again = outside.algorithm(entry.learner_class)
+        assert again.config_class is entry.config_class
+        assert (again.package, again.observations, again.unit) == (entry.package, entry.observations, entry.unit)
+        assert again.preset_values == entry.preset_values
+
+
+def test_an_entry_point_is_found_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "its_ppo.py").write_text("from operant.control import PPO\n\nclass It(PPO):\n    '''It.'''\n")
+    info = tmp_path / "its_ppo-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: its-ppo\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text(f"[{catalog.ENTRY_POINTS}]\nits-ppo = its_ppo:It\nppo = its_ppo:It\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = catalog.find("its-ppo")
+    assert (found.name, found.label, found.learner, found.base) == ("its-ppo", "its-ppo", "It", "ppo")
+    assert catalog.find("ppo") in catalog.ALGORITHMS, "a package takes no name of ours"
+    with pytest.raises(ValueError, match="no algorithm is called 'its-pp'; did you mean 'its-ppo'"):
+        catalog.find("its-pp")

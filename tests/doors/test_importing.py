@@ -1,0 +1,77 @@
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from operant.doors import importing
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a dot in its name, whose file is called like a module of Python's."""
+    folder = tmp_path / "my.files"
+    folder.mkdir()
+    (folder / "random.py").write_text(
+        "from dataclasses import dataclass\nimport beside\n\n"
+        "@dataclass(frozen=True)\nclass Point:\n    x: int = beside.X\n"
+    )
+    (folder / "beside.py").write_text("X = 3\n")
+    yield folder
+    for name in [name for name in sys.modules if name.startswith(importing.PREFIX + "/") or name == "beside"]:
+        del sys.modules[name]
+
+
+def test_a_file_is_imported_once_under_a_name_that_hides_no_module(folder):
+    import random
+
+    path = folder / "random.py"
+    module = importing.imported(path)
+    assert module is importing.imported(path)
+    assert module.Point().x == 3
+    assert sys.modules["random"] is random
+    assert module.__name__.endswith(".random")
+    assert module.__file__ == str(path)
+    assert importing.file_of(module.__name__) == path
+    assert importing.file_of("operant.doors.importing") is importing.file_of("random") is None
+    assert str(folder) not in sys.path
+
+
+def test_another_process_can_read_what_a_file_defines(folder):
+    point = importing.imported(folder / "random.py").Point(5)
+    code = "import sys, pickle; print(pickle.load(sys.stdin.buffer).x, sys.modules['random'].__file__ is None)"
+    (folder / "beside.py").unlink()  # the other process looks for modules where it is told to
+    environment = folder.parent / "path"
+    environment.mkdir()
+    (environment / "beside.py").write_text("X = 4\n")
+    result = subprocess.run(
+        [sys.executable, "-c", "import random; " + code],
+        input=pickle.dumps(point),
+        capture_output=True,
+        env={"PYTHONPATH": str(environment)},
+        check=False,
+    )
+    assert result.stdout.split() == [b"5", b"False"], result.stderr.decode()
+
+
+def test_a_file_that_has_changed_is_imported_anew_after_it_was_forgotten(folder):
+    path = folder / "beside.py"
+    assert not importing.changed(path)
+    assert importing.imported(path).X == 3
+    assert not importing.changed(path)
+    path.write_text("X = 4\n")  # as long as before, and within the same second
+    assert importing.changed(path)
+    assert importing.imported(path).X == 3
+    importing.forget(path)
+    assert importing.imported(path).X == 4
+    path.unlink()
+    assert importing.changed(path)
+
+
+def test_a_file_that_fails_leaves_no_module_behind(folder):
+    path = folder / "broken.py"
+    path.write_text("1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        importing.imported(path)
+    assert importing.module_name(path) not in sys.modules
+    assert str(folder) not in sys.path

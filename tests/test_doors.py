@@ -1,0 +1,214 @@
+"""What users add from outside counts as built in: it is trained, resumed, evaluated, compared and listed."""
+
+import json
+import shutil
+import tomllib
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import operant
+from operant.cli import main
+from operant.control import PPO, PPOConfig
+from operant.runtime.encoding import flatten
+from operant.runtime.run import Run, RunError
+
+MY_PPO = '''
+from dataclasses import dataclass, replace
+
+from operant.control import PPO, PPOConfig
+
+
+@dataclass(frozen=True)
+class MyConfig(PPOConfig):
+    """Hyperparameters of mine."""
+
+    keep: float = 1.0
+    """Share of each reward that is kept. Lower forgets more."""
+
+
+class MyPPO(PPO):
+    """PPO with smaller rewards."""
+
+    config: MyConfig
+
+    def estimate_advantages(self, rollout):
+        return super().estimate_advantages(replace(rollout, rewards=rollout.rewards * self.config.keep))
+'''
+MY_TABLE = '''
+from dataclasses import dataclass
+
+from operant.tabular import OneStepConfig, QLearning
+
+
+@dataclass(frozen=True)
+class MyConfig(OneStepConfig):
+    """Hyperparameters of mine."""
+
+    shrink: float = 1.0
+    """Factor of every value after an iteration."""
+
+
+class MyTable(QLearning):
+    """Q-learning that forgets."""
+
+    CATALOG = {"budget": 400, "seeds": 2}
+
+    config: MyConfig
+
+    def iterate(self):
+        metrics = super().iterate()
+        self.agent.table.q[:] *= self.config.shrink
+        return metrics
+'''
+SMALL = {"num_envs": 4, "num_steps": 16, "num_minibatches": 2, "num_epochs": 2, "evaluate_episodes": 2}
+FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+@pytest.fixture
+def file(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "my_ppo.py").write_text(MY_PPO)
+    return folder / "my_ppo.py"
+
+
+@pytest.fixture
+def train(tmp_path):
+    def train(algorithm, name, task="CartPole-v1", **options):
+        options = {"seeds": 2, "budget": 192, "run": tmp_path / name, "progress": "silent"} | options
+        return operant.train(algorithm, task, **({} if "shrink" in options else SMALL) | options)
+
+    return train
+
+
+def same(one, other):
+    (first, first_tensors), (second, second_tensors) = (
+        flatten(t.experiment.learner.state_dict()) for t in (one, other)
+    )
+    assert first == second
+    assert first_tensors.keys() == second_tensors.keys()
+    return all(torch.equal(tensor, second_tensors[name]) for name, tensor in first_tensors.items())
+
+
+@dataclass(frozen=True)
+class HereConfig(PPOConfig):
+    """Hyperparameters."""
+
+
+class Here(PPO):
+    """PPO in the file of a test."""
+
+    config: HereConfig
+
+
+def test_an_algorithm_in_a_file_is_trained_with_its_own_configuration(file, train, tmp_path, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    trained = train("./my_ppo.py:MyPPO", "own", keep=0.5)
+    asked = tomllib.loads((tmp_path / "own" / "config.toml").read_text())
+    assert asked["settings"]["algorithm"] == f"{file}:MyPPO"
+    assert asked["config"]["keep"] == 0.5
+    (entry,) = json.loads((tmp_path / "own" / "run.json").read_text())["inputs"]
+    assert (entry["name"], entry["path"]) == ("algorithm", str(file))
+    assert same(trained, train(f"{file}:MyPPO", "again", keep=0.5))
+    assert not same(trained, train(f"{file}:MyPPO", "other", keep=1.0))
+    with pytest.raises(ValueError, match="keeep: there is no such key; did you mean keep"):
+        train(f"{file}:MyPPO", "wrong", keeep=0.5)
+
+
+def test_a_class_is_trained_like_its_name_and_a_copy_of_a_built_in_one_like_that(file, train):
+    assert same(train(Here, "class"), train("ppo", "built-in"))
+    assert Run.open(file.parents[1] / "class").settings.algorithm.endswith("test_doors.py:Here")
+    assert same(train(f"{file}:MyPPO", "named"), train("ppo", "once-more"))
+
+
+def test_an_interrupted_run_goes_on_bit_for_bit(file, train, tmp_path):
+    whole = train(f"{file}:MyPPO", "whole", keep=0.5)
+    asked = iter([False] * 2)
+    part = train(f"{file}:MyPPO", "part", keep=0.5, interrupted=lambda: next(asked, True))
+    assert 0 < part.outcome.consumed < whole.outcome.consumed
+    assert same(operant.resume(tmp_path / "part", progress="silent"), whole)
+
+
+def test_a_change_of_the_file_is_said_and_has_to_be_accepted(file, train, tmp_path):
+    train(f"{file}:MyPPO", "run").close()
+    file.write_text(f"{MY_PPO}\n    NAME = 'changed'\n")
+    with pytest.raises(RunError, match=r"algorithm .*my_ppo\.py is no longer what it was"):
+        operant.load(tmp_path / "run")
+    with pytest.raises(RunError, match=r"algorithm .*my_ppo\.py is no longer what it was"):
+        operant.resume(tmp_path / "run", budget=256, progress="silent")
+    loaded = operant.load(tmp_path / "run", accept_changes=True)
+    assert loaded.experiment.learner.NAME == "changed"
+    loaded.close()
+    file.unlink()
+    with pytest.raises(RunError, match=r"algorithm .*my_ppo\.py is missing"):
+        operant.load(tmp_path / "run")
+
+
+def test_what_is_said_of_a_run_needs_no_file(file, train, tmp_path, capfd):
+    train(f"{file}:MyPPO", "run").close()
+    file.unlink()
+    for command in ("show", "compare"):
+        assert main([command, str(tmp_path / "run")]) == 0
+        assert "MyPPO" in capfd.readouterr().out
+
+
+def test_a_file_that_moves_with_its_run_is_found(file, train, tmp_path):
+    train(f"{file}:MyPPO", "mine/run").close()
+    shutil.move(file.parent, tmp_path / "moved")
+    loaded = operant.load(tmp_path / "moved" / "run")
+    assert loaded.run.settings.algorithm == f"{tmp_path / 'moved' / 'my_ppo.py'}:MyPPO"
+    assert loaded.run.entry.learner_class is type(loaded.experiment.learner)
+    loaded.close()
+
+
+def test_a_run_of_another_algorithm_begins_with_what_it_has_learned(file, train, tmp_path):
+    train(f"{file}:MyPPO", "first").close()
+    train("ppo", "second", init=tmp_path / "first").close()
+    train(f"{file}:MyPPO", "third", init=tmp_path / "second").close()
+    with pytest.raises(ValueError, match=r"dqn cannot begin with what .*MyPPO has learned"):
+        operant.train("dqn", "CartPole-v1", init=tmp_path / "first", run=tmp_path / "fourth")
+
+
+def test_a_table_of_ones_own_is_trained_and_goes_on_bit_for_bit(tmp_path, train):
+    file = tmp_path / "my_table.py"
+    file.write_text(MY_TABLE)
+    name, task, own = f"{file}:MyTable", "FrozenLake-v1", {"shrink": 0.9, "budget": None, "steps_per_iteration": 50}
+    whole = train(name, "whole", task, **own)
+    assert whole.run.settings.budget == 400
+    asked = iter([False] * 2)
+    part = train(name, "part", task, interrupted=lambda: next(asked, True), **own)
+    assert part.outcome.consumed < 400
+    assert same(operant.resume(tmp_path / "part", progress="silent"), whole)
+    assert not same(train(name, "kept", task, **{**own, "shrink": 1.0}), whole)
+
+
+def test_the_command_line_tells_all_about_it(file, tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "mine/my_ppo.py:MyPPO", "CartPole-v1", "--help"]) == 0
+    assert "Share of each reward that is kept." in capfd.readouterr().out
+    flags = [*FLAGS, "--seeds", "1", "--budget", "64", "--keep", "0.5", "--progress", "silent", "--json"]
+    assert main(["train", "mine/my_ppo.py:MyPPO", "CartPole-v1", *flags]) == 0
+    assert json.loads(capfd.readouterr().out)["algorithm"] == f"{file}:MyPPO"
+    assert main(["train", f"{file}:MyPPO", "CartPole-v1", "--config", "runs/MyPPO-CartPole-v1-1/config.toml"]) == 0
+    assert main(["evaluate", "runs/MyPPO-CartPole-v1-1", "--episodes", "2"]) == 0
+    capfd.readouterr()
+    assert main(["list", "mine/my_ppo.py:MyPPO", "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (told["title"], told["base"], told["idea"]) == ("MyPPO", "ppo", "PPO with smaller rewards.")
+    assert main(["train", "mine/my_ppo.py:Mine", "CartPole-v1"]) == 2
+    assert "has no 'Mine'" in capfd.readouterr().err
+
+
+def test_the_list_names_what_packages_offer(tmp_path, monkeypatch, capfd):
+    info = tmp_path / "its_ppo-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: its-ppo\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("[operant.algorithms]\nits-ppo = its_ppo:It\n")
+    monkeypatch.syspath_prepend(tmp_path)  # there is no such module: a list imports nothing
+    assert main(["list", "--json"]) == 0
+    *_, last = json.loads(capfd.readouterr().out)["algorithms"]
+    assert last == {"name": "its-ppo", "package": "its-ppo 2.0", "module": "its_ppo", "learner": "It"}
+    assert main(["list"]) == 0
+    assert "its-ppo" in capfd.readouterr().out.partition("from installed packages")[2]
