@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import graphs
-from control.learners import same
+from control.learners import Changed, same
 from control.probes import Constant, Pendular
 from operant import ops
 from operant.control.agent import Agent, Samples, Scaling, require_rows
@@ -151,3 +151,17 @@ def test_a_recorded_rollout_goes_on_as_one_that_is_played(task, torch_library, m
             each.parameters.mul_(0.9)
     assert len(recorded.graph._recordings) == 2
     assert all(recording.calls == 1 for recording in recorded.graph._recordings.values())
+
+
+def test_a_recorded_rollout_has_the_extra_tensors_of_its_steps(torch_library, monkeypatch):
+    graphs.emulate(monkeypatch)
+
+    def with_bonus(*args, **options):
+        return Changed(torch_library(*args, **options), lambda step, _: step._replace(extras={"bonus": 2 * step.obs}))
+
+    played, recorded = (agent("CartPole-v1", make_env=with_bonus) for _ in range(2))
+    recorded.graph = Graph(recorded._play, recorded.device)
+    for _ in range(3):
+        one, other = (each.collect(4).extras["bonus"] for each in (played, recorded))
+        assert torch.equal(one, other)
+        assert one.shape == (4, *played.collector.obs.shape)

@@ -94,3 +94,13 @@ def test_an_episode_without_an_end_is_an_error_that_names_the_row():
 def test_rows_that_cannot_be_shared_are_refused():
     with pytest.raises(ValueError, match="3 environments cannot be shared equally by 2 seeds"):
         Episodes(Scripted(), seeds=2, max_steps=5)
+
+
+def test_extra_tensors_of_steps_are_collected():
+    class Extra(Scripted):
+        def step(self, actions):
+            step = super().step(actions)
+            return step._replace(extras={"successor": step.final_obs})
+
+    rollout = Episodes(Extra(), seeds=1, max_steps=9).collect([7, 8, 9], act)
+    assert torch.equal(rollout.extras["successor"], rollout.final_obs)

@@ -185,6 +185,19 @@ def test_successor_values_are_those_of_the_true_successors(case):
 
 @settings(deadline=None, max_examples=60)
 @given(cases())
+def test_several_values_of_each_observation_have_their_successors_each(case):
+    seeds, steps, _, env = case
+    rollout = Collector(env, seeds=seeds).collect(steps, act)
+    values, successors = rollout.successor_values(lambda obs: torch.stack((value(obs), -value(obs)), dim=-1))
+    assert values.shape == successors.shape == (*rollout.rewards.shape, 2)
+    for column, one in enumerate((value, lambda obs: -value(obs))):
+        expected = rollout.successor_values(one)
+        assert torch.equal(values[..., column], expected[0])
+        assert torch.equal(successors[..., column], expected[1])
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases())
 def test_episodes_are_counted_across_rollouts(case):
     seeds, steps, stretches, env = case
     story = play(env, steps * stretches)
@@ -340,6 +353,41 @@ def test_pictures_are_kept_as_bytes_and_bootstrap_from_the_final_one():
     expected = torch.stack([value(obs.flatten(2).float()) for obs in rollout.final_obs])
     assert torch.equal(successors, expected)
     assert not torch.equal(successors[1], values[2])
+
+
+class Extra(Scripted):
+    """Gives the reward once more among its extras, and an observation; or only at even steps."""
+
+    sometimes = False
+
+    def step(self, actions):
+        step = super().step(actions)
+        goal = {"goal": step.obs} if not self.sometimes or self.time % 2 else {}
+        return step._replace(extras={"bonus": -step.reward, **goal})
+
+
+def test_extra_tensors_of_steps_are_collected():
+    rollout = Collector(Extra(no_ends(3, 4), no_ends(3, 4)), seeds=2).collect(3, act_row)
+    assert rollout.extras.keys() == {"bonus", "goal"}
+    assert torch.equal(rollout.extras["bonus"], -rollout.rewards)
+    assert torch.equal(rollout.extras["goal"], torch.cat((rollout.obs[1:], rollout.last_obs[None])))
+    assert Collector(Scripted(no_ends(3, 4), no_ends(3, 4)), seeds=2).collect(3, act_row).extras == {}
+
+
+def test_extra_tensors_that_are_not_always_there_are_an_error():
+    env = Extra(no_ends(3, 4), no_ends(3, 4))
+    env.sometimes = True
+    with pytest.raises(ValueError, match=r"Scripted-v0 must have extras\['goal'\] with 4 rows, but 2 of 3 steps"):
+        Collector(env, seeds=2).collect(3, act_row)
+
+
+def test_extra_tensors_need_one_row_for_each_environment():
+    class Short(Scripted):
+        def step(self, actions):
+            return super().step(actions)._replace(extras={"bonus": torch.zeros(3)})
+
+    with pytest.raises(ValueError, match=r"extras\['bonus'\] with 4 rows, .* with \[3\] rows"):
+        Collector(Short(no_ends(3, 4), no_ends(3, 4)), seeds=2).collect(3, act_row)
 
 
 def test_by_seed_gathers_all_samples_of_each_seed():

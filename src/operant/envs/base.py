@@ -43,6 +43,8 @@ class Step(NamedTuple):
         score: the environment's own reward, which wrappers leave as it is; what is reported to people.
         infos: numbers that environments say of the episodes that ended, by name, float64; NaN where one says nothing.
             None where none does.
+        extras: further tensors `[B, ...]` of this step by name, such as an intrinsic reward; rollouts collect them.
+            None where there are none. The names are the same at every step.
     """
 
     obs: Tree
@@ -53,6 +55,7 @@ class Step(NamedTuple):
     valid: Tensor
     score: Tensor
     infos: Mapping[str, Tensor] | None = None
+    extras: Mapping[str, Tensor] | None = None
 
 
 class BatchEnv(Protocol):

@@ -1,7 +1,7 @@
 """Collecting fixed-length stretches of experience from a `operant.envs.BatchEnv`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class Rollout:
         final_obs: `[T, S, N, ...]` the true successor of every step.
         valid: `[T, S, N]` bool, or None when every step is real.
         metrics: mean return and length `[S]` of the episodes that ended here, and their number `[S]`.
+        extras: further tensors of the steps by name, `[T, S, N, ...]`, where there are some (`Step.extras`).
     """
 
     obs: Tensor
@@ -43,6 +44,7 @@ class Rollout:
     final_obs: Tensor
     valid: Tensor | None
     metrics: dict[str, Tensor]
+    extras: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     def successor_values(self, value: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Return the values of every state and of its true successor, both `[T, S, N]`.
@@ -51,23 +53,33 @@ class Rollout:
         `value` called a second time. Where an episode terminated the entry means nothing.
 
         Args:
-            value: maps observations `[S, M, ...]` to values `[S, M]`.
+            value: maps observations `[S, M, ...]` to values `[S, M]`; to several of each `[S, M, K]`, and then what is
+                returned has a last axis of K, too.
         """
+        values = self.values(value)
+        return values[:-1], self.true_successors(values, value)
+
+    def values(self, value: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the values of all that the policy saw and sees next, `[T + 1, S, N]`."""
         steps, seeds, rows = self.rewards.shape
-        obs = torch.cat((self.obs, self.last_obs.unsqueeze(0)))
-        values = value(by_seed(obs)).view(seeds, steps + 1, rows).movedim(1, 0)
+        values = value(by_seed(torch.cat((self.obs, self.last_obs.unsqueeze(0)))))
+        return values.view(seeds, steps + 1, rows, *values.shape[2:]).movedim(1, 0)
+
+    def true_successors(self, values: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the values of the true successor of every step, as `successor_values` does, from those of `values`."""
+        steps, seeds, rows = self.rewards.shape
         successors = values[1:]
         bootstrapped = by_seed(self.truncated & ~self.terminated)
         most = int(bootstrapped.sum(1).max())
         if most:
             # The cut steps of each seed, padded with other steps to the largest count of any seed.
             flagged, index = bootstrapped.to(torch.uint8).topk(most, dim=1)
-            final = by_seed(self.final_obs)[torch.arange(seeds, device=index.device).unsqueeze(1), index]
+            place = torch.arange(seeds, device=index.device).unsqueeze(1), index
             patched = by_seed(successors).clone()
-            kept = patched.take_along_dim(index, dim=1)
-            patched.scatter_(1, index, torch.where(flagged.bool(), value(final), kept))
-            successors = patched.view(seeds, steps, rows).movedim(1, 0)
-        return values[:-1], successors
+            flagged = flagged.bool().view(*flagged.shape, *[1] * (patched.dim() - 2))
+            patched[place] = torch.where(flagged, value(by_seed(self.final_obs)[place]), patched[place])
+            successors = patched.view(seeds, steps, rows, *patched.shape[2:]).movedim(1, 0)
+        return successors
 
 
 def by_seed(tensor: Tensor) -> Tensor:
@@ -123,6 +135,32 @@ def info_metrics(told: Sequence[Mapping[str, Tensor]], seeds: int) -> dict[str, 
 def _stack(tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
     """Stack along a new first axis and view as `shape`; a single tensor is not copied."""
     return (tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))).reshape(shape)
+
+
+def stack_extras(steps: Sequence[Step], shape: tuple[int, int, int], task: str) -> dict[str, Tensor]:
+    """Return the extra tensors of several steps by name, each `[T, S, N, ...]`.
+
+    Args:
+        steps: T of them.
+        shape: `(T, S, N)`.
+        task: what errors call the environment.
+
+    Raises:
+        ValueError: some steps are without a tensor that others have, or it has not one row for each environment.
+    """
+    if steps[0].extras is None and steps[-1].extras is None:
+        return {}
+    rows = shape[1] * shape[2]
+    stacked: dict[str, Tensor] = {}
+    for name in dict.fromkeys(name for step in steps for name in step.extras or {}):
+        found = [step.extras[name] for step in steps if step.extras is not None and name in step.extras]
+        if len(found) < len(steps) or any(len(extra) != rows for extra in found):
+            raise ValueError(
+                f"every Step of {task} must have extras[{name!r}] with {rows} rows, but {len(found)} of {len(steps)} "
+                f"steps have one, with {sorted({len(extra) for extra in found})} rows: return it from every step"
+            )
+        stacked[name] = _stack(found, (*shape, *found[0].shape[1:]))
+    return stacked
 
 
 class Collector:
@@ -182,6 +220,7 @@ class Collector:
             "scores": _stack([result.score for result in results], shape),
             "final_obs": _stack(final, (steps, *obs.shape)),
             "valid": None if self.env.always_valid else _stack([result.valid for result in results], shape),
+            "extras": stack_extras(results, shape, self.env.task),
         }
 
     def rollout(self, *, scores: Tensor, **parts: Any) -> Rollout:
