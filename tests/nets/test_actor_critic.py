@@ -77,6 +77,43 @@ def test_the_gradient_is_that_of_autograd(space, shared, activation, hidden, see
 
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("heads", [2, 5])  # 5 are more than the outputs of the policy
+def test_a_critic_may_predict_several_values(space, shared, heads):
+    head = head_for(SPACES[space], log_std=-0.3, device=torch.device("cpu"))
+    spec = Spec(hidden=(5, 7), activation="tanh", shared=shared, value_heads=heads)
+    shape = ActorCritic(D, head, spec)
+    parameters, obs = random_parameters(shape, 3, torch.float64), observations(3, torch.float64)
+    result = Pass(shape.bind(parameters), obs)
+    assert result.values.shape == (3, M, heads)
+    assert result.outputs.shape == (3, M, head.outputs)
+    torch.testing.assert_close(result.values.detach(), shape.bind(parameters).value(obs))
+    weights = torch.arange(1.0, heads + 1, dtype=torch.float64)
+    gradient = result.gradient(objective(result.outputs, result.free, result.values @ weights))
+
+    leaf = parameters.clone().requires_grad_()
+    bound = shape.bind(leaf)
+    loss = objective(bound.policy(obs), bound.free, bound.value(obs) @ weights)
+    torch.testing.assert_close(gradient, torch.autograd.grad(loss, leaf)[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_every_value_head_begins_like_a_single_one(shared):
+    head = head_for(SPACES["discrete"], log_std=0.0, device=torch.device("cpu"))
+    shape = ActorCritic(D, head, Spec(hidden=(5, 7), activation="tanh", shared=shared, value_heads=2))
+    bound = shape.bind(shape.initial([rng(5), rng(6)]))
+    heads = bound.critic[-1][0][..., bound.value_column]
+    torch.testing.assert_close(heads.norm(dim=1), torch.ones(2, 2))
+    assert not torch.equal(heads[..., 0], heads[..., 1])
+
+
+@pytest.mark.parametrize(("heads", "critics"), [(0, 1), (2, 2)])
+def test_value_heads_that_cannot_be_are_refused(heads, critics):
+    with pytest.raises(ValueError, match=f"value_heads .* got {heads} of {critics} critics"):
+        Spec(hidden=(5,), activation="tanh", shared=False, critics=critics, value_heads=heads)
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("shared", [False, True])
 def test_the_gradient_passes_gradcheck(space, shared):
     shape = make(space, shared)
     obs = observations(2, torch.float64)

@@ -15,7 +15,7 @@ action space.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from operant import ops
 from operant.control.agent import Agent, Samples, Scaling
+from operant.control.reward_channels import RewardChannels
 from operant.envs import BatchEnv
 from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable
 from operant.runtime.bounds import require
@@ -82,6 +83,9 @@ class A2CConfig:
     """Whether observations are normalized by running mean and standard deviation."""
     normalize_reward: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return."""
+    reward_channels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Further rewards, by name of the extra tensor of a step, such as intrinsic='{"gamma": 0.99, "weight": 0.5}': each
+    has a value head and a discount (see `operant.control.reward_channels.RewardChannel` for the fields)."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -110,6 +114,16 @@ class A2CConfig:
                 "normalize_advantage leaves nothing of the advantage of a single sample: take more environments or "
                 "steps, or switch it off"
             )
+        if len(self.channels) > 1 and self.critic_ensemble_size > 1:
+            raise ValueError(
+                f"critic_ensemble_size must be 1 where there are reward_channels ({', '.join(self.reward_channels)}), "
+                f"got {self.critic_ensemble_size}"
+            )
+
+    @property
+    def channels(self) -> RewardChannels:
+        """The rewards to learn from."""
+        return RewardChannels(self.reward_channels, gamma=self.gamma, gae_lambda=self.gae_lambda)
 
 
 TARGET_LAMBDA = {"monte-carlo": 1.0, "bootstrap": 0.0}
@@ -217,10 +231,12 @@ class A2C(Resumable):
                 config.share_features,
                 critics=config.critic_ensemble_size,
                 torso=config.encoder,
+                value_heads=len(config.channels),
             ),
             log_std=config.log_std_init,
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
         )
+        self.channels = config.channels
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
         self.learned = self.agent.learned
         self.optimizer = OPTIMIZERS[config.optimizer](
@@ -245,20 +261,15 @@ class A2C(Resumable):
     @torch.no_grad()
     def estimate_advantages(self, rollout: Rollout) -> Samples:
         """Estimate the advantage of every action, and the returns that the critic should predict."""
-        config, rewards = self.config, rollout.rewards
-        values, next_values = rollout.successor_values(self.agent.networks.value)
-        ends: dict[str, Any] = {
-            "terminated": rollout.terminated,
-            "truncated": rollout.truncated,
-            "gamma": config.gamma,
-        }
+        config, seen = self.config, self.channels.read(rollout, self.agent.networks.value)
         if config.estimator == "gae":
-            advantages = ops.gae(rewards, values, next_values, lam=config.gae_lambda, **ends)
+            advantages = ops.gae(seen.rewards, seen.values, seen.next_values, lam=seen.gae_lambda, **seen.ends)
         else:
-            advantages = ops.n_step_returns(rewards, next_values, n=config.n_step or config.num_steps, **ends) - values
-        batch = Samples.of(rollout, self.agent, advantages=advantages, values=values)
+            n = config.n_step or config.num_steps
+            advantages = ops.n_step_returns(seen.rewards, seen.next_values, n=n, **seen.ends) - seen.values
+        batch = Samples.of(rollout, self.agent, advantages=advantages, values=seen.values, mix=self.channels.mix)
         if config.target != "advantage":
-            targets = ops.lambda_returns(rewards, next_values, lam=TARGET_LAMBDA[config.target], **ends)
+            targets = ops.lambda_returns(seen.rewards, seen.next_values, lam=TARGET_LAMBDA[config.target], **seen.ends)
             batch = replace(batch, targets=by_seed(targets))
         return batch.standardized() if config.normalize_advantage == "batch" else batch
 
@@ -269,7 +280,7 @@ class A2C(Resumable):
         gradient, losses = self.gradient(batch)
         norm = self.optimizer.step(gradient, learning_rate=learning_rate)
         metrics: dict[str, Tensor | float] = dict(zip(DIAGNOSTICS, (*losses, norm), strict=True))
-        metrics["value/explained_variance"] = ops.explained_variance(batch.old_values, batch.targets, batch.weights)
+        metrics |= self.channels.explained_variance(batch.old_values, batch.targets, batch.weights)
         metrics["schedule/learning_rate"] = learning_rate
         return metrics | update_metrics(self.optimizer.counts - counts)
 
@@ -287,6 +298,7 @@ class A2C(Resumable):
         policy = ops.policy_gradient(log_probs, batch.advantages)
         if config.critic_ensemble_size == 1:
             value = ops.value_loss(networks.values, targets)
+            value = value.sum(-1) if len(self.channels) > 1 else value
         else:
             value = ops.value_loss(networks.values, targets.unsqueeze(1).expand_as(networks.values)).sum(1)
         entropy = self.agent.head.entropy(networks.outputs, networks.free).expand_as(policy)

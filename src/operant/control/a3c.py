@@ -61,6 +61,11 @@ class A3CConfig(A2CConfig):
         for name in ("normalize_obs", "normalize_reward"):
             if getattr(self, name):
                 raise ValueError(f"{name} must be false: the workers share no statistics; a2c has them")
+        if self.reward_channels:
+            raise ValueError(
+                f"reward_channels must be empty, got {', '.join(self.reward_channels)}: the workers make their "
+                "environments without wrappers, so that steps have no extra tensors; a2c has them"
+            )
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {

@@ -210,8 +210,8 @@ class Samples:
         outputs: what its network gave.
         old_log_probs: of the actions when they were chosen.
         advantages: of the actions.
-        targets: what the critic should predict.
-        old_values: what it predicted.
+        targets: what the critic should predict; `[S, M, K]` of K values.
+        old_values: what it predicted, likewise.
         weights: 1 where a sample counts and 0 where not; None when every sample counts.
     """
 
@@ -225,8 +225,19 @@ class Samples:
     weights: Tensor | None
 
     @classmethod
-    def of(cls, rollout: Rollout, agent: Agent, *, advantages: Tensor, values: Tensor) -> Self:
-        """Flatten what an agent collected, with `advantages` and `values` `[T, S, N]`; targets are their sum."""
+    def of(
+        cls,
+        rollout: Rollout,
+        agent: Agent,
+        *,
+        advantages: Tensor,
+        values: Tensor,
+        mix: Callable[[Tensor], Tensor] = lambda advantages: advantages,
+    ) -> Self:
+        """Flatten what an agent collected, with `advantages` and `values` `[T, S, N]`; targets are their sum.
+
+        With K values of each state both are `[T, S, N, K]`, and `mix` makes one advantage `[S, M]` of K.
+        """
         actions, outputs = (by_seed(kept) for kept in rollout.kept)
         flat, old_values = by_seed(advantages), by_seed(values)
         return cls(
@@ -234,7 +245,7 @@ class Samples:
             actions=actions,
             outputs=outputs,
             old_log_probs=agent.head.log_prob(outputs, agent.networks.free, actions),
-            advantages=flat,
+            advantages=mix(flat),
             targets=flat + old_values,
             old_values=old_values,
             weights=None if rollout.valid is None else by_seed(rollout.valid).to(advantages.dtype),

@@ -13,11 +13,11 @@ actions are in units of half the range of the action space. β stays within `BET
 update too (dual descent, `kl_coef_rounds`), where the paper adapts it for the next one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control import presets
 from operant.control.agent import Agent, Samples, Scaling
+from operant.control.reward_channels import RewardChannels
 from operant.envs import BatchEnv
 from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, outgrows_cache
 from operant.runtime.bounds import require
@@ -98,6 +99,9 @@ class PPOConfig:
     """Whether observations are normalized by running mean and standard deviation."""
     normalize_reward: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return."""
+    reward_channels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Further rewards, by name of the extra tensor of a step, such as intrinsic='{"gamma": 0.99, "weight": 0.5}': each
+    has a value head and a discount (see `operant.control.reward_channels.RewardChannel` for the fields)."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -128,6 +132,7 @@ class PPOConfig:
             encoder=get_args(TorsoName),
             adam_eps="(0, inf)",
         )
+        _ = self.channels
         if self.num_envs * self.num_steps % self.num_minibatches:
             raise ValueError(
                 f"num_minibatches ({self.num_minibatches}) must divide the rollout: {self.num_envs} environments x "
@@ -141,10 +146,19 @@ class PPOConfig:
             )
 
     @property
+    def channels(self) -> RewardChannels:
+        """The rewards to learn from."""
+        return RewardChannels(self.reward_channels, gamma=self.gamma, gae_lambda=self.gae_lambda)
+
+    @property
     def spec(self) -> Spec:
         """The shape of the networks."""
         return Spec(
-            hidden=self.hidden_sizes, activation=self.activation, shared=self.share_features, torso=self.encoder
+            hidden=self.hidden_sizes,
+            activation=self.activation,
+            shared=self.share_features,
+            torso=self.encoder,
+            value_heads=len(self.channels),
         )
 
 
@@ -218,6 +232,7 @@ class PPO(Resumable):
             log_std=config.log_std_init,
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
         )
+        self.channels = config.channels
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
         self.learned = self.agent.learned
         self.optimizer = StackedAdam(self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
@@ -255,17 +270,9 @@ class PPO(Resumable):
     def estimate_advantages(self, rollout: Rollout) -> Samples:
         """Estimate the advantage of every action, and the returns that the critic should predict."""
         config = self.config
-        values, next_values = rollout.successor_values(self.agent.networks.value)
-        advantages = ops.gae(
-            rollout.rewards,
-            values,
-            next_values,
-            terminated=rollout.terminated,
-            truncated=rollout.truncated,
-            gamma=config.gamma,
-            lam=config.gae_lambda,
-        )
-        batch = Samples.of(rollout, self.agent, advantages=advantages, values=values)
+        seen = self.channels.read(rollout, self.agent.networks.value)
+        advantages = ops.gae(seen.rewards, seen.values, seen.next_values, lam=seen.gae_lambda, **seen.ends)
+        batch = Samples.of(rollout, self.agent, advantages=advantages, values=seen.values, mix=self.channels.mix)
         scope = config.normalize_advantage
         whole = scope == "batch" or (scope == "minibatch" and config.num_minibatches == 1)
         return batch.standardized() if whole else batch
@@ -288,7 +295,7 @@ class PPO(Resumable):
             metrics["losses/kl"], active = self.adapt(batch, old_free)
             if not active.any():
                 break
-        metrics["value/explained_variance"] = ops.explained_variance(batch.old_values, batch.targets, batch.weights)
+        metrics |= self.channels.explained_variance(batch.old_values, batch.targets, batch.weights)
         metrics["schedule/learning_rate"] = learning_rate
         return metrics | update_metrics(self.optimizer.counts - counts)
 
@@ -361,6 +368,8 @@ class PPO(Resumable):
         policy = OBJECTIVES[config.objective](log_probs, batch, (clip_low, clip_high), self.beta.unsqueeze(1), kl)
         anchor = None if config.clip_range_vf is None else batch.old_values
         value = ops.value_loss(networks.values, batch.targets, old_values=anchor, clip=config.clip_range_vf)
+        if len(self.channels) > 1:
+            value = value.sum(-1)
         loss = torch.add(policy, value, alpha=config.vf_coef)
         if config.ent_coef:
             entropy = head.entropy(outputs, free)

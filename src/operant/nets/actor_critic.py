@@ -27,9 +27,10 @@ class Spec:
         critics: how many critics there are, whose mean is the value; more than one share no layers.
         torso: the convolutions, where observations are pictures.
         memory: makes the networks recurrent (see `StackedGRU`); needs `shared`.
+        value_heads: how many values the critic predicts of a state, K; more than one need a single critic.
 
     Raises:
-        ValueError: there is no critic, or several are to share the layers of one actor.
+        ValueError: there is no critic, or several are to share the layers of one actor, or to predict several values.
     """
 
     hidden: Sequence[int]
@@ -38,12 +39,17 @@ class Spec:
     critics: int = 1
     torso: TorsoName = "auto"
     memory: Memory | None = None
+    value_heads: int = 1
 
     def __post_init__(self) -> None:
         if self.critics < 1 or (self.critics > 1 and self.shared):
             raise ValueError(
                 f"critics must be 1, or more where they share no layers with the actor, got {self.critics} critics "
                 f"and shared={self.shared}"
+            )
+        if self.value_heads < 1 or (self.value_heads > 1 and self.critics > 1):
+            raise ValueError(
+                f"value_heads must be 1, or more of a single critic, got {self.value_heads} of {self.critics} critics"
             )
 
 
@@ -53,7 +59,7 @@ class ActorCritic:
     A seed has `R` networks: one with an output for the value beside those of the policy if the hidden layers are
     shared, otherwise an actor and K critics of the same shape. Either way all of them are rows of one stacked network,
     so that policy and value together take as many operations as one of them alone; a separate critic ignores its
-    outputs but one.
+    outputs but those for values.
 
     Args:
         inputs: shape of an observation, `(D,)` or `(C, H, W)`; D alone will do.
@@ -79,7 +85,8 @@ class ActorCritic:
         if masked:
             shape = (shape[0] - masked,)
         self.networks = 1 if spec.shared else 1 + spec.critics
-        outputs = head.outputs + 1 if spec.shared else head.outputs
+        self.value_heads = spec.value_heads
+        outputs = head.outputs + self.value_heads if spec.shared else max(head.outputs, self.value_heads)
         self.mlp = network_for(
             shape,
             [*spec.hidden, outputs],
@@ -92,8 +99,8 @@ class ActorCritic:
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
         """Return the initial parameters `[S, P]`, one row for each seed's generator."""
         outputs = self.head.outputs
-        actor, critic = (outputs, ACTOR_GAIN), (1, 1.0)
-        blocks = [[actor, critic]] if self.networks == 1 else [[actor], *[[critic]] * (self.networks - 1)]
+        actor, critic = [(outputs, ACTOR_GAIN)], [(1, 1.0)] * self.value_heads
+        blocks = [actor + critic] if self.networks == 1 else [actor, *[critic] * (self.networks - 1)]
         free = self.head.initial()
         rows = [[self.mlp.initial(generator, block), free] for generator in generators for block in blocks]
         return torch.stack([torch.cat(row) for row in rows]).view(len(generators), -1)
@@ -157,16 +164,17 @@ class BoundActorCritic:
         return self.shape.allowed(outputs, obs)
 
     def value(self, obs: Tensor) -> Tensor:
-        """Return the values `[S, M]`, the mean over the critics."""
+        """Return the values `[S, M]`, the mean over the critics; with several heads `[S, M, K]`."""
         critics = self.networks[1:] or self.networks
         seen = self.shape.encode(obs)
         values = [self.shape.mlp(critic, seen)[..., self.value_column] for critic in critics]
         return values[0] if len(values) == 1 else torch.stack(values).mean(0)
 
     @property
-    def value_column(self) -> int:
-        """Which output of the critic's network is the value."""
-        return self.shape.head.outputs if self.shape.networks == 1 else 0
+    def value_column(self) -> int | slice:
+        """Which output of the critic's network is the value, or which are the values."""
+        first = self.shape.head.outputs if self.shape.networks == 1 else 0
+        return first if self.shape.value_heads == 1 else slice(first, first + self.shape.value_heads)
 
 
 class Pass:
@@ -182,7 +190,7 @@ class Pass:
     Attributes:
         outputs: the head's outputs `[S, M, outputs]`.
         free: the head's free parameters `[S, free]`.
-        values: `[S, M]`, of several critics `[S, K, M]`.
+        values: `[S, M]`, of several critics `[S, critics, M]`, of several value heads `[S, M, K]`.
     """
 
     @torch.no_grad()

@@ -1,0 +1,165 @@
+"""Several rewards at once, such as the environment's and an exploration bonus, each with a discount and a value head.
+
+The critic predicts the return of every channel (Burda et al. 2018, arXiv:1810.12894, section 2.3). Advantages are
+estimated for each channel by itself, and their weighted sum is what the policy improves on.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from operant import ops
+from operant.runtime.bounds import require
+from operant.runtime.rollouts import Rollout
+
+REWARD = "reward"
+"""Name of the channel of the environment's own reward."""
+
+_EXPLAINED = "explained_variance"
+
+
+@dataclass(frozen=True)
+class RewardChannel:
+    """How one of several rewards counts."""
+
+    gamma: float
+    """Discount a step."""
+    gae_lambda: float
+    """λ of the advantage estimates."""
+    weight: float = 1.0
+    """Weight of its advantages in their sum; 0: the critic predicts the return, but the policy ignores it."""
+    episodic: bool = True
+    """Whether its return ends with the episode. If not, it goes on over the ends of episodes, as if the first
+    observation of the next one were the successor of the last one of this (Burda et al. 2018)."""
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        require(self, gamma="[0, 1]", gae_lambda="[0, 1]", weight="(-inf, inf)")
+        if self.episodic not in (False, True):
+            raise ValueError(f"episodic must be true or false, got {self.episodic!r}")
+        if not self.episodic and self.gamma == 1:
+            raise ValueError("gamma must be below 1 where episodic is false: such a return never ends, got 1")
+
+
+class Channeled(NamedTuple):
+    """Rewards and values of a rollout, `[T, S, N]`; of several channels all of them `[T, S, N, K]`.
+
+    Attributes:
+        rewards: of every channel.
+        values: what the critic predicts in every state.
+        next_values: and in its true successor; in the next one that is seen, where the channel is not episodic.
+        gae_lambda: λ, `[K]` of several channels.
+        ends: `terminated`, `truncated` and the discount `gamma`, as the functions of `operant.ops` take them.
+    """
+
+    rewards: Tensor
+    values: Tensor
+    next_values: Tensor
+    gae_lambda: float | Tensor
+    ends: dict[str, Any]
+
+
+class RewardChannels:
+    """The rewards that a method learns from: the environment's own, and those among the extra tensors of its steps.
+
+    Args:
+        given: by name of the extra tensor, the fields of `RewardChannel` that differ from the defaults. `"reward"` is
+            the environment's own, which is always there.
+        gamma: discount of channels that name none.
+        gae_lambda: λ of channels that name none.
+
+    Raises:
+        ValueError: there is no such field, or a value is out of its range.
+    """
+
+    def __init__(self, given: Mapping[str, Mapping[str, Any]], *, gamma: float, gae_lambda: float) -> None:
+        known = [field.name for field in fields(RewardChannel)]
+        self.channels: dict[str, RewardChannel] = {}
+        for name, values in ({REWARD: {}} | dict(given)).items():
+            if not isinstance(values, Mapping) or values.keys() - {*known}:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError(f"reward_channels.{name} must be a table of {', '.join(known)}, got {values!r}")
+            try:
+                self.channels[name] = RewardChannel(**{"gamma": gamma, "gae_lambda": gae_lambda, **values})
+            except ValueError as error:
+                raise ValueError(f"reward_channels.{name}: {error}") from error
+
+    def __len__(self) -> int:
+        """Return K."""
+        return len(self.channels)
+
+    def read(self, rollout: Rollout, value: Callable[[Tensor], Tensor]) -> Channeled:
+        """Return what advantages are estimated from.
+
+        Args:
+            rollout: what happened.
+            value: maps observations `[S, M, ...]` to values `[S, M]`, or `[S, M, K]` of several channels.
+
+        Raises:
+            ValueError: the rollout has no extra tensor for a channel, or not one number a row.
+        """
+        values = rollout.values(value)
+        after = rollout.true_successors(values, value)
+        terminated, truncated, own = rollout.terminated, rollout.truncated, self.channels[REWARD]
+        if len(self) == 1:
+            if not own.episodic:
+                after, terminated, truncated = values[1:], *torch.zeros_like(terminated).expand(2, *terminated.shape)
+            ends = {"terminated": terminated, "truncated": truncated, "gamma": own.gamma}
+            return Channeled(rollout.rewards, values[:-1], after, own.gae_lambda, ends)
+        episodic = self._column("episodic", values)
+        ends = {
+            "terminated": terminated.unsqueeze(-1) & episodic,
+            "truncated": truncated.unsqueeze(-1) & episodic,
+            "gamma": self._column("gamma", values),
+        }
+        rewards = torch.stack([self._rewards(rollout, name) for name in self.channels], dim=-1)
+        after = torch.where(episodic, after, values[1:])
+        return Channeled(rewards, values[:-1], after, self._column("gae_lambda", values), ends)
+
+    def _rewards(self, rollout: Rollout, name: str) -> Tensor:
+        """Return the rewards `[T, S, N]` of a channel; 0 at steps that are not valid."""
+        if name == REWARD:
+            return rollout.rewards
+        found = rollout.extras.get(name)
+        if found is None:
+            raise ValueError(
+                f"reward channel {name!r} is not among the extra tensors of the environment's steps, which are "
+                f"{sorted(rollout.extras) or 'none'}: give it a wrapper whose Step.extras has {name!r}, or leave the "
+                "channel out"
+            )
+        if found.shape != rollout.rewards.shape:
+            raise ValueError(
+                f"reward channel {name!r} must be one number a row, but extras[{name!r}] has {[*found.shape[3:]]} a row"
+            )
+        found = found.to(rollout.rewards.dtype)
+        return found if rollout.valid is None else found.masked_fill(~rollout.valid, 0.0)
+
+    def _column(self, name: str, like: Tensor) -> Tensor:
+        """Return a field of all channels, `[K]`."""
+        numbers = torch.tensor([getattr(channel, name) for channel in self.channels.values()], device=like.device)
+        return numbers if numbers.dtype is torch.bool else numbers.to(like.dtype)
+
+    def mix(self, advantages: Tensor) -> Tensor:
+        """Return the weighted sum `[...]` of advantages `[..., K]`, of one channel `[...]`."""
+        if len(self) > 1:
+            return advantages @ self._column("weight", advantages)
+        weight = self.channels[REWARD].weight
+        return advantages if weight == 1 else weight * advantages
+
+    def explained_variance(self, values: Tensor, targets: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
+        """Return the share of the variance of the targets that the critic explains, `[S]` by name of the metric.
+
+        Args:
+            values: `[S, M]`, or `[S, M, K]` of several channels.
+            targets: likewise.
+            weights: `[S, M]`; None: all are 1.
+        """
+        if len(self) == 1:
+            return {f"value/{_EXPLAINED}": ops.explained_variance(values, targets, weights)}
+        names = [_EXPLAINED if name == REWARD else f"{name}/{_EXPLAINED}" for name in self.channels]
+        return {
+            f"value/{name}": ops.explained_variance(value, target, weights)
+            for name, value, target in zip(names, values.unbind(-1), targets.unbind(-1), strict=True)
+        }
