@@ -350,7 +350,7 @@ def test_what_is_seen_first_is_normalized_as_in_the_run_that_it_begins_with(tmp_
     first = train(tmp_path / "first", **options).experiment.learner.agent
     begun = train(tmp_path / "begun", init=tmp_path / "first", interrupted=lambda: True, **options)
     agent = begun.experiment.learner.agent
-    raw = agent.normalizer._env.reset()
+    raw = agent.normalizer.env.reset()
     assert torch.equal(agent.collector.obs, first.normalizer.normalize(raw).view_as(agent.collector.obs))
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from operant import catalog, streams
 from operant.build import assemble, begin_with, check_names, find, package, pin, reassemble, resolve
-from operant.envs import without_episodes
+from operant.envs import without_episodes, wrappers
 from operant.envs.registry import drawn
 from operant.runtime.advice import hints_of
 from operant.runtime.checkpoints import load as load_checkpoint
@@ -118,12 +118,14 @@ class Trained(LearnedTables):
                 f"try `operant chat {self.run.path}`"
             )
         wrap = getattr(self.experiment, "wrap", None)
+        env = getattr(self.experiment, "env", None)
         return Predictor(
             learner,
             settings.task,
             seeds=len(settings.seeds),
             wrap=wrap,
             env_kwargs=settings.env_kwargs,
+            wrappers=[] if env is None else wrappers(env),
             device=learner.device,
         )
 

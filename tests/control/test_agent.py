@@ -4,11 +4,12 @@ import pytest
 import torch
 
 import graphs
-from control.learners import Changed, same
+from control.learners import Changed, assert_resumes_exactly, build, same
 from control.probes import Constant, Pendular
 from operant import ops
+from operant.control import A2C, DQN, PPO, SAC, A2CConfig, DQNConfig, PPOConfig, Reinforce, ReinforceConfig, SACConfig
 from operant.control.agent import Agent, Samples, Scaling, require_rows
-from operant.envs import make
+from operant.envs import Wrapper, make
 from operant.envs.tensor import TENSOR_ENVS
 from operant.nets import Graph, Spec
 from operant.state import clone
@@ -165,3 +166,54 @@ def test_a_recorded_rollout_has_the_extra_tensors_of_its_steps(torch_library, mo
         one, other = (each.collect(4).extras["bonus"] for each in (played, recorded))
         assert torch.equal(one, other)
         assert one.shape == (4, *played.collector.obs.shape)
+
+
+class Largest(Wrapper):
+    """Scales rewards by the largest of each seed so far, and remembers where each row has begun."""
+
+    STATE = ("largest", "begun")
+    LEARNED = ("largest",)
+
+    def start(self, seeds):
+        self.largest, self.begun = torch.ones(len(seeds), 1), torch.zeros(self.rows)
+
+    def step(self, actions):
+        step = super().step(actions)
+        self.begun += 1
+        rewards = step.reward.view(len(self.largest), -1)
+        self.largest.copy_(torch.maximum(self.largest, rewards.abs().amax(1, keepdim=True)))
+        return step._replace(reward=(rewards / self.largest).flatten() + 0.01 * self.begun)
+
+    def metrics(self):
+        return {"wrapper/largest": self.largest.flatten().clone()}
+
+
+SMALL = {"num_envs": 4, "hidden_sizes": (8,)}
+QUICK = {**SMALL, "learning_starts": 8, "batch_size": 8, "buffer_size": 100, "train_freq": 8}
+WRAPPED = [
+    (PPO, PPOConfig(**SMALL, num_steps=8, num_minibatches=2, normalize_obs=True), "Pendulum-v1"),
+    (A2C, A2CConfig(**SMALL), "Pendulum-v1"),
+    (DQN, DQNConfig(**QUICK), "CartPole-v1"),
+    (SAC, SACConfig(**QUICK), "Pendulum-v1"),
+]
+
+
+@pytest.mark.parametrize(("kind", "config", "task"), WRAPPED)
+def test_wrappers_belong_to_a_run(kind, config, task, tmp_path):
+    def fresh():
+        return build(kind, config, task, wrap=Largest)
+
+    assert_resumes_exactly(fresh, tmp_path)
+    it = fresh()
+    metrics = [it.iterate() for _ in range(3)][-1]
+    kept = it.learned["Largest.largest"]
+    assert torch.equal(metrics["wrapper/largest"], kept.flatten())
+    assert kept.shape == (2, 1)
+    if task == "Pendulum-v1":
+        assert (kept > 1).all()
+
+
+def test_a_method_that_saves_no_environment_refuses_wrappers_with_a_state():
+    with pytest.raises(ValueError, match="what Largest keeps would be lost"):
+        build(Reinforce, ReinforceConfig(**SMALL), wrap=Largest)
+    build(Reinforce, ReinforceConfig(**SMALL), wrap=Wrapper).iterate()

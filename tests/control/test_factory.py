@@ -9,7 +9,7 @@ import torch
 
 from operant import catalog
 from operant.control import A3CConfig, PPOConfig, assemble, configuration, ppo
-from operant.envs import Atari, make
+from operant.envs import Atari, Wrapper, make
 from operant.runtime.evaluation import StoppedError, evaluate_policy
 from operant.runtime.settings import Settings
 
@@ -289,3 +289,43 @@ def test_environments_that_cannot_fit_are_refused_at_once():
     message = r"num_envs=1000000000 environments for each of 2 seeds, .* are available on cpu: lower num_envs"
     with pytest.raises(ValueError, match=message):
         assemble(algorithm, settings, config, device="cpu")
+
+
+def test_evaluations_are_played_in_the_wrappers_that_hold_there():
+    played = []
+
+    class Mirrored(Wrapper):
+        """Turns the world around, for the policy as for the one who acts."""
+
+        def step(self, actions):
+            played.append(self.training)
+            step = self.env.step(1 - actions)
+            return step._replace(obs=self.observation(step.obs), final_obs=self.observation(step.final_obs))
+
+        def observation(self, obs):
+            return -obs
+
+    class Training(Wrapper):
+        in_evaluation = False
+
+        def step(self, actions):
+            raise AssertionError("an evaluation was played in what holds in training alone")
+
+    plain = experiment()
+    wrapped = dataclasses.replace(plain, env=Training(Mirrored(make("CartPole-v1", 1, (3, 5)))))
+    scores = plain.evaluate(4).scores
+    assert wrapped.evaluate(4).scores != scores
+    assert played
+    assert not any(played)
+    act = plain.learner.act
+
+    class Same:
+        """The policy as it is in a world that is turned around: with it scores are the same."""
+
+        device = plain.learner.device
+
+        def act(self, obs, memory, noise):
+            actions, memory = act(-obs, memory, noise)
+            return 1 - actions, memory
+
+    assert dataclasses.replace(wrapped, learner=Same()).evaluate(4).scores == scores

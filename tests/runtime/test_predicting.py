@@ -4,6 +4,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from operant.envs import Wrapper, make, start
 from operant.runtime.predicting import Predictor
 
 
@@ -195,3 +196,41 @@ def test_a_mask_that_allows_nothing_is_refused(predictor):
     acting.predict({"a": np.zeros(3), "action_mask": np.array([0, 1])})
     with pytest.raises(ValueError, match="'action_mask' of row 0 allows no action"):
         acting.predict({"a": np.zeros(3), "action_mask": np.array([0, 0])})
+
+
+class Shifted(Wrapper):
+    """Adds a number of each seed's own to observations."""
+
+    LEARNED = ("shift",)
+
+    def start(self, seeds):
+        self.shift = torch.arange(1.0, len(seeds) + 1)
+
+    def observation(self, obs):
+        return (obs.unflatten(0, (len(self.shift), -1)) + self.shift.view(-1, 1, 1)).flatten(0, 1)
+
+
+class Rewarding(Shifted):
+    in_evaluation = False
+
+
+def test_wrappers_that_hold_in_evaluations_change_observations():
+    env = Rewarding(Shifted(make("CartPole-v1", 2, (3, 5))))
+    start(env, (3, 5))
+    policy = Scripted([0, 1], [1, 0])
+    policy.actions = torch.tensor([0, 1])
+    predictor = Predictor(policy, "CartPole-v1", seeds=2, wrappers=[env.env, env])
+    obs = np.zeros((3, 4), np.float32)
+    predictor.predict(obs)
+    assert torch.equal(policy.seen, torch.tensor([1.0, 2.0]).view(2, 1, 1).expand(2, 3, 4))
+
+
+def test_a_wrapper_that_remembers_observations_cannot_be_asked_about_one():
+    class Stacked(Wrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            self.observation_space = spaces.Box(-1, 1, (8,))
+
+    env = Stacked(make("CartPole-v1", 2, (3, 5)))
+    with pytest.raises(ValueError, match=r"Stacked makes observations in step\(\), by more than a single one"):
+        Predictor(Scripted([0], [1]), "CartPole-v1", seeds=2, wrappers=[env])

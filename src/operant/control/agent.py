@@ -11,7 +11,7 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.envs import BatchEnv, Normalize, TensorEnv, Tree, is_picture
+from operant.envs import BatchEnv, Normalize, TensorEnv, Tree, is_picture, learned, start
 from operant.nets import ActorCritic, Graph, Spec, head_for
 from operant.runtime.rollouts import Collector, Rollout, by_seed
 from operant.runtime.weights import Weights
@@ -70,6 +70,7 @@ class Agent(DeclaredState):
     ) -> None:
         require_suitable(env, algorithm)
         require_rows(env, seeds, rows)
+        start(env, seeds)
         self.seeds, self.rows, self.device = list(seeds), rows, env.device
         if scaling.observations and is_picture(env.observation_space):
             raise ValueError("normalize_obs is for vectors: pictures are scaled by the network")
@@ -94,8 +95,8 @@ class Agent(DeclaredState):
 
     @property
     def learned(self) -> Weights:
-        """The networks of all seeds, and the moments by which observations and rewards are normalized."""
-        return {"parameters": self.parameters, **({} if self.normalizer is None else self.normalizer.moments)}
+        """The networks of all seeds, and what wrappers have learned, such as the moments by which they normalize."""
+        return {"parameters": self.parameters, **learned(self.collector.env)}
 
     def for_seed(self, seed: int) -> Self:
         """Return an agent whose networks are those of the seed in one place alone, sharing their memory."""

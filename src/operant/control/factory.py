@@ -9,7 +9,7 @@ import torch
 
 from operant import catalog
 from operant.control.agent import Agent
-from operant.envs import BatchEnv, WorkerPool, make, resolve_backend
+from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend
 from operant.nets import missing_tool, programs
 from operant.runtime.available_memory import available, readable
 from operant.runtime.configuration import learner_kind
@@ -35,11 +35,14 @@ class Experiment:
         learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
         settings: what it was made from.
         pool: the worker processes of its environments, in training and in evaluations.
+        env: what it learns in; evaluations are played in those of its wrappers that hold there
+            (`operant.envs.Wrapper`). None: they are played without.
     """
 
     learner: Any
     settings: Settings
     pool: WorkerPool | None = None
+    env: BatchEnv | None = None
 
     @property
     def compiled(self) -> bool:
@@ -76,6 +79,8 @@ class Experiment:
             pool=self.pool,
             max_steps=(longest := settings.evaluate_max_steps or LONGEST_EPISODE),
         )
+        if self.env is not None:
+            env = for_evaluation(self.env, env, settings.seeds)
         try:
             return evaluate_policy(
                 self.learner,
@@ -157,7 +162,7 @@ def _assemble(
     except BaseException:
         env.close()
         raise
-    return Experiment(learner, settings, pool)
+    return Experiment(learner, settings, pool, env)
 
 
 def _takes_name(kind: Any) -> bool:

@@ -143,8 +143,8 @@ class Alternating(Resumable, ABC, Generic[C]):
 
     @property
     def learned(self) -> Weights:
-        """The networks and all else that gradients change, and their targets."""
-        return self.parameters
+        """The networks and all else that gradients change, and their targets; and what wrappers have learned."""
+        return {**self.parameters, **self.experience.learned}
 
     def bind(self, parameters: Mapping[str, Tensor]) -> None:
         """Compute with `parameters`, by name `[S, P]` each; networks become attributes of the names of theirs."""

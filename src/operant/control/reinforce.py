@@ -28,7 +28,7 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
-from operant.envs import BatchEnv
+from operant.envs import BatchEnv, wrappers
 from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable
 from operant.runtime.bounds import require
 from operant.runtime.episodes import Episodes
@@ -220,6 +220,11 @@ class Reinforce(Resumable):
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        if kept := [type(wrapper).__name__ for wrapper in wrappers(env) if wrapper.STATE]:
+            raise ValueError(
+                f"{algorithm} begins anew with every batch and saves no environment, so that what {kept[0]} keeps "
+                "would be lost when a run is resumed: take another algorithm, such as a2c, or a wrapper without STATE"
+            )
         agent = self.agent = Agent(
             env,
             seeds=seeds,

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from operant import streams
 from operant.control.agent import require_rows
-from operant.envs import BatchEnv, begins_anew
+from operant.envs import BatchEnv, begins_anew, learned, start
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED
 from operant.runtime.replay import Replay, Transitions
 from operant.runtime.rollouts import Collector
+from operant.runtime.weights import Weights
 from operant.state import DeclaredState, State
 
 Act = Callable[[Tensor, int], Tensor]
@@ -69,6 +70,7 @@ class Experience(DeclaredState):
         random: Callable[[tuple[int, ...], torch.Generator], Tensor],
     ) -> None:
         require_rows(env, seeds, rows)
+        start(env, seeds)
         self.collector = Collector(env, seeds=len(seeds))
         self.replay = Replay(seeds=len(seeds), rows=rows, capacity=capacity, device=env.device)
         self.rows, self.to_env, self.random = rows, to_env, random
@@ -97,6 +99,11 @@ class Experience(DeclaredState):
     def sample(self, samples: int, *, gamma: float, n: int = 1) -> Transitions:
         """Return `samples` transitions of each seed, drawn uniformly (see `Replay.take`)."""
         return self.replay.take(self.replay.draw(samples, self.sample_streams), gamma=gamma, n=n)
+
+    @property
+    def learned(self) -> Weights:
+        """What wrappers of the environments have learned."""
+        return learned(self.collector.env)
 
     def close(self) -> None:
         """Close the environments."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from operant import ops
 from operant.control.agent import Agent, Samples
-from operant.envs import BatchEnv, GymnasiumEnv, Step
+from operant.envs import BatchEnv, GymnasiumEnv, Step, unwrapped
 from operant.runtime.rollouts import all_episodes, by_seed
 from operant.state import State
 
@@ -58,13 +58,13 @@ def require_branching(env: BatchEnv, *, masked: int) -> None:
     """Refuse environments that cannot be put back at little cost, or in which not every action can be tried.
 
     Args:
-        env: as it is made, without a wrapper.
+        env: as it is made, or in wrappers.
         masked: how many entries of its observations say which actions are allowed.
 
     Raises:
         ValueError: they are Gymnasium's, which can only play an episode again, or mask actions.
     """
-    if isinstance(env, GymnasiumEnv):
+    if isinstance(unwrapped(env), GymnasiumEnv):
         raise ValueError(
             f"vine sampling puts environments back to where they branched, but {env.task} of Gymnasium can only play "
             "its episode again from the start: take env_backend='tensor', where there is one, or sampling='single-path'"

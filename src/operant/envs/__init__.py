@@ -4,6 +4,7 @@ from operant.envs.adapter import GymnasiumEnv, RestoreError, without_episodes
 from operant.envs.atari import Atari
 from operant.envs.base import BatchEnv, EndlessError, Step, Tree, begins_anew
 from operant.envs.cells import Grid, Rules
+from operant.envs.conformance import ContractError, check_batch_env
 from operant.envs.drawing import DrawingError, parse_grid
 from operant.envs.envpool import EnvPool
 from operant.envs.features import Features, is_picture
@@ -24,6 +25,16 @@ from operant.envs.tensor import (
 from operant.envs.worker_pool import WorkerPool
 from operant.envs.workers import EnvError, WorkerError
 from operant.envs.worlds import WORLDS, register_worlds
+from operant.envs.wrapper import (
+    Wrapper,
+    changes_observations,
+    for_evaluation,
+    learned,
+    reporting,
+    start,
+    unwrapped,
+    wrappers,
+)
 
 __all__ = [
     "TENSOR_ENVS",
@@ -32,6 +43,7 @@ __all__ = [
     "Atari",
     "BatchEnv",
     "CartPole",
+    "ContractError",
     "DrawingError",
     "EndlessError",
     "EnvError",
@@ -53,17 +65,26 @@ __all__ = [
     "Tree",
     "WorkerError",
     "WorkerPool",
+    "Wrapper",
     "begins_anew",
+    "changes_observations",
+    "check_batch_env",
+    "for_evaluation",
     "grid_transitions",
     "is_picture",
+    "learned",
     "make",
     "maker_like",
     "only_here",
     "own_files",
     "parse_grid",
     "register_worlds",
+    "reporting",
     "resolve_backend",
+    "start",
+    "unwrapped",
     "without_episodes",
+    "wrappers",
 ]
 
 register_worlds()

@@ -25,6 +25,7 @@ from operant.envs.registry import make_single, registered, specified
 from operant.envs.tensor import TENSOR_ENVS, TensorEnv
 from operant.envs.worker_pool import WorkerPool, pooled
 from operant.envs.workers import DEADLINE
+from operant.envs.wrapper import wrappers
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +142,15 @@ def maker_like(env: BatchEnv, rows: int) -> Callable[[int], BatchEnv]:
 
     What registers the task need not be imported there, if its entry point is a name, or a class or function of a
     module.
+
+    Raises:
+        ValueError: the environment has wrappers.
     """
+    if found := wrappers(env):
+        raise ValueError(
+            f"{type(found[-1]).__name__} is around the environments of {env.task}, but other processes make theirs by "
+            "name, without wrappers: leave it out, or take an algorithm that acts in this process"
+        )
     game = {"clip_rewards": env.clip_rewards, "episodic_life": env.episodic_life} if isinstance(env, Atari) else {}
     own = {"env_kwargs": env.env_kwargs} if isinstance(env, GymnasiumEnv) else {}
     backend = "tensor" if isinstance(env, TensorEnv) else "envpool" if isinstance(env, EnvPool) else "gymnasium"

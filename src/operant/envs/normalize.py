@@ -1,17 +1,17 @@
 """Observations and rewards at the scale that networks like, with statistics of each seed's own."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from operant.envs.base import BatchEnv, Step, Tree, begins_anew
+from operant.envs.base import BatchEnv, Step, Tree
 from operant.envs.spaces import SpaceError
-from operant.state import Resumable, State, copy_into, load_part
+from operant.envs.wrapper import Wrapper
+from operant.state import Resumable
 
 
 class Moments(Resumable):
@@ -57,7 +57,7 @@ class Moments(Resumable):
         return torch.where(self.count > 0, self.squares / self.count.clamp(min=1), 1.0)
 
 
-class Normalize:
+class Normalize(Wrapper):
     """Scales what an environment gives by running statistics, kept for each seed over its N rows.
 
     Observations become `clip((obs - mean) / sqrt(variance + epsilon))`. Rewards are divided by the standard deviation
@@ -67,14 +67,13 @@ class Normalize:
     and neither rows that are not valid nor observations and rewards that are not finite enter. `Step.score` stays as
     it is.
 
+    In an evaluation the statistics stay as they are.
+
     Attributes:
-        task: that of the environment.
-        rows: B = S N.
         observation_space: a box of [-clip, clip] if observations are scaled.
-        action_space: that of the environment.
-        device: that of the environment.
-        always_valid: that of the environment.
     """
+
+    STATE = (("observations", "_obs_moments"), ("rewards", "_return_moments"), ("returns", "_returns"))
 
     def __init__(
         self,
@@ -113,27 +112,25 @@ class Normalize:
                 f"only observations of a Box can be normalized, but {env.task} has {env.observation_space}: leave them "
                 "as they are, or give the environment a wrapper whose observation space is a Box"
             )
-        self._env, self._seeds, self._gamma = env, seeds, gamma
+        super().__init__(env)
+        self._seeds, self._gamma = seeds, gamma
         self._observations, self._rewards = observations, rewards
         self._clip, self._epsilon = clip, epsilon
-        self.task, self.rows, self.device, self.always_valid = env.task, env.rows, env.device, env.always_valid
-        self.action_space: gymnasium.Space[Any] = env.action_space
         self._shape = env.observation_space.shape or ()
         dtype = np.float64 if env.observation_space.dtype == np.float64 else np.float32
-        self.observation_space: gymnasium.Space[Any] = (
-            spaces.Box(-clip, clip, self._shape, dtype) if observations else env.observation_space
-        )
+        if observations:
+            self.observation_space = spaces.Box(-clip, clip, self._shape, dtype)
         self._obs_moments = Moments(seeds, self._shape, env.device)
         self._return_moments = Moments(seeds, (), env.device)
-        self._returns = torch.zeros(seeds, env.rows // seeds, dtype=torch.float64, device=env.device)
+        self.start(range(seeds))
+
+    def start(self, seeds: Sequence[int]) -> None:
+        """Begin with returns of nothing in every row."""
+        shape = len(seeds), self.rows // len(seeds)
+        self._returns = torch.zeros(shape, dtype=torch.float64, device=self.device)
 
     @property
-    def begins_anew(self) -> bool:
-        """Whether the environment begins new episodes when it loads a state."""
-        return begins_anew(self._env)
-
-    @property
-    def moments(self) -> dict[str, Tensor]:
+    def learned(self) -> dict[str, Tensor]:
         """The tensors `[S, ...]` that say how observations and rewards are normalized, by name."""
         kinds = {
             "observations": (self._observations, self._obs_moments),
@@ -152,13 +149,13 @@ class Normalize:
         Args:
             seeds: one non-negative integer a row; default: those of the environment.
         """
-        obs = self._env.reset(seeds)
-        self._returns.zero_()
+        obs = self.env.reset(seeds)
+        self.forget()
         return self._new_obs(obs, None)
 
     def step(self, actions: Tensor) -> Step:
         """Apply one action a row."""
-        step = self._env.step(actions)
+        step = self.env.step(actions)
         valid = None if self.always_valid else step.valid.view_as(self._returns)
         reward = self._new_reward(step, valid) if self._rewards else step.reward
         obs = self._new_obs(step.obs, valid)
@@ -166,7 +163,7 @@ class Normalize:
         return step._replace(obs=obs, reward=reward, final_obs=final_obs)
 
     def _new_obs(self, obs: Tree, valid: Tensor | None) -> Tree:
-        if self._observations:
+        if self._observations and self.training:
             rows = self._by_seed(cast(Tensor, obs))
             finite = rows.isfinite().flatten(2).all(2)
             self._obs_moments.update(rows, finite if valid is None else finite & valid)
@@ -176,10 +173,19 @@ class Normalize:
         reward = step.reward.view_as(self._returns)
         counted = reward.isfinite() if valid is None else reward.isfinite() & valid
         self._returns.mul_(self._gamma).add_(reward.masked_fill(~counted, 0.0))
-        self._return_moments.update(self._returns, counted)
+        if self.training:
+            self._return_moments.update(self._returns, counted)
         self._returns.masked_fill_((step.terminated | step.truncated).view_as(self._returns), 0.0)
         scaled = reward / (self._return_moments.variance() + self._epsilon).sqrt_()
         return self._clipped(scaled).to(step.reward.dtype).view(-1)
+
+    def forget(self) -> None:
+        """Forget the returns of unfinished episodes."""
+        self._returns.zero_()
+
+    def observation(self, obs: Tree) -> Tree:
+        """Scale observations by the statistics as they are (see `normalize`)."""
+        return self.normalize(obs)
 
     def normalize(self, obs: Tree) -> Tree:
         """Scale observations by the statistics as they are, which does not change them.
@@ -218,26 +224,3 @@ class Normalize:
                 f"{[*self._shape]} in place of the dots is needed"
             )
         return obs.reshape(self._seeds, -1, *self._shape)
-
-    def state_dict(self) -> State:
-        """Return the statistics, the running returns and the state of the environment."""
-        return {
-            "env": self._env.state_dict(),
-            "observations": self._obs_moments.state_dict(),
-            "rewards": self._return_moments.state_dict(),
-            "returns": self._returns.clone(),
-        }
-
-    def load_state_dict(self, state: State) -> Tree:
-        """Go on from a state of `state_dict` and return the scaled observations `[B, ...]`."""
-        load_part(self._obs_moments, state, "observations")
-        load_part(self._return_moments, state, "rewards")
-        copy_into(self._returns, state["returns"], "returns")
-        obs = load_part(self._env, state, "env")
-        if self.begins_anew:
-            self._returns.zero_()
-        return self.normalize(obs)
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from operant.envs import BatchEnv, EndlessError, Features, Step, Tree
+from operant.envs import BatchEnv, EndlessError, Features, Step, Tree, reporting
 from operant.runtime.rollouts import Act, Rollout, info_metrics, stack_extras
 
 _SYNC_EVERY = 32
@@ -29,6 +29,7 @@ class Episodes:
             raise ValueError(f"{env.rows} environments cannot be shared equally by {seeds} seeds")
         self.env, self.seeds, self.rows, self.max_steps = env, seeds, env.rows // seeds, max_steps
         self.features = Features.of(env.observation_space, env.action_space)
+        self._reporting = reporting(env)
 
     def collect(self, row_seeds: Sequence[int], act: Act, active: Tensor | None = None) -> Rollout:
         """Play one episode in every row of the seeds that take part.
@@ -73,6 +74,8 @@ class Episodes:
                 raise EndlessError.of(self.env.task, row, self.max_steps, remedy=", or raise max_steps")
         rollout = self._rollout(torch.stack(seen), obs, kept, results, torch.stack(live))
         rollout.metrics.update(info_metrics(told, self.seeds))
+        for wrapper in self._reporting:
+            rollout.metrics.update(wrapper.metrics())
         return rollout
 
     def _rollout(

@@ -1,6 +1,6 @@
 """Asking a policy what to do in Gymnasium's own terms: NumPy observations in, actions for `env.step` out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import gymnasium
@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 from torch import Tensor
 
-from operant.envs import Tree, make
+from operant.envs import Tree, Wrapper, changes_observations, make
 from operant.envs.atari import is_atari
 from operant.envs.checks import blocked_rows
 from operant.envs.features import MASK
@@ -31,7 +31,12 @@ class Predictor:
         seeds: S.
         wrap: puts the environment in a wrapper, where the policy does not see its observations as they are.
         env_kwargs: parameters of one's own for the constructor of the environment.
+        wrappers: of the environments that the policy has learned in; those that hold in evaluations change
+            observations here, too.
         device: where the policy lives.
+
+    Raises:
+        ValueError: a wrapper changes observations by what it keeps of earlier steps.
     """
 
     def __init__(
@@ -42,6 +47,7 @@ class Predictor:
         seeds: int,
         wrap: Wrap | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
+        wrappers: Sequence[Wrapper] = (),
         device: str | torch.device = "cpu",
     ):
         self._policy, self._task, self._seeds = policy, task, seeds
@@ -57,6 +63,13 @@ class Predictor:
             self._space = game.observation_space
             game.close()
         seen = self._wrapper.observation_space if self._wrapper else self._space
+        self._wrappers = [wrapper for wrapper in wrappers if wrapper.in_evaluation]
+        for wrapper in self._wrappers:
+            if wrapper.observation_space != wrapper.env.observation_space and not changes_observations(wrapper):
+                raise ValueError(
+                    f"{wrapper.__class__.__name__} makes observations in step(), by more than a single one of {task}: "
+                    "play whole episodes in an evaluation, or change observations in Wrapper.observation alone"
+                )
         self._device = torch.device(device)
         self._format = ObservationFormat.of(seen, self._device)
 
@@ -90,7 +103,7 @@ class Predictor:
         rows = rows or 1
         read = self._read(_stacked(observations) if single else observations, rows)
         self._require_sound(read)
-        obs = self._for_all(read)
+        obs = self._wrapped(self._for_all(read), rows)
         if memory is not None and not single and len(memory) != rows:
             raise ValueError(f"memory is of {len(memory)} rows, but there are {rows} observations: one a row is needed")
         before = None if memory is None else torch.as_tensor(memory[None] if single else memory)
@@ -154,16 +167,30 @@ class Predictor:
             observations = np.stack([self._wrapper.observation(row) for row in batch])
         return self._format.read(observations)
 
+    def _wrapped(self, obs: Tree, rows: int) -> Tree:
+        """Return observations `[S, N, ...]` as the wrappers of the environment change them."""
+        if not self._wrappers:
+            return obs
+        obs = map_tree(obs, lambda part: part.flatten(0, 1))
+        for wrapper in self._wrappers:
+            obs = wrapper.observation(obs)
+        return map_tree(obs, lambda part: part.unflatten(0, (self._seeds, rows)))
+
     def _for_all(self, tree: Tree) -> Tree:
         """View a tree of `[N, ...]` as `[S, N, ...]`, the same for every seed."""
-        if isinstance(tree, Mapping):
-            return {key: self._for_all(part) for key, part in tree.items()}
-        return tree.expand(self._seeds, *tree.shape)
+        return map_tree(tree, lambda part: part.expand(self._seeds, *part.shape))
 
     def _to_gymnasium(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Bring actions `[N, ...]`, as the policy knows them, into the action space, whatever the rounding."""
         chosen = self._write(actions)
         return np.clip(chosen, *self._bounds) if self._bounds else chosen
+
+
+def map_tree(tree: Tree, function: Callable[[Tensor], Tensor]) -> Tree:
+    """Return a tree with a function applied to every tensor."""
+    if isinstance(tree, Mapping):
+        return {key: map_tree(part, function) for key, part in tree.items()}
+    return function(tree)
 
 
 def _stacked(observation: Any) -> Any:

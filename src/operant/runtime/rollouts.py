@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from operant.envs import BatchEnv, Features, Step, Tree, begins_anew
+from operant.envs import BatchEnv, Features, Step, Tree, begins_anew, reporting
 from operant.envs.infos import metric
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import EPISODES, LENGTH, LOST, RETURN, told_by_environments
@@ -183,6 +183,7 @@ class Collector:
         self.features = Features.of(env.observation_space, env.action_space)
         self.obs = self.encode(env.reset())
         self.result: Step | None = None
+        self._reporting = reporting(env)
         self._told: list[Mapping[str, Tensor]] = []
         # Return and length so far of the episode that each row is in; float64 so that long sums stay exact.
         self.carried = torch.zeros(2, seeds, self.rows, dtype=torch.float64, device=env.device)
@@ -237,6 +238,8 @@ class Collector:
         if self._told:
             metrics = metrics | info_metrics(self._told, self.seeds)
             self._told = []
+        for wrapper in self._reporting:
+            metrics = {**wrapper.metrics(), **metrics}
         return Rollout(**parts, metrics=metrics)
 
     def encode(self, obs: Tree) -> Tensor:

@@ -1,0 +1,210 @@
+"""Whether an environment keeps the contract of `BatchEnv`: `check_batch_env`, for those who write one, or a wrapper."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from operant.envs.base import BatchEnv, Step, Tree, begins_anew
+from operant.envs.spaces import ActionFormat
+from operant.envs.wrapper import for_evaluation, learned, start, unwrapped
+from operant.state import State, clone
+
+_ATTRIBUTES = ("task", "rows", "observation_space", "action_space", "device", "always_valid")
+_FLAGS = ("terminated", "truncated", "valid")
+
+
+class ContractError(AssertionError):
+    """An environment breaks the contract of `BatchEnv`."""
+
+
+def check_batch_env(make: Callable[[], BatchEnv], *, seeds: Sequence[int] = (3, 5), steps: int = 100) -> None:
+    """Play with environments, and check all that learners rely on.
+
+    Shapes, types and devices; that the same seeds and actions lead to the same steps; that later steps leave earlier
+    ones alone; that an environment goes on bit for bit from a saved state, in itself and in another one; and that
+    wrappers learn nothing in an evaluation.
+
+    Args:
+        make: returns new environments with `B = len(seeds) * N` rows, the same at each call.
+        seeds: of the runs that the rows belong to.
+        steps: how many are played; enough for episodes to end.
+
+    Raises:
+        ContractError: something is otherwise; the message says what.
+    """
+    env, other = _started(make, seeds), _started(make, seeds)
+    _attributes(env)
+    actions = _actions(env, 2 * steps)
+    first, second = env.reset(), other.reset()
+    _tree(env, first, "reset()")
+    _require(_same(first, second), "two environments with the same seeds begin with other observations")
+    played = _play(env, actions[:steps], first)
+    again = [other.step(action) for action in actions[:steps]]
+    _require(_all_same(played, again), "the same seeds and actions lead to other steps: it is not deterministic")
+    _resuming(make, env, (played[-1].obs, actions[steps:]), seeds)
+    _evaluation(make, env, actions[:steps], seeds)
+    for each in (env, other):
+        each.close()
+        each.close()
+
+
+def _started(make: Callable[[], BatchEnv], seeds: Sequence[int]) -> BatchEnv:
+    env = make()
+    start(env, seeds)
+    return env
+
+
+def _require(kept: bool, otherwise: str) -> None:
+    if not kept:
+        raise ContractError(otherwise)
+
+
+def _attributes(env: BatchEnv) -> None:
+    missing = [name for name in _ATTRIBUTES if not hasattr(env, name)]
+    _require(not missing, f"the environment has no attribute {', '.join(missing)}")
+    _require(env.rows >= 1, f"rows must be at least 1, got {env.rows}")
+    ActionFormat.of(env.action_space, env.rows)
+
+
+def _actions(env: BatchEnv, steps: int) -> list[Tensor]:
+    """Draw actions `[B, ...]` from the action space, always the same."""
+    space = env.action_space
+    space.seed(0)
+    columns = [torch.stack([torch.as_tensor(space.sample()) for _ in range(env.rows)]) for _ in range(steps)]
+    return [column.to(env.device) for column in columns]
+
+
+def _play(env: BatchEnv, actions: Sequence[Tensor], obs: Tree) -> list[Step]:
+    """Take steps, look at each of them, and check that later ones leave it as it is."""
+    steps: list[Step] = []
+    copies: list[Any] = []
+    names: set[str] | None = None
+    for action in actions:
+        step = env.step(action)
+        _step(env, step)
+        found = set(step.extras or {})
+        _require(names is None or names == found, f"extras are {sorted(found)} at one step and others before")
+        names = found
+        steps.append(step)
+        copies.append(clone(_parts(step)))
+    _require(
+        all(_same(_parts(step), copy) for step, copy in zip(steps, copies, strict=True)),
+        "a step was written to after it was returned: return new tensors",
+    )
+    return steps
+
+
+def _parts(step: Step) -> dict[str, Any]:
+    return {name: part for name, part in step._asdict().items() if part is not None}
+
+
+def _step(env: BatchEnv, step: Step) -> None:
+    for name in ("reward", "score", *_FLAGS):
+        tensor = getattr(step, name)
+        dtype = "torch.bool" if name in _FLAGS else "a float"
+        fits = tensor.dtype is torch.bool if name in _FLAGS else tensor.is_floating_point()
+        _require(
+            fits and tensor.shape == (env.rows,) and tensor.device.type == env.device.type,
+            f"Step.{name} must be {dtype} of shape [{env.rows}] on {env.device}, got {tensor.dtype} "
+            f"{[*tensor.shape]} on {tensor.device}",
+        )
+    _tree(env, step.obs, "Step.obs")
+    _tree(env, step.final_obs, "Step.final_obs")
+    _require(not env.always_valid or bool(step.valid.all()), "always_valid is true, but a step is not valid")
+    goes_on = step.valid & ~(step.terminated | step.truncated)
+    _require(
+        _same(_rows(step.obs, goes_on), _rows(step.final_obs, goes_on)),
+        "obs and final_obs differ in a row whose episode goes on",
+    )
+    for name, extra in (step.extras or {}).items():
+        _require(
+            extra.shape[:1] == (env.rows,),
+            f"extras[{name!r}] must have {env.rows} rows, got shape {[*extra.shape]}",
+        )
+
+
+def _tree(env: BatchEnv, obs: Tree, where: str) -> None:
+    """Check that observations are members of their space in their form."""
+
+    def look(space: Any, part: Tree, path: str) -> None:
+        if isinstance(space, spaces.Dict):
+            _require(
+                isinstance(part, Mapping) and part.keys() == space.spaces.keys(),
+                f"{path} must have the parts {sorted(space.spaces)}",
+            )
+            for name, inner in space.spaces.items():
+                look(inner, part[name], f"{path}[{name!r}]")  # pyright: ignore[reportArgumentType, reportCallIssue]
+            return
+        shape = (env.rows, *(space.shape or ()))
+        _require(isinstance(part, Tensor), f"{path} must be a tensor, got a {type(part).__name__}")
+        tensor: Any = part
+        _require(tuple(tensor.shape) == shape, f"{path} must have shape {[*shape]}, got {[*tensor.shape]}")
+        _require(tensor.device.type == env.device.type, f"{path} must be on {env.device}, got {tensor.device}")
+
+    look(env.observation_space, obs, where)
+
+
+def _rows(tree: Tree, mask: Tensor) -> Tree:
+    return tree[mask] if isinstance(tree, Tensor) else {name: _rows(part, mask) for name, part in tree.items()}
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Whether two trees of tensors are equal bit for bit; NaN equals itself."""
+    if isinstance(left, Tensor):
+        return (
+            left.shape == right.shape
+            and left.dtype == right.dtype
+            and bool(
+                ((left == right) | ((left != left) & (right != right))).all()  # noqa: PLR0124 - what is not itself is NaN
+            )
+        )
+    if isinstance(left, Mapping):
+        return left.keys() == right.keys() and all(_same(left[name], right[name]) for name in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(_same(*pair) for pair in zip(left, right, strict=True))
+    return bool(left == right)
+
+
+def _all_same(left: Sequence[Step], right: Sequence[Step]) -> bool:
+    return all(_same(_parts(one), _parts(other)) for one, other in zip(left, right, strict=True))
+
+
+def _resuming(
+    make: Callable[[], BatchEnv], env: BatchEnv, course: tuple[Tree, Sequence[Tensor]], seeds: Sequence[int]
+) -> None:
+    """Check that an environment goes on from a saved state as it would have: another one, and itself."""
+    obs, actions = course
+    saved: State = env.state_dict()
+    before = clone(saved)
+    expected = [env.step(action) for action in actions]
+    _require(_same(saved, before), "later steps have changed a saved state: return copies of tensors")
+    if begins_anew(env):
+        return
+    fresh = _started(make, seeds)
+    fresh.reset()
+    for which, resumed in (("another", fresh), ("the same", env)):
+        seen = resumed.load_state_dict(clone(saved))
+        _require(_same(seen, obs), f"load_state_dict of {which} environment returns other observations than the last")
+        _require(_same(resumed.state_dict(), saved), f"{which} environment that has loaded a state has another one")
+        again = [resumed.step(action) for action in actions]
+        _require(_all_same(expected, again), f"{which} environment goes on otherwise from a saved state")
+    fresh.close()
+
+
+def _evaluation(make: Callable[[], BatchEnv], env: BatchEnv, actions: Sequence[Tensor], seeds: Sequence[int]) -> None:
+    """Check that what wrappers have learned has a row for each seed, and does not change in an evaluation."""
+    before = {name: tensor.clone() for name, tensor in learned(env).items()}
+    for name, tensor in before.items():
+        _require(
+            tensor.shape[:1] == (len(seeds),),
+            f"what is learned needs a first axis of {len(seeds)} seeds, but {name!r} has shape {[*tensor.shape]}",
+        )
+    played = for_evaluation(env, unwrapped(make()), seeds)
+    played.reset()
+    for action in actions:
+        played.step(action)
+    _require(_same(learned(env), before), "an evaluation has changed what is learned: see Wrapper.training")
+    played.close()

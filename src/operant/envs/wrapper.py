@@ -1,0 +1,187 @@
+"""Environments around environments: `Wrapper`, which changes what steps hold and belongs to the run."""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any, ClassVar, Self
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from operant.envs.base import BatchEnv, Step, Tree, begins_anew
+from operant.state import DeclaredState, State, clone, load_part
+
+
+class Wrapper(DeclaredState):
+    """A `BatchEnv` around another one; as it stands it changes nothing.
+
+    A subclass overrides `step` and `reset`, or `observation` alone. What it keeps it names in `STATE`, which is saved
+    and restored bit for bit with the run; what of that belongs to the weights, such as statistics or networks, in
+    `LEARNED`, which is then kept with the best policies and handed over by `--init`. Everything that depends on the
+    environment's rows or on the seeds is made in `start`.
+
+        class Bonus(Wrapper):
+            STATE = LEARNED = ("counts",)
+            in_evaluation = False
+
+            def start(self, seeds):
+                self.counts = torch.zeros(len(seeds), 10)
+
+    Attributes:
+        env: what is wrapped.
+        in_evaluation: whether evaluations are played in it, too. One that changes observations or actions needs that;
+            one that changes rewards does not.
+        training: false in evaluations, where nothing may be learned.
+        task: that of the environment.
+        rows: B.
+        observation_space: of one row; set another one in `__init__` where `observation` changes it.
+        action_space: of one row.
+        device: that of the environment.
+        always_valid: that of the environment.
+    """
+
+    LEARNED: ClassVar[tuple[str, ...]] = ()
+    """Names of attributes, tensors `[S, ...]` that belong to the weights of the S seeds."""
+    in_evaluation: ClassVar[bool] = True
+
+    def __init__(self, env: BatchEnv) -> None:
+        self.training = True
+        self.observation_space: gymnasium.Space[Any] = env.observation_space
+        self.action_space: gymnasium.Space[Any] = env.action_space
+        self._wrap(env)
+
+    def _wrap(self, env: BatchEnv) -> None:
+        self.env, self.task, self.rows = env, env.task, env.rows
+        self.device: torch.device = env.device
+        self.always_valid: bool = env.always_valid
+
+    def start(self, seeds: Sequence[int]) -> None:
+        """Make what is kept for rows and seeds; called once before the first `reset`, by `start`.
+
+        Args:
+            seeds: of the S runs; the rows are `[S, N]`, flat. Random numbers are drawn from a stream of each seed's own
+                (`operant.streams.torch_generator(seed, "my wrapper")`).
+        """
+
+    def observation(self, obs: Tree) -> Tree:
+        """Return what the policy sees of observations `[S*M, ...]`, M a seed, without learning from them."""
+        return obs
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Tree:
+        """Start episode 0 of every row and return the observations `[B, ...]`."""
+        return self.observation(self.env.reset(seeds))
+
+    def step(self, actions: Tensor) -> Step:
+        """Apply one action a row."""
+        step = self.env.step(actions)
+        obs = self.observation(step.obs)
+        final_obs = obs if step.final_obs is step.obs else self.observation(step.final_obs)
+        return step._replace(obs=obs, final_obs=final_obs)
+
+    def forget(self) -> None:
+        """Forget what is kept of unfinished episodes: the environment has begun new ones when it loaded a state."""
+
+    def metrics(self) -> Mapping[str, Tensor]:
+        """Return what to report, new tensors `[S]` by name; asked after each rollout."""
+        return {}
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether the environment begins new episodes when it loads a state."""
+        return begins_anew(self.env)
+
+    @property
+    def learned(self) -> dict[str, Tensor]:
+        """What belongs to the weights, `[S, ...]` by name: the tensors themselves."""
+        return {f"{type(self).__name__}.{name}": getattr(self, name) for name in self.LEARNED}
+
+    def state_dict(self) -> State:
+        """Return the state of the environment, and copies of what `STATE` names."""
+        return {"env": self.env.state_dict(), **clone(super().state_dict())}
+
+    def load_state_dict(self, state: State) -> Tree:
+        """Go on from a state of `state_dict`, and return the observations that the policy sees next."""
+        super().load_state_dict({name: part for name, part in state.items() if name != "env"})
+        obs = load_part(self.env, state, "env")
+        if self.begins_anew:
+            self.forget()
+        return self.observation(obs)
+
+    def around(self, env: BatchEnv, seeds: Sequence[int]) -> Self:
+        """Return the same wrapper around other environments for an evaluation: with what is learned, learning nothing.
+
+        Args:
+            env: of the same task.
+            seeds: as in `start`.
+        """
+        twin = copy(self)
+        twin.training = False
+        twin._wrap(env)
+        twin.start(seeds)
+        for name in self.LEARNED:
+            setattr(twin, name, getattr(self, name))
+        return twin
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+
+def wrappers(env: BatchEnv) -> list[Wrapper]:
+    """Return the wrappers of an environment, the innermost first."""
+    found: list[Wrapper] = []
+    while isinstance(env, Wrapper):
+        found.append(env)
+        env = env.env
+    return found[::-1]
+
+
+def unwrapped(env: BatchEnv) -> BatchEnv:
+    """Return what is within all wrappers of an environment."""
+    return found[0].env if (found := wrappers(env)) else env
+
+
+def start(env: BatchEnv, seeds: Sequence[int]) -> None:
+    """Let the wrappers of an environment make what they keep for the seeds of a run."""
+    for wrapper in wrappers(env):
+        wrapper.start(seeds)
+
+
+def learned(env: BatchEnv) -> dict[str, Tensor]:
+    """Return what the wrappers of an environment have learned, `[S, ...]` by name.
+
+    Raises:
+        ValueError: two of them have the same name for something.
+    """
+    found: dict[str, Tensor] = {}
+    for wrapper in wrappers(env):
+        own = wrapper.learned
+        if twice := found.keys() & own.keys():
+            raise ValueError(
+                f"two wrappers of {env.task} have learned {min(twice)!r}: give one of the classes another name"
+            )
+        found |= own
+    return found
+
+
+def for_evaluation(env: BatchEnv, fresh: BatchEnv, seeds: Sequence[int]) -> BatchEnv:
+    """Return new environments of a task in the wrappers of those that were trained in, if they hold in evaluations.
+
+    Args:
+        env: those that were trained in.
+        fresh: new ones.
+        seeds: of the S runs.
+    """
+    for wrapper in wrappers(env):
+        fresh = wrapper.around(fresh, seeds) if wrapper.in_evaluation else fresh
+    return fresh
+
+
+def changes_observations(wrapper: Wrapper) -> bool:
+    """Whether a wrapper changes single observations, in `Wrapper.observation`."""
+    return type(wrapper).observation is not Wrapper.observation
+
+
+def reporting(env: BatchEnv) -> list[Wrapper]:
+    """Return the wrappers of an environment that report metrics."""
+    return [wrapper for wrapper in wrappers(env) if type(wrapper).metrics is not Wrapper.metrics]
