@@ -16,6 +16,7 @@ from operant.mdp.analysis import (
     trust_region_bound,
 )
 from operant.mdp.average import AverageSolution, relative_value_iteration
+from operant.mdp.bounds import certified_bounds
 from operant.mdp.evaluation import Evaluation, policy_evaluation
 from operant.mdp.examples import random_model, slippery_grid
 from operant.mdp.files import load, save
@@ -28,6 +29,7 @@ from operant.mdp.policy_iteration import inexact_policy_iteration, modified_poli
 from operant.mdp.rtdp import asynchronous_value_iteration
 from operant.mdp.solution import Solution, action_values
 from operant.mdp.solving import solve
+from operant.mdp.stepwise import Step, evaluation_sweeps, steps
 from operant.mdp.sweeping import prioritized_sweeping
 from operant.mdp.value_iteration import q_value_iteration, value_iteration
 
@@ -37,13 +39,16 @@ __all__ = [
     "Evaluation",
     "FiniteHorizonSolution",
     "Solution",
+    "Step",
     "Sweep",
     "action_values",
     "advantages",
     "asynchronous_value_iteration",
     "backward_induction",
+    "certified_bounds",
     "check_policy",
     "enumerate_policies",
+    "evaluation_sweeps",
     "expected_return",
     "inexact_policy_iteration",
     "linear_programming",
@@ -66,6 +71,7 @@ __all__ = [
     "slippery_grid",
     "softmax_policy",
     "solve",
+    "steps",
     "surrogate",
     "sweeps",
     "trust_region_bound",

@@ -17,7 +17,7 @@ from operant.mdp.rows import examine, rows_of
 from operant.mdp.solution import action_values
 from operant.mdp.undiscounted import check_chain_ends
 
-__all__ = ["Evaluation", "policy_evaluation"]
+__all__ = ["Evaluation", "bounds_of_values", "chain_of", "policy_evaluation"]
 
 Floats = NDArray[np.float64]
 
@@ -84,7 +84,7 @@ def policy_evaluation(
         raise ValueError(f"method is {method!r}, expected 'auto', 'direct', 'krylov' or 'iterative'")
     began = time.perf_counter()
     probabilities = check_policy(mdp, policy)
-    chain = _chain(mdp, probabilities, gamma, threads)
+    chain = chain_of(mdp, probabilities, gamma, threads)
     if not chain.discounted:
         check_chain_ends(chain)
     values, iterations = chain.start(initial), 0
@@ -96,7 +96,7 @@ def policy_evaluation(
         iterations = solve_chain(chain, values, 2 * chain.rounding(values), limit=max_iterations)
     out = np.empty_like(values)
     change = chain.improve(values, out, np.zeros(mdp.states, np.int64))
-    lower, upper = _bounds(chain, values, out, change)
+    lower, upper = bounds_of_values(chain, values, out, change)
     width = _width(lower, upper)
     values = chain.restore(out)
     q = action_values(mdp, values, gamma=gamma)
@@ -115,14 +115,17 @@ def policy_evaluation(
     )
 
 
-def _chain(mdp: MDP, probabilities: Floats, gamma: float, threads: int | None) -> Problem:
+def chain_of(
+    mdp: MDP, probabilities: Floats, gamma: float, threads: int | None = None, *, centered: bool = True
+) -> Problem:
+    """Return what a policy `[S, A]` leaves of a model: one row a state, with an offset where `centered`."""
     transitions, rewards = policy_chain(mdp, probabilities)
     transitions.eliminate_zeros()
     rows = rows_of((transitions.indptr, transitions.indices, transitions.data), rewards, 1, gamma)
     facts, model = examine(rows), mdp.facts
     facts = facts._replace(longest=max(facts.longest, model.longest), largest=model.largest)
     roundings = 0 if np.isin(probabilities, (0.0, 1.0)).all() else mdp.actions + 2
-    return Problem.of_rows(rows, mdp.terminal, facts=facts, threads=threads, roundings=roundings)
+    return Problem.of_rows(rows, mdp.terminal, facts=facts, threads=threads, centered=centered, roundings=roundings)
 
 
 def _sweep(chain: Problem, values: Floats, tolerance: float, max_iterations: int) -> tuple[Floats, int]:
@@ -132,7 +135,7 @@ def _sweep(chain: Problem, values: Floats, tolerance: float, max_iterations: int
         change = chain.sweep(values, actions, backward=iteration % 2 == 0)
         if max(-change[0], change[1]) * min(chain.stretch, 1e3) <= tolerance or iteration.bit_count() == 1:
             change = chain.improve(values, out, actions)
-            width = _width(*_bounds(chain, values, out, change))
+            width = _width(*bounds_of_values(chain, values, out, change))
             if width <= 2 * tolerance or max(-change[0], change[1]) <= chain.rounding(values):
                 return out, iteration
     return values, max_iterations
@@ -142,10 +145,17 @@ def _width(lower: Floats | None, upper: Floats | None) -> float:
     return np.inf if lower is None or upper is None else float((upper - lower).max())
 
 
-def _bounds(
+def bounds_of_values(
     chain: Problem, values: Floats, out: Floats, change: tuple[float, float]
 ) -> tuple[Floats | None, Floats | None]:
-    """Return certified bounds, given values, their backup and the least and the greatest change in it."""
+    """Return certified bounds on the values of a chain.
+
+    Args:
+        chain: of a policy.
+        values: `[S]`.
+        out: their backup.
+        change: the least and the greatest in it.
+    """
     if chain.discounted:
         down, up = chain.shifts(change, chain.rounding(values))
         return chain.restore(out, down), chain.restore(out, up)

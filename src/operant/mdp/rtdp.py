@@ -10,7 +10,7 @@ from operant.mdp.model import MDP
 from operant.mdp.problem import Problem
 from operant.mdp.solution import Solution
 
-__all__ = ["asynchronous_value_iteration"]
+__all__ = ["asynchronous_value_iteration", "back_up_at_random", "follow_greedy", "most_that_can_be_earned"]
 
 LONGEST = 1_000
 """Steps after which a trajectory is cut off."""
@@ -28,7 +28,7 @@ def _uniform(state):  # pragma: no cover
 
 
 @compiled
-def _follow(rows, vectors, starts, state, wanted):  # pragma: no cover
+def follow_greedy(rows, vectors, starts, state, wanted):  # pragma: no cover
     """Back up the states along greedy trajectories, until there were as many backups as `wanted`."""
     values, policy = vectors.values, vectors.policy
     length, backups = min(values.size, LONGEST), 0
@@ -50,7 +50,7 @@ def _follow(rows, vectors, starts, state, wanted):  # pragma: no cover
 
 
 @compiled
-def _back_up_at_random(rows, vectors, state, wanted):  # pragma: no cover
+def back_up_at_random(rows, vectors, state, wanted):  # pragma: no cover
     """Back up states drawn uniformly, in place."""
     values, policy = vectors.values, vectors.policy
     for _ in range(wanted):
@@ -97,21 +97,21 @@ def asynchronous_value_iteration(
     solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=max_iterations, threads=threads)
     problem = solver.problem
     if problem.discounted:
-        solver.values = problem.start(np.full(mdp.states, _most_that_can_be_earned(mdp, problem)))
+        solver.values = problem.start(np.full(mdp.states, most_that_can_be_earned(mdp, problem)))
     state, starts = np.array([seed], np.uint64), np.cumsum(mdp.start)
     for _ in solver.rounds():
         vectors = Vectors(solver.values, solver.out, solver.policy, problem.margin(solver.values))
         if order == "random":
-            _back_up_at_random(problem.rows, vectors, state, mdp.states)
+            back_up_at_random(problem.rows, vectors, state, mdp.states)
         else:
-            _follow(problem.rows, vectors, starts, state, mdp.states)
+            follow_greedy(problem.rows, vectors, starts, state, mdp.states)
         solver.back_up()
         if solver.finished:
             break
     return solver.conclude(f"{order}-value-iteration")
 
 
-def _most_that_can_be_earned(mdp: MDP, problem: Problem) -> float:
+def most_that_can_be_earned(mdp: MDP, problem: Problem) -> float:
     """Return an upper bound on all optimal values with a discount: the greatest reward for ever, or the least loss."""
     greatest = float(mdp.expected_rewards.max(where=mdp.feasible, initial=-np.inf))
     return greatest / (1 - (problem.most if greatest > 0 else problem.least))

@@ -1,6 +1,6 @@
 """Prioritized sweeping: back up first where it matters most (Moore and Atkeson 1993)."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,10 +11,10 @@ from operant.mdp.model import MDP
 from operant.mdp.solution import Solution
 from operant.mdp.undiscounted import check_bounded
 
-__all__ = ["prioritized_sweeping"]
+__all__ = ["Heap", "Predecessors", "drain", "fill", "predecessors_of", "prioritized_sweeping"]
 
 
-class _Heap(NamedTuple):
+class Heap(NamedTuple):
     """States by priority.
 
     Attributes:
@@ -27,8 +27,13 @@ class _Heap(NamedTuple):
     places: NDArray[np.int64]
     priorities: NDArray[np.float64]
 
+    @classmethod
+    def empty(cls, states: int) -> Self:
+        """Return a heap without states."""
+        return cls(np.empty(states, np.int64), np.full(states, -1), np.zeros(states))
 
-class _Predecessors(NamedTuple):
+
+class Predecessors(NamedTuple):
     """The states that can lead to a state, sparse: where each list begins, who, and how likely at most."""
 
     begins: NDArray[np.int64]
@@ -90,16 +95,23 @@ def _pop(heap, size):  # pragma: no cover
 
 
 @compiled
-def _sweep(rows, vectors, predecessors, heap, threshold, limit):  # pragma: no cover  # noqa: PLR0917
-    """Back up the state of greatest priority until none is above the threshold; return how many backups it took."""
+def fill(rows, vectors, heap, threshold):  # pragma: no cover
+    """Put every state on the empty heap whose backup would change it by more than the threshold; return how many."""
     values, policy, size = vectors.values, vectors.policy, 0
     for s in range(values.size):
         best, action = best_action(rows, s, values, policy[s], vectors.margin)
         if action >= 0 and abs(best - values[s]) > threshold:
             size = _raise(heap, size, s, abs(best - values[s]))
+    return size
+
+
+@compiled
+def drain(rows, vectors, predecessors, heap, size, threshold, limit):  # pragma: no cover  # noqa: PLR0917
+    """Back up the state of greatest priority until none is above the threshold; return backups and states left."""
+    values, policy = vectors.values, vectors.policy
     for backups in range(limit):
         if size == 0:
-            return backups
+            return backups, size
         s = _pop(heap, size)
         size -= 1
         best, policy[s] = best_action(rows, s, values, policy[s], vectors.margin)
@@ -110,7 +122,7 @@ def _sweep(rows, vectors, predecessors, heap, threshold, limit):  # pragma: no c
             heap.priorities[t] += predecessors.weights[j] * change
             if heap.priorities[t] > threshold:
                 size = _raise(heap, size, t, heap.priorities[t])
-    return limit
+    return limit, size
 
 
 def prioritized_sweeping(
@@ -144,13 +156,14 @@ def prioritized_sweeping(
     """
     limit = 100_000 * mdp.states if max_backups is None else max_backups
     solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=limit, initial=initial, threads=1)
-    problem, predecessors = solver.problem, _predecessors(solver.problem.rows, mdp.states)
+    problem, predecessors = solver.problem, predecessors_of(solver.problem.rows, mdp.states)
     threshold = tolerance / (4 * problem.stretch)
     while True:
-        heap = _Heap(np.empty(mdp.states, np.int64), np.full(mdp.states, -1), np.zeros(mdp.states))
+        heap = Heap.empty(mdp.states)
         vectors = Vectors(solver.values, solver.out, solver.policy, problem.margin(solver.values))
         most = min(limit - solver.count, 1_000 * mdp.states)
-        solver.count += _sweep(problem.rows, vectors, predecessors, heap, threshold, most)
+        size = fill(problem.rows, vectors, heap, threshold)
+        solver.count += drain(problem.rows, vectors, predecessors, heap, size, threshold, most)[0]
         solver.back_up()
         if solver.finished:
             return solver.conclude("prioritized-sweeping")
@@ -159,7 +172,8 @@ def prioritized_sweeping(
             check_bounded(mdp, solver.policy)
 
 
-def _predecessors(rows: Rows, states: int) -> _Predecessors:
+def predecessors_of(rows: Rows, states: int) -> Predecessors:
+    """Return the states that can lead to each state."""
     lengths = np.diff(rows.indptr.view(np.int64))
     owners = np.repeat(np.arange(lengths.size) // rows.actions, lengths)
     order = np.lexsort((rows.probabilities, owners, rows.successors))
@@ -167,4 +181,4 @@ def _predecessors(rows: Rows, states: int) -> _Predecessors:
     last = np.ones(owners.size, np.bool_)
     last[:-1] = (owners[1:] != owners[:-1]) | (successors[1:] != successors[:-1])
     counts = np.bincount(successors[last], minlength=states)
-    return _Predecessors(np.concatenate([[0], np.cumsum(counts)]), owners[last], weights[last])
+    return Predecessors(np.concatenate([[0], np.cumsum(counts)]), owners[last], weights[last])

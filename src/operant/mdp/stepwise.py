@@ -1,0 +1,191 @@
+"""Solvers one step at a time, as textbooks draw them: every sweep, every improvement, every few single backups.
+
+`operant.mdp.iterate` yields the sweeps over all actions; here policies are also valued sweep by sweep, and single
+states are backed up in an order of their own.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from operant.mdp.bellman_kernels import Vectors
+from operant.mdp.evaluation import chain_of
+from operant.mdp.iterate import Sweep, sweeps
+from operant.mdp.model import MDP
+from operant.mdp.policies import check_policy
+from operant.mdp.problem import Problem
+from operant.mdp.rtdp import back_up_at_random, follow_greedy, most_that_can_be_earned
+from operant.mdp.sweeping import Heap, drain, fill, predecessors_of
+from operant.mdp.undiscounted import check_chain_ends, proper_policy
+
+Floats = NDArray[np.float64]
+
+__all__ = ["Step", "StepMethod", "evaluation_sweeps", "steps"]
+
+StepMethod = Literal[
+    "value-iteration",
+    "gauss-seidel",
+    "random-order",
+    "real-time",
+    "prioritized-sweeping",
+    "policy-iteration",
+    "modified-policy-iteration",
+]
+"""What `steps` can show."""
+
+
+class Step(NamedTuple):
+    """What one step left behind.
+
+    Attributes:
+        values: `[S]`.
+        policy: `[S]`, -1 in terminal states and where no action was chosen yet.
+        residual: the greatest absolute change of a value that the step made, or that one sweep would make now.
+        phase: `"sweep"`, `"evaluation"`, `"improvement"` or `"backups"`.
+        backups: backups of single states so far.
+    """
+
+    values: Floats
+    policy: NDArray[np.int64]
+    residual: float
+    phase: str
+    backups: int
+
+
+def steps(
+    mdp: MDP,
+    *,
+    gamma: float,
+    method: StepMethod,
+    tolerance: float = 1e-10,
+    backups: int = 1,
+    evaluations: int = 5,
+    seed: int = 0,
+) -> Iterator[Step]:
+    """Return an iterator that solves a model step by step, from values of 0, and ends within the tolerance.
+
+    In real time and in random order the first values are the most that can be earned, where there is a discount.
+
+    Args:
+        mdp: the model.
+        gamma: the discount factor; at 1 every state needs a policy that ends the episode.
+        method: policy iteration values each policy by sweeps until they change nothing more, then improves it.
+        tolerance: the error of a value, in units of reward, that a last change certainly leaves at most; at gamma = 1
+            the last change itself.
+        backups: single backups of a step, for `"prioritized-sweeping"`.
+        evaluations: sweeps over the actions of a policy between two improvements of modified policy iteration.
+        seed: of trajectories and of the random order.
+
+    Raises:
+        ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
+    """
+    if method not in get_args(StepMethod):
+        raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(StepMethod))}")
+    if backups < 1 or not tolerance > 0:
+        raise ValueError(f"backups is {backups} and tolerance {tolerance}, expected at least 1 and above 0")
+    problem = Problem.of(mdp, gamma, threads=1, centered=False)
+    least = tolerance / min(problem.stretch, 1e3) if problem.discounted else tolerance
+    if method == "policy-iteration":
+        return _policy_iteration(mdp, problem, least)
+    if method == "prioritized-sweeping":
+        return _prioritized(mdp, problem, least, backups)
+    if method in ("real-time", "random-order"):
+        return _asynchronous(mdp, problem, least, seed, real_time=method == "real-time")
+    name = "jacobi" if method == "value-iteration" else method
+    rounds = 1 + evaluations if method == "modified-policy-iteration" else 1
+    return _until_still(sweeps(mdp, gamma=gamma, method=name, evaluations=evaluations), rounds * mdp.states, least)
+
+
+def evaluation_sweeps(mdp: MDP, policy: ArrayLike, *, gamma: float, tolerance: float = 1e-10) -> Iterator[Step]:
+    """Return an iterator that values a policy sweep by sweep, from values of 0; `policy` of a step is -1 throughout.
+
+    Args:
+        mdp: the model.
+        policy: `[S]` actions, or `[S, A]` probabilities.
+        gamma: the discount factor; at 1 the policy must end every episode.
+        tolerance: as for `steps`.
+
+    Raises:
+        ValueError: an argument is out of range, or `gamma` is 1 and the policy never ends an episode.
+    """
+    chain = chain_of(mdp, check_policy(mdp, policy), gamma, 1, centered=False)
+    if not chain.discounted:
+        check_chain_ends(chain)
+    least = tolerance / min(chain.stretch, 1e3) if chain.discounted else tolerance
+    return _evaluation(chain, np.zeros(mdp.states), np.full(mdp.states, -1), least, 0)
+
+
+def _until_still(found: Iterator[Sweep], states: int, least: float) -> Iterator[Step]:
+    for count, sweep in enumerate(found, 1):
+        yield Step(*sweep, "sweep", count * states)
+        if sweep.residual <= least:
+            return
+
+
+def _evaluation(chain: Problem, values: Floats, policy: NDArray[np.int64], least: float, count: int) -> Iterator[Step]:
+    """Sweep over the one action of every state until no value changes by more than `least`."""
+    residual = np.inf
+    while residual > least:
+        out = np.empty_like(values)
+        low, high = chain.follow(values, out)
+        values, residual, count = out, max(-low, high, 0.0), count + values.size
+        yield Step(values.copy(), policy.copy(), residual, "evaluation", count)
+
+
+def _policy_iteration(mdp: MDP, problem: Problem, least: float) -> Iterator[Step]:
+    """Evaluate and improve in turn; an action gives way to one that inexact values certainly show to be better."""
+    values, out = problem.start(np.zeros(mdp.states)), np.empty(mdp.states)
+    policy, held, count = np.full(mdp.states, -1), None, 0
+    if problem.discounted:
+        problem.improve(values, out, policy)
+    else:
+        policy = proper_policy(mdp)
+    while held is None or (policy != held).any():
+        for step in _evaluation(problem.chain(policy), values, policy, least, count):
+            values, count = step.values, step.backups
+            yield step
+        held = policy.copy()
+        margin = max(problem.keep_margin(values), 4 * least * min(problem.stretch, 1e3))
+        low, high = problem.improve(values, out, policy, margin=margin)
+        count += mdp.states
+        yield Step(values.copy(), policy.copy(), max(-low, high, 0.0), "improvement", count)
+
+
+def _prioritized(mdp: MDP, problem: Problem, least: float, backups: int) -> Iterator[Step]:
+    """Back up the states whose values may change most, a few at a time."""
+    values, policy = problem.start(np.zeros(mdp.states)), np.full(mdp.states, -1)
+    if not problem.discounted:
+        policy = proper_policy(mdp)
+    heap, predecessors = Heap.empty(mdp.states), predecessors_of(problem.rows, mdp.states)
+    vectors = Vectors(values, np.empty(mdp.states), policy, problem.margin(values))
+    size, count, scratch = fill(problem.rows, vectors, heap, least), 0, policy.copy()
+    while size:
+        taken, size = drain(problem.rows, vectors, predecessors, heap, size, least, backups)
+        count += taken
+        low, high = problem.improve(values, vectors.out, scratch)
+        yield Step(values.copy(), policy.copy(), max(-low, high, 0.0), "backups", count)
+
+
+def _asynchronous(mdp: MDP, problem: Problem, least: float, seed: int, *, real_time: bool) -> Iterator[Step]:
+    """Back up as many states as there are, along greedy trajectories or at random, then all of them once."""
+    most, policy = 0.0, np.full(mdp.states, -1)
+    if problem.discounted:
+        most = most_that_can_be_earned(mdp, problem)
+    else:
+        policy = proper_policy(mdp)
+    values, count, residual = problem.start(np.full(mdp.states, most)), 0, np.inf
+    state, starts = np.array([seed], np.uint64), np.cumsum(mdp.start)
+    while residual > least:
+        out = np.empty_like(values)
+        vectors = Vectors(values, out, policy, problem.margin(values))
+        if real_time:
+            follow_greedy(problem.rows, vectors, starts, state, mdp.states)
+        else:
+            back_up_at_random(problem.rows, vectors, state, mdp.states)
+        count += mdp.states
+        yield Step(values.copy(), policy.copy(), residual, "backups", count)
+        low, high = problem.improve(values, out, policy)
+        values, residual, count = out, max(-low, high, 0.0), count + mdp.states
+        yield Step(values.copy(), policy.copy(), residual, "sweep", count)

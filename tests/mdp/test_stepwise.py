@@ -1,0 +1,94 @@
+from itertools import islice, pairwise
+from typing import get_args
+
+import numpy as np
+import pytest
+from exact import optimum, random_models
+
+from operant import mdp
+from operant.envs import GridWorld
+from operant.envs.worlds import drawings
+from operant.mdp import MDP
+from operant.mdp.stepwise import StepMethod, evaluation_sweeps, steps
+
+
+def grid(drawing=drawings.TRAP_8X8):
+    return MDP.from_gymnasium(GridWorld(drawing))
+
+
+@pytest.mark.parametrize("method", get_args(StepMethod))
+def test_every_method_ends_at_the_optimum(method):
+    for model, gamma in random_models(6, seed=15):
+        *_, last = steps(model, gamma=gamma, method=method, backups=7)
+        np.testing.assert_allclose(last.values, optimum(model, gamma), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", get_args(StepMethod))
+def test_every_method_ends_at_the_optimum_without_a_discount(method):
+    model = grid(drawings.WINDY)
+    *_, last = steps(model, gamma=1.0, method=method, backups=50)
+    np.testing.assert_allclose(last.values, mdp.solve(model, gamma=1.0).values, atol=1e-9)
+
+
+def test_policy_iteration_evaluates_until_nothing_changes_and_then_improves():
+    found = list(steps(grid(), gamma=0.9, method="policy-iteration"))
+    phases = [step.phase for step in found]
+    assert phases[0] == "evaluation"
+    assert phases[-1] == "improvement"
+    for step, following in pairwise(found):
+        if following.phase == "improvement":
+            assert step.residual <= 1e-10
+            np.testing.assert_array_equal(step.values, following.values)
+        else:
+            np.testing.assert_array_equal(step.policy, following.policy)
+    improvements = [step.policy for step in found if step.phase == "improvement"]
+    assert len(improvements) > 3
+    np.testing.assert_array_equal(improvements[-1], improvements[-2])
+
+
+def test_prioritized_sweeping_changes_the_neighbors_of_the_goal_first():
+    model = grid()
+    before = np.zeros(model.states)
+    for step in islice(steps(model, gamma=0.9, method="prioritized-sweeping"), 2):
+        assert (step.values != before).sum() == 1
+        before = step.values
+    assert set(np.flatnonzero(before)) == {6, 15}  # left of and below the corner
+
+
+def test_prioritized_sweeping_takes_fewer_backups_than_sweeps():
+    model = grid()
+    backups = {
+        method: [*steps(model, gamma=0.9, method=method)][-1].backups
+        for method in ("prioritized-sweeping", "value-iteration")
+    }
+    assert backups["prioritized-sweeping"] < backups["value-iteration"]
+
+
+def test_orders_are_those_of_the_seed():
+    runs = [[*steps(grid(), gamma=0.9, method="random-order", seed=seed)] for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(runs[0][0].values, runs[1][0].values)
+    assert (runs[0][0].values != runs[2][0].values).any()
+
+
+def test_sweeps_of_an_evaluation_end_at_the_values_of_the_policy():
+    model = grid(drawings.CORNERS_4X4)
+    uniform = model.feasible / np.maximum(model.feasible.sum(axis=1, keepdims=True), 1)
+    first, *_, last = evaluation_sweeps(model, uniform, gamma=1.0)
+    assert first.values[5] == -1.0
+    assert last.values[5] == pytest.approx(-18.0)  # Sutton and Barto 2018, figure 4.1
+    assert (last.policy == -1).all()
+
+
+def test_an_evaluation_without_a_discount_needs_an_end():
+    model = grid()
+    with pytest.raises(ValueError, match="end"):
+        evaluation_sweeps(model, np.zeros(model.states, int), gamma=1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"method": "jacobi"}, "method is"), ({"backups": 0}, "backups is 0"), ({"tolerance": 0.0}, "tolerance 0")],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        steps(grid(), gamma=0.9, **{"method": "value-iteration", **options})
