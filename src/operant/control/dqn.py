@@ -206,7 +206,7 @@ class DQN(Resumable):
         self.parameters = shape.initial([streams.torch_generator(seed, "networks") for seed in seeds]).to(env.device)
         self.target_parameters = self.parameters.clone()
         own = {"parameters": self.parameters, "target_parameters": self.target_parameters}
-        self.learned = own | self.experience.learned
+        self.learned = {**own, **self.experience.learned}
         self.online, self.target = shape.bind(self.parameters), shape.bind(self.target_parameters)
         self.optimizer = StackedAdam(self.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
         self.priorities: Priorities | None = None

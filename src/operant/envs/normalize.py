@@ -1,7 +1,7 @@
 """Observations and rewards at the scale that networks like, with statistics of each seed's own."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -119,7 +119,7 @@ class Normalize(Wrapper):
         self._shape = env.observation_space.shape or ()
         dtype = np.float64 if env.observation_space.dtype == np.float64 else np.float32
         if observations:
-            self.observation_space = spaces.Box(-clip, clip, self._shape, dtype)
+            self.observation_space = cast(spaces.Space[Any], spaces.Box(-clip, clip, self._shape, dtype))
         self._obs_moments = Moments(seeds, self._shape, env.device)
         self._return_moments = Moments(seeds, (), env.device)
         self.start(range(seeds))

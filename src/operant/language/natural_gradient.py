@@ -52,7 +52,7 @@ class Region(NamedTuple):
     backtracks: int = 10
 
 
-def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) -> dict[str, Tensor]:
+def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) -> dict[str, Tensor | float]:
     """Move a policy once along the natural gradient, as far as the trust region and the line search allow.
 
     Args:

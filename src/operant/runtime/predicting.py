@@ -174,7 +174,7 @@ class Predictor:
         obs = map_tree(obs, lambda part: part.flatten(0, 1))
         for wrapper in self._wrappers:
             obs = wrapper.observation(obs)
-        return map_tree(obs, lambda part: part.unflatten(0, (self._seeds, rows)))
+        return map_tree(obs, lambda part: part.view(self._seeds, rows, *part.shape[1:]))
 
     def _for_all(self, tree: Tree) -> Tree:
         """View a tree of `[N, ...]` as `[S, N, ...]`, the same for every seed."""
