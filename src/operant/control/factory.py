@@ -11,7 +11,7 @@ from operant import catalog
 from operant.control.agent import Agent
 from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend
 from operant.nets import missing_tool, programs
-from operant.runtime.available_memory import available, readable
+from operant.runtime.available_memory import require_memory
 from operant.runtime.configuration import learner_kind
 from operant.runtime.evaluation import LONGEST_EPISODE, Evaluation, evaluate_policy
 from operant.runtime.settings import Settings
@@ -179,13 +179,13 @@ def _require_memory(settings: Settings, config: Any, device: torch.device) -> No
     """
     steps = getattr(config, "num_steps", 1)
     needed = len(settings.seeds) * config.num_envs * max(LEAST_BYTES, steps * LEAST_BYTES_A_STEP)
-    free = available(device)
-    if free is not None and needed > free:
-        raise ValueError(
-            f"num_envs={config.num_envs} environments for each of {len(settings.seeds)} seeds, {steps} steps each, "
-            f"need at least {readable(needed)}, but {readable(free)} are available on {device}: lower num_envs, or "
-            "train fewer seeds at once"
-        )
+    seeds = f"each of {len(settings.seeds)} seeds, {steps} steps each"
+    require_memory(
+        needed,
+        device,
+        what=f"num_envs={config.num_envs} environments for {seeds}, need at least",
+        remedy=lambda _: "lower num_envs, or train fewer seeds at once",
+    )
 
 
 def _require_vectorization(settings: Settings) -> None:

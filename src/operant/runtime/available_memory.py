@@ -1,5 +1,6 @@
-"""How much memory there is: `available`, `readable`."""
+"""How much memory there is: `available`, `require_memory`, `readable`."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -33,6 +34,23 @@ def left_to_group(folder: Path) -> int | None:
 def _counts(file: Path, separator: str) -> dict[str, int]:
     lines = (line.split(separator, 1) for line in file.read_text().splitlines())
     return {name: int(rest.split()[0]) for name, rest in lines}
+
+
+def require_memory(needed: float, device: torch.device, *, what: str, remedy: Callable[[int], str]) -> None:
+    """Check that something fits into memory before it is made.
+
+    Args:
+        needed: bytes.
+        device: where it goes.
+        what: needs them, with the verb, for the message.
+        remedy: what can be done about it, from the bytes that can be had.
+
+    Raises:
+        ValueError: a device has less.
+    """
+    free = available(device)
+    if free is not None and needed > free:
+        raise ValueError(f"{what} {readable(needed)}, but {readable(free)} are available on {device}: {remedy(free)}")
 
 
 def readable(size: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from operant.runtime.available_memory import available, readable
+from operant.runtime.available_memory import require_memory
 from operant.runtime.frame_store import Pictures
 from operant.runtime.rollouts import Rollout
 from operant.state import Part, State, copy_into
@@ -172,13 +172,14 @@ class Replay:
     def _require_room(self, size: float) -> None:
         """Check that transitions of `size` bytes fit: the system hands out pages only as they fill up."""
         transitions = self.length * self.rows
-        needed, free = transitions * self.seeds * size, available(self.device)
-        if free is not None and needed > free:
-            raise ValueError(
-                f"a replay buffer of {transitions} transitions for each of {self.seeds} seeds needs {readable(needed)}"
-                f", but {readable(free)} are available on {self.device}: lower buffer_size, to less than "
-                f"{int(free // (self.seeds * size))}, or train fewer seeds at once"
-            )
+        require_memory(
+            transitions * self.seeds * size,
+            self.device,
+            what=f"a replay buffer of {transitions} transitions for each of {self.seeds} seeds needs",
+            remedy=lambda free: (
+                f"lower buffer_size, to less than {int(free // (self.seeds * size))}, or train fewer seeds at once"
+            ),
+        )
 
     def _numbered(self, pictures: Pictures, entries: Mapping[str, Tensor], steps: int) -> tuple[Tensor, Tensor]:
         """Hold the pictures of the last `length` of some steps, and return their numbers `[T, S, N, C]`."""
