@@ -3,6 +3,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from operant.runtime import comparison
 from operant.runtime.comparison import (
     compare,
     different_settings,
@@ -120,6 +121,14 @@ def recorded(run, records):
     for consumed, returns, episodes in records:
         writer.write({"consumed": consumed, "rollout/episode_return": returns, "rollout/episodes": episodes, "x": 1.0})
     writer.close()
+
+
+def test_the_evaluations_of_a_run_are_read_once(make, monkeypatch):
+    runs, read = [make(name, {100: [[1.0, 3.0], [5.0, 7.0]]}) for name in "ab"], []
+    own = comparison.read_records
+    monkeypatch.setattr(comparison, "read_records", lambda path: read.append(path) or own(path))
+    compare(runs)
+    assert sorted(read) == sorted(run.evaluations_path for run in runs)
 
 
 def test_a_metric_is_averaged_over_episodes_between_evaluations(make):

@@ -68,6 +68,10 @@ class Standing:
     metric: str | None = None
 
 
+Evaluations = Sequence[tuple[int, Evaluation]]
+"""Every evaluation of a run, after the budget consumed until then."""
+
+
 def evaluations(run: Run) -> list[tuple[int, Evaluation]]:
     """Return every evaluation that was made while the run was trained, after the budget consumed until then.
 
@@ -82,13 +86,17 @@ def evaluations(run: Run) -> list[tuple[int, Evaluation]]:
         raise RunError(f"{run.evaluations_path} holds a record that is no evaluation: {error!r}") from error
 
 
-def learning_curve(run: Run) -> Curve:
+def learning_curve(run: Run, found: Evaluations | None = None) -> Curve:
     """Return the scores of the run in the course of its training.
+
+    Args:
+        run: the run.
+        found: its `evaluations`, where they have been read. Default: they are read.
 
     Raises:
         RunError: there is no evaluation yet.
     """
-    found = evaluations(run)
+    found = evaluations(run) if found is None else found
     if not found:
         raise RunError(f"{run.path} has no evaluation yet; train it with `operant resume {run.path}`")
     return Curve(
@@ -169,9 +177,13 @@ def compare(runs: Sequence[Run], *, metric: str | None = None) -> list[Standing]
     """
     if not runs or len({run.path for run in runs}) < len(runs):
         raise ValueError(f"one or more different runs are needed, got {[str(run.path) for run in runs]}")
-    for run in runs[1:]:
-        _require_same_protocol(runs[0], run, metric)
-    curves = [learning_curve(run) if metric is None else metric_curve(run, metric) for run in runs]
+    read = [evaluations(run) for run in runs]
+    for run, found in zip(runs[1:], read[1:], strict=True):
+        _require_same_protocol((runs[0], read[0]), (run, found), metric)
+    curves = [
+        learning_curve(run, found) if metric is None else metric_curve(run, metric)
+        for run, found in zip(runs, read, strict=True)
+    ]
     budget = min(run.settings.budget for run in runs)
     for run, curve in zip(runs, curves, strict=True):
         if curve.consumed[-1] < run.settings.budget:
@@ -180,8 +192,8 @@ def compare(runs: Sequence[Run], *, metric: str | None = None) -> list[Standing]
                 f"go on with `operant resume {run.path}` before comparing it"
             )
     finals = [
-        _last_within(run, budget) if metric is None else _last_point(run, curve, budget)
-        for run, curve in zip(runs, curves, strict=True)
+        _last_within(run, found, budget) if metric is None else _last_point(run, curve, budget)
+        for run, found, curve in zip(runs, read, curves, strict=True)
     ]
     return [
         _standing(run, final, finals[0], curve, budget=budget, metric=metric)
@@ -189,9 +201,8 @@ def compare(runs: Sequence[Run], *, metric: str | None = None) -> list[Standing]
     ]
 
 
-def _last_within(run: Run, budget: int) -> Evaluation:
+def _last_within(run: Run, found: Evaluations, budget: int) -> Evaluation:
     """Return the last evaluation at which no more than `budget` was consumed; that of the end counts for its budget."""
-    found = evaluations(run)
     if budget == run.settings.budget:
         return found[-1][1]
     within = [evaluation for consumed, evaluation in found if consumed <= budget]
@@ -275,12 +286,11 @@ def improvement_probability(scores: ArrayLike, others: ArrayLike) -> float:
     return float(np.mean(np.sign(difference) + 1.0) / 2.0)
 
 
-def _protocol(run: Run, metric: str | None) -> dict[str, Any]:
+def _protocol(run: Run, found: Evaluations, metric: str | None) -> dict[str, Any]:
     """Return what the scores of a run depend on, beside what is compared, by the name of its option."""
     settings = run.settings
     common = {"task": settings.task}
     if run.entry.package == "language":
-        found = evaluations(run)
         every = {} if metric is None else {"--evaluate-every": settings.evaluation_interval}
         return common | every | {"--held-out": found[-1][1].episodes if found else 0}
     backend = {"--env-backend": resolve_backend(settings.task, settings.env_backend, settings.env_kwargs)}
@@ -289,8 +299,9 @@ def _protocol(run: Run, metric: str | None) -> dict[str, Any]:
     return common | backend | own | {"--evaluate-episodes": settings.evaluate_episodes}
 
 
-def _require_same_protocol(first: Run, other: Run, metric: str | None) -> None:
-    wanted, got = _protocol(first, metric), _protocol(other, metric)
+def _require_same_protocol(one: tuple[Run, Evaluations], another: tuple[Run, Evaluations], metric: str | None) -> None:
+    (first, _), (other, _) = one, another
+    wanted, got = _protocol(*one, metric), _protocol(*another, metric)
     shared = [name for name in wanted if name in got]
     differing = [f"{name} is {wanted[name]} and {got[name]}" for name in shared if wanted[name] != got[name]]
     if differing:
