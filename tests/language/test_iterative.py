@@ -1,5 +1,7 @@
 """Iterative GRPO: comparisons of the newest answers, replay, new references, resume, and what it is for."""
 
+import json
+
 import pytest
 import torch
 
@@ -12,6 +14,9 @@ from operant.language.preferences.annotator import SimulatedAnnotator
 from operant.language.reward_model import RewardModel, RewardModelConfig
 from operant.language.rewards import combine
 from operant.language.scoring import RewardModelFunction
+from operant.language.tokenizer import decode
+from operant.runtime.run import Run
+from operant.runtime.settings import Settings
 from operant.state import clone
 
 PROMPTS = [Prompt([1, 40 + i], {"prompt": chr(61 + i), "extra": i}) for i in range(6)]
@@ -200,3 +205,23 @@ def test_a_run_from_a_reward_model_of_a_run(tmp_path):
         reward_run(str(tmp_path / "run"))
     with pytest.raises(ValueError, match="whose reward plays the annotator"):
         companions(learner.config, [], None, limits={}, seed=0, budget=1, device="cpu")
+
+
+def test_a_reward_model_that_has_learned_from_rankings_goes_on_with_their_best_and_worst(tmp_path):
+    rows = [
+        {"prompt": f"{word} ", "completions": ["best", "good", "bad"]} for word in ("owl", "fox", "cat", "dog", "ant")
+    ]
+    (tmp_path / "rankings.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    common = {"held_out": 1, "progress": "silent", "max_completion_length": 12}
+    api.train("reward-model", str(tmp_path / "rankings.jsonl"), budget=8, run=tmp_path / "rm", batch_size=4, **common)
+    values = {"prompts_per_batch": 4, "num_generations": 2, "reward_model": str(tmp_path / "rm"), "train_examples": 8}
+    trained = api.train("iterative-grpo", "preference", budget=4, run=tmp_path / "run", **values, **common)
+    (learner,) = trained.experiment.learner.learners
+    sides = {tuple(decode(learner.model.tokenizer, side) for side in (p.chosen, p.rejected)) for p in learner.history}
+    assert sides == {("best", "bad")}
+
+
+def test_a_reward_model_of_steps_is_refused(tmp_path):
+    run = Run.create(tmp_path / "rm", Settings("reward-model", "steps"), RewardModelConfig(supervision="process"))
+    with pytest.raises(ValueError, match=r"a reward model of steps .* with supervision=outcome"):
+        reward_run(str(run.path))

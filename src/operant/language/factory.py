@@ -264,7 +264,7 @@ def _iterative(kind_: Any, settings: Settings, config: Any, seed: int, device: s
     data = material(settings, config, ACCEPTS["grpo"], seed=seed)
     model = _policy(config, seed=seed, device=device)
     run, own = reward_run(config.reward_model)
-    learned = material(run.settings, own, ("preference",), seed=seed)
+    learned = material(run.settings, own, ACCEPTS["reward-model"], seed=seed)  # of rankings the best and the worst
     common = {"limits": learned.limits, "seed": seed, "budget": settings.budget, "device": device}
     others = companions(config, learned.train, data.judge(), **common)
     scorer = RewardModelFunction(others.reward.scorer, process=False, separator="\n", tokenizer=model.tokenizer)

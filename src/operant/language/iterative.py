@@ -227,7 +227,7 @@ def reward_run(folder: str) -> tuple[Run, RewardModelConfig]:
 
     Raises:
         RunError: there is no run.
-        ValueError: none is named, or it is a run of another algorithm.
+        ValueError: none is named, it is a run of another algorithm, or its model judges steps.
     """
     if not folder:
         raise ValueError("iterative-grpo needs a reward model to begin with: name its run, --reward-model RUN")
@@ -237,7 +237,13 @@ def reward_run(folder: str) -> tuple[Run, RewardModelConfig]:
             f"{folder} is a run of {run.settings.algorithm}, but iterative-grpo trains a model of whole answers on; "
             "name a run of `operant train reward-model`"
         )
-    return run, run.config(RewardModelConfig)
+    config = run.config(RewardModelConfig)
+    if config.supervision == "process":
+        raise ValueError(
+            f"{folder} has trained a reward model of steps (supervision=process), but iterative-grpo compares whole "
+            "answers: name a run of `operant train reward-model` with supervision=outcome"
+        )
+    return run, config
 
 
 def companions(
