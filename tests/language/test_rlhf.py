@@ -275,7 +275,7 @@ def test_the_penalty_is_doubled_after_a_long_step_and_halved_after_a_short_one(m
     for rate, expected in ((0.1, 2.0), (1e-9, 0.5)):
         found = learner(make_model(), objective="penalty", learning_rate=rate, kl_coef_target=1e-3)
         metrics = found.iterate()
-        assert float(metrics["policy/beta"]) == 1.0
+        assert float(metrics["policy/kl_coef"]) == 1.0
         assert found.kl_coef == expected
     found = learner(make_model(), objective="penalty", kl_coef_target=None)
     found.iterate()
@@ -383,6 +383,15 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(make_model, values):
         assert torch.equal(resumed.model.state_dict()[name], value)
     for name, value in straight.critic.state_dict().items():
         assert torch.equal(resumed.critic.state_dict()[name], value)
+
+
+def test_coefficients_of_version_0_1_are_read(make_model):
+    found = learner(make_model(), beta=0.25, kl_coef=2.0)
+    assert found.iterate()["objective/beta"] == 0.25
+    state = clone(found.state_dict())
+    assert state["coefficients"] == {"beta": 0.25, "kl_coef": 2.0}
+    found.load_state_dict(state | {"coefficients": {"kl": 0.5, "beta": 3.0}})
+    assert (found.beta, found.kl_coef) == (0.5, 3.0)
 
 
 def test_an_adapted_policy_has_itself_without_the_adapter_for_a_reference(make_network, characters):

@@ -261,7 +261,7 @@ class RLHF:
         targets = [a + v for a, v in zip(advantages, values, strict=True)]
         metrics = {
             **outcome_metrics(kl, old, scores, coefficient=self.beta),
-            "objective/kl_coefficient": self.beta,
+            "objective/beta": self.beta,
             "val/num_eos_tokens": (~truncated).sum(),
             "value/explained_variance": ops.explained_variance(torch.cat(values), torch.cat(targets)),
         }
@@ -378,7 +378,7 @@ class RLHF:
         kl, used, target = float(torch.cat(moved).mean()), self.kl_coef, self.config.kl_coef_target
         if target is not None and math.isfinite(kl):
             self.kl_coef = min(max(ops.adapt_penalty(self.kl_coef, kl, target=target), 1e-6), 1e6)
-        return {"policy/kl_old": kl, "policy/beta": used}
+        return {"policy/kl_old": kl, "policy/kl_coef": used}
 
     @torch.no_grad()
     def _log_probs(self, batch: RLHFBatch, part: Sequence[int]) -> Tensor:
@@ -393,7 +393,7 @@ class RLHF:
             "critic_optimizer": self.critic_stepper.state_dict(),
             "reference": self.reference.state_dict(),
             "sampler": self.sampler.state_dict(),
-            "coefficients": {"kl": self.beta, "beta": self.kl_coef},
+            "coefficients": {"beta": self.beta, "kl_coef": self.kl_coef},
             "iterations": self.iterations,
         }
 
@@ -405,6 +405,9 @@ class RLHF:
         self.critic_stepper.load_state_dict(state["critic_optimizer"])
         self.reference.load_state_dict(state["reference"])
         self.sampler.load_state_dict(state["sampler"])
-        self.beta, self.kl_coef = state["coefficients"]["kl"], state["coefficients"]["beta"]
+        found = state["coefficients"]
+        if "kl" in found:  # as version 0.1 has written them
+            found = {"beta": found["kl"], "kl_coef": found["beta"]}
+        self.beta, self.kl_coef = found["beta"], found["kl_coef"]
         self.iterations = state["iterations"]
         self.sampler.engine.update(self.model)
