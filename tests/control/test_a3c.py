@@ -188,6 +188,17 @@ def test_a_task_that_only_the_parent_has_registered_is_made_by_the_workers():
         del gymnasium.registry["parent/Pole-v0"]
 
 
+def test_what_environments_say_of_their_episodes_is_reported():
+    a3c = learner("FrozenLake-v1", workers=2)
+    try:
+        metrics = a3c.iterate()
+        assert metrics["rollout/episodes"] > 1
+        assert metrics["rollout/info/prob"].tolist() == pytest.approx([1 / 3])
+        assert metrics["health/updates"] >= 256 / (4 * 8)
+    finally:
+        a3c.close()
+
+
 def test_a_resumed_run_goes_on_from_the_same_parameters(started, tmp_path):
     first = started(optimizer="adam")
     first.iterate()

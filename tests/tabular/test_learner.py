@@ -34,6 +34,15 @@ def test_reports_are_of_the_episodes_that_ended():
     assert (again["rollout/episodes"] == torch.from_numpy(made.world.episodes) - report["rollout/episodes"]).all()
 
 
+def test_what_environments_say_of_their_episodes_is_reported():
+    env = make("FrozenLake-v1", 1, (5, 6), backend="gymnasium")
+    made = QLearning(OneStepConfig(steps_per_iteration=100, exploration_initial_eps=1.0), env, seeds=(5, 6))
+    report = made.iterate()
+    assert report["rollout/episodes"].min() > 0
+    assert report["rollout/info/prob"].tolist() == pytest.approx([1 / 3, 1 / 3])
+    made.env.close()
+
+
 def test_nothing_ended_is_nothing_to_report():
     report = learner(corridor(50), steps_per_iteration=3).iterate()
     assert report["rollout/episodes"].tolist() == [0, 0]

@@ -15,6 +15,7 @@ One seed at a time. Workers race, so two runs of a seed differ, and a resumed ru
 not with the same numbers: resumption is statistical. The CPU only.
 """
 
+import math
 import multiprocessing
 import signal
 import time
@@ -37,7 +38,7 @@ from operant.envs import BatchEnv, WorkerError, maker_like, only_here
 from operant.nets import OPTIMIZERS
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
-from operant.runtime.metrics_window import update_metrics
+from operant.runtime.metrics_window import told_by_environments, update_metrics
 from operant.state import State, all_or_nothing, clone, copy_into, restore
 
 
@@ -137,6 +138,7 @@ class Worker:
             shared.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm
         )
         self.optimizer.adopt(shared.moments)
+        self._told: dict[str, list[float]] = {}
 
     def run(self, target: int, stopped: Callable[[], bool]) -> list[list[float]]:
         """Update until all workers together have taken `target` steps, and report every update (`REPORT`)."""
@@ -154,9 +156,23 @@ class Worker:
             counts[self.index, UPDATES] += 1
             counts[self.index, STEPS] += config.num_steps * config.num_envs
             episodes = [rollout.metrics[f"rollout/{name}"] for name in ("episodes", "episode_return", "episode_length")]
+            self._hear(rollout.metrics)
             own = [torch.tensor([staleness]), self.optimizer.skipped - skipped]
             reports.append(torch.stack([*losses, norm, *episodes, *own]).double())
         return torch.cat(reports, dim=1).tolist() if reports else [[] for _ in REPORT]
+
+    def _hear(self, metrics: Metrics) -> None:
+        """Add up what environments say of their episodes, each mean as often as there were episodes."""
+        episodes = float(metrics["rollout/episodes"])
+        for name, value in metrics.items():
+            if told_by_environments(name) and not math.isnan(mean := float(value)):
+                total = self._told.setdefault(name, [0.0, 0.0])
+                total[0], total[1] = total[0] + mean * episodes, total[1] + episodes
+
+    def take_told(self) -> dict[str, list[float]]:
+        """Return sum and number of what environments said of episodes since the last call, by name of the metric."""
+        told, self._told = self._told, {}
+        return told
 
 
 REPORT = (*DIAGNOSTICS, "episodes", "return", "length", "staleness", "skipped")
@@ -171,7 +187,8 @@ def work(make_worker: Callable[[], Worker], connection: Connection) -> None:
         worker = make_worker()
         try:
             while True:
-                connection.send(worker.run(connection.recv(), connection.poll))
+                reports = worker.run(connection.recv(), connection.poll)
+                connection.send((reports, worker.take_told()))
         finally:
             worker.close()
     except (EOFError, ConnectionError):
@@ -209,8 +226,11 @@ class Crew:
             self.connections.append(ours)
             self.processes.append(process)
 
-    def run(self, target: int) -> list[list[float]]:
-        """Let all workers run to a target; return their reports of all updates, `[len(REPORT)][updates]`.
+    def run(self, target: int) -> tuple[list[list[float]], dict[str, float]]:
+        """Let all workers run to a target.
+
+        Returns:
+            Their reports of all updates, `[len(REPORT)][updates]`, and the means of what environments said of episodes.
 
         Raises:
             WorkerError: a worker failed, died, or made no update before the deadline. The message names it.
@@ -221,6 +241,7 @@ class Crew:
             except ConnectionError:
                 self._lost(index)
         reports: list[list[float]] = [[] for _ in REPORT]
+        told: dict[str, list[tuple[float, float]]] = {}
         pending = dict(enumerate(self.connections))
         seen, since = self.shared.counts[:, UPDATES].tolist(), [time.monotonic()] * len(pending)
         while pending:
@@ -230,8 +251,11 @@ class Crew:
                 if counts[index] != seen[index]:
                     seen[index], since[index] = counts[index], now
                 if connection in ready:
-                    for column, values in zip(reports, self._receive(index), strict=True):
+                    updates, heard = self._receive(index)
+                    for column, values in zip(reports, updates, strict=True):
                         column.extend(values)
+                    for name, total in heard.items():
+                        told.setdefault(name, []).append(total)
                     del pending[index]
                 elif now - since[index] > self.config.deadline:
                     self._fail(
@@ -239,9 +263,10 @@ class Crew:
                         f"{self.config.deadline:g} seconds. If its start or its steps are that slow, raise `deadline`; "
                         "`operant resume` goes on from the last checkpoint"
                     )
-        return reports
+        means = {name: sum(total for total, _ in parts) / sum(n for _, n in parts) for name, parts in told.items()}
+        return reports, means
 
-    def _receive(self, index: int) -> list[list[float]]:
+    def _receive(self, index: int) -> tuple[list[list[float]], dict[str, tuple[float, float]]]:
         try:
             answer = self.connections[index].recv()
         except (EOFError, ConnectionError):
@@ -341,7 +366,7 @@ class A3C:
         """Let the workers run for a slice of the budget, and say what happened."""
         if self.crew is None:
             self.crew = Crew(self.config, self.shared, self._makers())
-        reports = self.crew.run(self.consumed + self.config.steps_per_iteration)
+        reports, told = self.crew.run(self.consumed + self.config.steps_per_iteration)
         *losses, episodes, returns, lengths, staleness, skipped = torch.tensor(reports, dtype=torch.float64)
         count = episodes.sum()
         metrics = {name: values.mean() for name, values in zip(DIAGNOSTICS, losses, strict=True)}
@@ -354,6 +379,7 @@ class A3C:
             "staleness/most": staleness.max(),
             **update_metrics(torch.stack((skipped.new_tensor(len(skipped)), skipped.sum()))),
         }
+        metrics |= {name: torch.tensor(mean, dtype=torch.float64) for name, mean in told.items()}
         return {name: value.reshape(1) for name, value in metrics.items()}
 
     def _makers(self) -> list[Callable[[], Worker]]:

@@ -13,6 +13,7 @@ from operant.envs.base import BatchEnv
 from operant.envs.workers import EnvError
 from operant.mdp import MDP
 from operant.runtime.learner import Metrics
+from operant.runtime.rollouts import info_metrics
 from operant.state import State
 from operant.streams import seed_sequence
 from operant.tabular.acting import Rule
@@ -113,6 +114,7 @@ class TabularLearner:
         self.rule: Any = self.make_rule(config.rule(self.feasible))
         self.agent: Any = self.make_agent()
         self._player = Player(self)
+        self._told: list[Mapping[str, Tensor]] = []
 
     def make_rule(self, base: Rule) -> Any:
         """Return what the kernels read of the configuration: a record that has `base` under this name."""
@@ -231,16 +233,20 @@ class TabularLearner:
                 outcome = Step(states[i], actions[i], rewards[i], successors[i], terminated[i], truncated[i])
                 settle(self.world, i, outcome.reward, outcome.successor, outcome.terminated | outcome.truncated)
                 learn(self.rule, self.agent, i, outcome)
+            if step.infos is not None:
+                self._told.append(step.infos)
             same = step.obs is step.final_obs  # no episode has ended
             self.world.state[:] = successors if same else _states(_array(step.obs), self.states, self.env.task)
 
     def _report(self) -> Metrics:
         count, total, length = torch.from_numpy(self.world.ended.copy()).unbind(1)
         self.world.ended[:] = 0.0
+        told, self._told = self._told, []
         return {
             "rollout/episode_return": total / count,
             "rollout/episode_length": length / count,
             "rollout/episodes": count,
+            **info_metrics(told, len(self.seeds)),
             **{name: torch.from_numpy(values.copy()) for name, values in self.schedules().items()},
         }
 
