@@ -5,7 +5,18 @@ from dataclasses import dataclass
 
 import pytest
 
-from operant.runtime.inputs import Input, changes, digest, locate, located, pinned, records_of, refreshed
+from operant.catalog import Algorithm
+from operant.runtime.inputs import (
+    Input,
+    changes,
+    digest,
+    locate,
+    located,
+    outside_of,
+    pinned,
+    records_of,
+    refreshed,
+)
 from operant.runtime.run import Run, RunError
 from operant.runtime.settings import Settings
 
@@ -33,7 +44,7 @@ def home(tmp_path, monkeypatch):
 
 
 def make(folder, **config):
-    whole, found = pinned(Config(**config), ["dataset", "model"], functions=["rewards"])
+    whole, found = pinned(Config(**config), ["dataset", "model"])
     return Run.create(folder, SETTINGS, whole, inputs=found)
 
 
@@ -41,7 +52,6 @@ def test_paths_become_absolute_and_names_stay(home):
     config, found = pinned(
         Config(dataset="data.jsonl", model="owner/name", rewards=("exact", "reward.py:score", "none.py:score")),
         ["dataset", "model"],
-        functions=["rewards"],
     )
     assert config.dataset == str(home / "data.jsonl")
     assert config.model == "owner/name"
@@ -54,7 +64,7 @@ def test_paths_become_absolute_and_names_stay(home):
 
 def test_a_folder_with_the_name_of_a_verifier_is_no_reward(home):
     (home / "exact").mkdir()
-    assert pinned(Config(rewards=("exact",)), ["dataset"], functions=["rewards"]) == (Config(rewards=("exact",)), [])
+    assert pinned(Config(rewards=("exact",)), ["dataset"]) == (Config(rewards=("exact",)), [])
 
 
 def test_a_run_says_what_has_changed(home, tmp_path, monkeypatch, caplog):
@@ -154,3 +164,31 @@ def test_records_are_refreshed_and_located(home):
     assert changes([again], home) == []
     assert locate(again, home) == home / "data.jsonl"
     assert located({"dataset": "other"}, [again], home) == {"dataset": "other"}
+
+
+def test_every_field_may_name_something_in_a_file(home):
+    @dataclass(frozen=True)
+    class Own:
+        objective: str = "clip"
+        bounds: tuple[float, ...] = (1.0,)
+        wrappers: tuple[str, ...] = ()
+
+    config, found = pinned(Own(objective="reward.py:score", wrappers=("reward.py:A(scale=2)", "reward.py:B", "m:C")))
+    file = str(home / "reward.py")
+    assert config == Own(f"{file}:score", (1.0,), (f"{file}:A(scale=2)", f"{file}:B", "m:C"))
+    assert [given.name for given in found] == ["objective", "wrappers"]
+    assert pinned(Own(objective="none.py:score")) == (Own(objective="none.py:score"), [])
+
+
+def test_an_algorithm_from_outside_is_said_with_its_file_where_it_lies_now(home, tmp_path):
+    entry = Algorithm(
+        **{"name": f"{home / 'reward.py'}:A", "module": str(home / "reward.py"), "config": "m:B", "learner": "A"},
+        **{"title": "A", "package": "control", "family": "none", "on_policy": True, "idea": "A.", "paper": "none"},
+    )
+    found = [Input.of("algorithm", home / "reward.py")]
+    Run.create(home / "runs" / "a", Settings(entry.name, "x"), Config(), inputs=found, outside=entry)
+    shutil.move(home, tmp_path / "moved")
+    run = Run.open(tmp_path / "moved" / "runs" / "a")
+    assert run.settings.algorithm == run.entry.name == f"{tmp_path / 'moved' / 'reward.py'}:A"
+    assert run.entry.module == str(tmp_path / "moved" / "reward.py")
+    assert outside_of(home) is None
