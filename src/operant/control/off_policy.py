@@ -54,7 +54,7 @@ def alternate(
     return {**merge(episodes), **report}
 
 
-def merge(reports: Sequence[Metrics]) -> dict[str, Tensor]:
+def merge(reports: Sequence[Metrics]) -> Metrics:
     """Return the metrics of all episodes of several rollouts, and how many transitions were left out."""
     dropped = torch.stack([torch.as_tensor(report[DROPPED]) for report in reports])
     return {**all_episodes(reports), DROPPED: dropped.sum(0)}

@@ -19,6 +19,7 @@ from torch import Tensor
 from operant import ops
 from operant.control.agent import Agent, Samples
 from operant.envs import BatchEnv, GymnasiumEnv, Step, unwrapped
+from operant.runtime.learner import Metrics
 from operant.runtime.rollouts import all_episodes, by_seed
 from operant.state import State
 
@@ -74,7 +75,7 @@ def require_branching(env: BatchEnv, *, masked: int) -> None:
 
 
 @torch.no_grad()
-def collect_vine(agent: Agent, vine: Vine) -> tuple[Samples, dict[str, Tensor]]:
+def collect_vine(agent: Agent, vine: Vine) -> tuple[Samples, Metrics]:
     """Walk and branch, in all environments of all seeds at once.
 
     Args:

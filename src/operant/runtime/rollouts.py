@@ -88,8 +88,8 @@ def by_seed(tensor: Tensor) -> Tensor:
     return tensor.movedim(1, 0).reshape(seeds, steps * rows, *rest)
 
 
-def all_episodes(reports: Sequence[Metrics]) -> dict[str, Tensor]:
-    """Return the metrics of the episodes of several rollouts together; means are over episodes."""
+def all_episodes(reports: Sequence[Metrics]) -> Metrics:
+    """Return the metrics of several rollouts together: means over episodes, and the latest of what wrappers report."""
 
     def every(name: str) -> Tensor:
         return torch.stack([torch.as_tensor(report[name]) for report in reports])
@@ -102,7 +102,8 @@ def all_episodes(reports: Sequence[Metrics]) -> dict[str, Tensor]:
 
     means = {RETURN: mean(RETURN), LENGTH: mean(LENGTH), EPISODES: total}
     others = dict.fromkeys(name for report in reports for name in report if told_by_environments(name))
-    return means | {name: _mean_where_told(name, reports) for name in others} | _losses(reports)
+    told = {name: _mean_where_told(name, reports) for name in others}
+    return {**reports[-1], **means, **told, **_losses(reports)}
 
 
 def _mean_where_told(name: str, reports: Sequence[Metrics]) -> Tensor:
