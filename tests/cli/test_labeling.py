@@ -2,6 +2,7 @@ import io
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -332,6 +333,87 @@ def test_labels_of_held_out_prompts_are_told_apart(labeled, cli, tmp_path):
         assert ("are on held-out prompts" in err) == (what == "with")
         written = [json.loads(line)["prompt"] for line in (tmp_path / "x.jsonl").read_text().splitlines()]
         assert sum(prompt.startswith("mine") for prompt in written) == count - held_out
+
+
+def test_undoing_keeps_the_question_from_another_window(labeled, session):
+    session("a\nu\nq\n", labeled, "--annotator", "ann")
+    assert labels(labeled) == []
+
+
+def test_what_stands_in_another_window_is_told(labeled, start):
+    first = start(labeled, "--annotator", "ann")
+    read_until(first.stdout, f"{keys(2)}: ")
+    second = start(labeled, "--annotator", "ann")
+    out, _ = second.communicate("a\na\na\n", timeout=300)
+    assert out.endswith("3 answers saved, 3 labels by ann in all; 1 left stand in another window.\n")
+    out, _ = first.communicate("b\n", timeout=300)
+    assert out.endswith("1 answers saved, 4 labels by ann in all; nothing is left to label.\n")
+    assert sorted(labels(labeled)) == [("p0", "ann", "B")] + [(f"p{n}", "ann", "A") for n in (1, 2, 3)]
+
+
+def test_the_policy_of_a_run_answers_prompts_to_train_on_apart_from_those_it_is_scored_by(
+    spoken, cli, session, tmp_path
+):
+    run = tmp_path / "run"
+    shutil.copytree(spoken, run)
+    answers = "a\n" * 20
+    _, err = session(answers, run, "--annotator", "ann", "--prompts", "training", "--count", 4)
+    assert "new items from answers of the run to 4 of 4 prompts" in err
+    with PreferenceStore(run / "preferences.sqlite") as store:
+        trained_on = {item.prompt for item in store.items()}
+        assert {item.provenance["held_out"] for item in store.items()} == {False}
+        assert len(trained_on) > 1
+        assert len(store.labels()) == len(store.items())
+    out, err = session(answers, run, "--annotator", "ann", "--prompts", "training", "--count", 4)
+    assert "nothing is left to label" in out
+    assert err == "", "the same prompts are not answered again"
+    _, err = session(answers, run, "--annotator", "ann", "--prompts", "held-out", "--count", 3)
+    assert "to 3 of 3 prompts" in err
+    with PreferenceStore(run / "preferences.sqlite") as store:
+        scored = {item.prompt for item in store.items() if item.provenance["held_out"]}
+    assert scored
+    assert not scored & trained_on
+    _, _, err = cli("label", run, "--export", tmp_path / "train.jsonl")
+    assert "lines about held-out prompts, by which policies are scored, were left out" in err
+    rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
+    assert {row["prompt"] for row in rows} == trained_on
+    assert not any("held_out" in row for row in rows)
+
+
+@pytest.mark.parametrize("form", ["pairs", "rankings", "events"])
+def test_a_held_out_mark_survives_export_and_import(labeled, cli, session, tmp_path, form):
+    session("a\n" * 4, labeled, "--annotator", "ann")
+    for folder in ("other", "third"):
+        (tmp_path / folder).mkdir()
+    files = [tmp_path / "first.jsonl", tmp_path / "second.jsonl"]
+    shared = ["--held-out", "with", "--format", form]
+    cli("label", labeled, "--export", files[0], *shared)
+    cli("label", tmp_path / "other", "--import", files[0])
+    cli("label", tmp_path / "other", "--export", files[1], *shared)
+    cli("label", tmp_path / "third", "--import", files[1])
+    assert len(labels(tmp_path / "third")) == 4
+    _, _, err = cli("label", tmp_path / "third", "--export", tmp_path / "last.jsonl")
+    assert "exported: 0 lines" in err
+    assert "left out: 4 held-out" in err
+
+
+def test_prompts_alone_are_answered_by_the_policy_of_the_run(spoken, session, tmp_path):
+    run, own = tmp_path / "run", tmp_path / "own.jsonl"
+    shutil.copytree(spoken, run)
+    shutil.rmtree(run / "eval")
+    own.write_text("".join(json.dumps({"prompt": f"{n}+1="}) + "\n" for n in range(3)))
+    _, err = session("a\n" * 9, run, "--annotator", "ann", "--ask", own)
+    assert "to 3 of 3 prompts" in err
+    assert {prompt for prompt, _, _ in labels(run)} <= {"0+1=", "1+1=", "2+1="}
+    assert labels(run)
+
+
+def test_prompts_of_a_folder_that_is_no_run_of_a_language_model(labeled, run, cli):
+    assert cli("label", labeled, "--prompts", "training")[0] == 2
+    status, _, err = cli("label", run, "--prompts", "training")
+    assert status == 2
+    assert "which has no prompts; name a run of a language model" in err
+    assert not (run / "preferences.sqlite").exists()
 
 
 def test_a_file_of_ones_own_is_asked_about(tmp_path, session):

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from operant.cli.arguments import Answering, parse
-from operant.cli.output import location, print_json, say, table
+from operant.cli.output import location, print_json, require_extra, say, table
 
 if TYPE_CHECKING:
+    from operant.language.data import Row
     from operant.language.preferences import Agreement, Estimate, Outcome, PreferenceStore, Presentation, Text
 
 LETTERS = "ABCDEFGHI"
@@ -24,8 +25,9 @@ LETTERS = "ABCDEFGHI"
 class LabelOptions(Answering):
     """Compare what a run has sampled, in the terminal: which completion of a prompt is better?
 
-    Prompts and completions come from RUN/eval/samples.jsonl, answers go to RUN/preferences.sqlite. Whatever is shown as
-    saved is on the disk. Without a terminal, answers are read line by line from standard input.
+    Prompts and completions come from RUN/eval/samples.jsonl, which are held-out prompts, or by --prompts and --ask from
+    elsewhere. Answers go to RUN/preferences.sqlite. Whatever is shown as saved is on the disk. Without a terminal,
+    answers are read line by line from standard input.
     """
 
     run: tyro.conf.Positional[Path]
@@ -52,7 +54,30 @@ class LabelOptions(Answering):
     log that --format events has written. Nothing is asked."""
 
     ask: Path | None = None
-    """Ask about the prompts and answers of this file, too: {prompt, completions}, or pairs; their order is not used."""
+    """Ask about the prompts and answers of this file, too: {prompt, completions}, or pairs; their order is not used.
+    Prompts alone, {prompt}, are answered by the policy of the run."""
+
+    prompts: Literal["training", "held-out"] | None = None
+    """Ask about prompts of the run's own task or data set, and about no others: those to train on, or those that
+    policies are scored by. The policy of the run answers them. Default: about what the run sampled in evaluations."""
+
+    count: int = 32
+    """How many prompts --prompts takes; those with labels count."""
+
+    seed_index: int = 0
+    """Which seed of the run answers prompts: its place among the seeds of the run, from 0."""
+
+    best: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Let the weights answer that did best in the evaluations, not the latest ones."""
+
+    device: str = "auto"
+    """Where answers are computed: cpu, cuda, cuda:1, mps, or auto: a GPU if there is one."""
+
+    remote_code: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Let Python code that comes with the model of the run run. It can do anything; only for authors you trust."""
+
+    accept_changes: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Let the run answer prompts where the model that it began with has changed since."""
 
     export: Path | None = None
     """Write the labels to this JSONL file, and a manifest beside it. Nothing is asked."""
@@ -63,9 +88,9 @@ class LabelOptions(Answering):
     names: tyro.conf.FlagCreatePairsOff[bool] = False
     """Export the annotators' names instead of pseudonyms."""
 
-    held_out: Literal["with", "without", "only"] = "with"
+    held_out: Literal["with", "without", "only"] = "without"
     """Which labels are exported. What a run samples in evaluations answers held-out prompts, by which policies are
-    scored: train on the labels of others (without), and score by these alone (only)."""
+    scored: train on the labels of others (without), and score by these alone (only). A log of events has all."""
 
     agreement: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print how far the annotators agree. Nothing is asked."""
@@ -80,6 +105,8 @@ class LabelOptions(Answering):
             raise ValueError(f"overlap must be at least 1 and seed at least 0, got {self.overlap} and {self.seed}")
         if self.annotator == "":
             raise ValueError("annotator must be a name, got an empty one")
+        if self.count < 1:
+            raise ValueError(f"count must be at least 1, got {self.count}")
 
 
 def label(arguments: list[str]) -> int:
@@ -87,7 +114,7 @@ def label(arguments: list[str]) -> int:
     options = parse(LabelOptions, arguments, "label")
     if not options.run.is_dir():
         raise ValueError(f"{options.run} is not the folder of a run")
-    from operant.language.preferences import PreferenceStore, add_file, rebuild
+    from operant.language.preferences import PreferenceStore, rebuild
 
     database, samples = options.run / "preferences.sqlite", options.run / "eval" / "samples.jsonl"
     if options.rebuild:
@@ -100,19 +127,25 @@ def label(arguments: list[str]) -> int:
         or samples.exists()
         or options.import_
         or options.ask
+        or options.prompts
     ):
-        raise ValueError(f"there is nothing to label: {samples} does not exist, and nothing was imported with --import")
+        raise ValueError(
+            f"there is nothing to label: {samples} does not exist, and nothing was imported with --import; the run "
+            "answers prompts of its task with --prompts training"
+        )
+    chores = options.import_ or options.export or options.agreement
+    given = [] if chores else _given(options)  # before anything is written
     with PreferenceStore(database, seed=options.seed) as store:
-        if options.import_ or options.export or options.agreement:
+        if chores:
             _chores(store, options)
             return 0
-        if options.ask is not None:
-            new, rows = add_file(store, options.ask, completions=options.completions, seed=options.seed)
-            say(f"{new} new items from {rows} rows of {options.ask}")
-        if samples.exists():
+        for rows, path in given:
+            _answer(store, options, rows) if path is None else _compare(store, options, rows, path)
+        if options.prompts is None and samples.exists():
             _add(store, options, samples)
         if not store.items():
-            raise ValueError(f"there is nothing to label: no prompt in {samples} has two different completions")
+            what = samples if options.prompts is None else f"{options.count} {options.prompts} prompts"
+            raise ValueError(f"there is nothing to label: no prompt in {what} has two different completions")
         return Session(store, options).run()
 
 
@@ -128,7 +161,12 @@ def _chores(store: "PreferenceStore", options: LabelOptions) -> None:
         exported = export(store, options.export, form=options.format, names=options.names, held_out=options.held_out)
         left = ", ".join(f"{count} {outcome}" for outcome, count in exported.left_out.items())
         say(f"exported: {exported.rows} lines to {location(exported.path)}" + (f"; left out: {left}" if left else ""))
-        if exported.held_out and options.held_out == "with":
+        if exported.left_out.get("held-out"):
+            say(
+                f"{exported.left_out['held-out']} lines about held-out prompts, by which policies are scored, were "
+                "left out: write them with --held-out with or only; label others with --prompts training"
+            )
+        if exported.held_out and options.held_out == "with" and options.format != "events":
             say(
                 f"{exported.held_out} of {exported.rows} lines are on held-out prompts: a policy that trains on them "
                 "must not be scored by them; leave them out with --held-out without"
@@ -153,6 +191,75 @@ def _add(store: "PreferenceStore", options: LabelOptions, samples: Path) -> None
         say(f"{new} new items from the samples of {prompts} prompts")
 
 
+def _given(options: LabelOptions) -> "list[tuple[list[Row], Path | None]]":
+    """Return the rows that --ask and --prompts name, each with the file whose answers are compared, if any."""
+    from operant.language.data import kind, read_rows
+
+    found: list[tuple[list[Row], Path | None]] = []
+    if options.ask is not None:
+        rows = read_rows(options.ask)
+        alone = kind(rows, accept=("preference", "ranking", "prompt-only")) == "prompt-only"
+        found.append((rows, None if alone else options.ask))
+    if options.prompts is not None:
+        from operant.language.preferences.sampling import prompts_of
+        from operant.runtime.run import Run
+
+        rows = prompts_of(Run.open(options.run), options.prompts, options.count, index=options.seed_index)
+        if len(rows) < options.count:
+            say(f"the run has {len(rows)} {options.prompts} prompts, fewer than the {options.count} asked for")
+        found.append((rows, None))
+    return found
+
+
+def _compare(store: "PreferenceStore", options: LabelOptions, rows: "list[Row]", path: Path) -> None:
+    """Add the answers of a file."""
+    from operant.language.preferences import add_rows
+
+    shared: dict[str, Any] = {"completions": options.completions, "seed": options.seed}
+    new = add_rows(store, rows, file=path.name, held_out=_held_out(options), **shared)
+    say(f"{new} new items from {len(rows)} rows of {path}")
+
+
+def _answer(store: "PreferenceStore", options: LabelOptions, rows: "list[Row]") -> None:
+    """Add prompts with answers of the run's policy."""
+    require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
+    import torch
+
+    from operant.language.preferences.sampling import Policy
+    from operant.runtime.run import Run
+
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    policy = Policy(
+        Run.open(options.run),
+        index=options.seed_index,
+        best=options.best,
+        device=device,
+        remote_code=options.remote_code,
+        accept_changes=options.accept_changes,
+    )
+    shared: dict[str, Any] = {"completions": options.completions, "seed": options.seed}
+    found = policy.add_answers(store, rows, held_out=_held_out(options), **shared)
+    alike = f"; {found.alike} prompts got the same answer each time" if found.alike else ""
+    if found.prompts:
+        say(f"{found.items} new items from answers of the run to {found.prompts} of {len(rows)} prompts{alike}")
+
+
+def _held_out(options: LabelOptions) -> set[str]:
+    """Return the prompts by which policies of the run are scored; none where the folder is of no language model."""
+    from operant.language.preferences.sampling import held_out_prompts
+    from operant.runtime.run import Run, RunError
+
+    if not (options.run / "config.toml").exists():
+        return set()
+    try:
+        return held_out_prompts(Run.open(options.run))
+    except (OSError, ValueError, RunError) as error:
+        say(f"operant: which prompts are held out is not known, so none of them is marked so: {error}")
+        return set()
+
+
 class Session:
     """One annotator at work."""
 
@@ -162,6 +269,7 @@ class Session:
         self._options = options
         self._annotator = options.annotator or _login()
         self._answered = 0
+        self._among = self._asked_for()
 
     def run(self) -> int:
         """Show items and store answers until nothing is left, input ends, or the annotator quits."""
@@ -173,11 +281,23 @@ class Session:
             if presentation == "quit":
                 return self._end("go on with the same command")
             presentation = presentation or self._next()
-        return self._end("nothing is left to label")
+        waiting = self._store.waiting(self._annotator, repeat=self._options.repeat)
+        return self._end(f"{waiting} left stand in another window" if waiting else "nothing is left to label")
 
     def _next(self) -> "Presentation | None":
         options = self._options
-        return self._store.next_item(self._annotator, overlap=options.overlap, repeat=options.repeat)
+        names = {"overlap": options.overlap, "repeat": options.repeat}
+        return self._store.next_item(self._annotator, among=self._among, **names)
+
+    def _asked_for(self) -> set[str] | None:
+        """Return the items that --prompts asks about; None for all."""
+        from operant.language.preferences import scored_items
+
+        if self._options.prompts is None:
+            return None
+        items = self._store.items()
+        scored = scored_items(items)
+        return scored if self._options.prompts == "held-out" else {item.item_id for item in items} - scored
 
     def _ask(self, presentation: "Presentation") -> "Presentation | Literal['quit'] | None":
         """Take one answer; return what is to be shown next if it is not simply the next item."""
@@ -215,12 +335,11 @@ class Session:
     def _undo(self) -> "Presentation | None":
         from operant.language.preferences import new_event_id
 
-        event = self._store.undo(self._annotator, event_id=new_event_id())
-        if event is None:
-            print("there is nothing to undo", flush=True)
-            return None
-        print("undone: asked again\n", flush=True)
-        return self._store.present(event.item_id, event.annotator, round=event.round)
+        with self._store.transaction():  # between the two another window could take the item
+            event = self._store.undo(self._annotator, event_id=new_event_id())
+            again = event and self._store.present(event.item_id, event.annotator, round=event.round)
+        print("undone: asked again\n" if again else "there is nothing to undo", flush=True)
+        return again
 
     def _count(self) -> int:
         return sum(event.annotator == self._annotator for event in self._store.labels())

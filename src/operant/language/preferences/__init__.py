@@ -12,11 +12,11 @@ line and every other front end label through it:
 
 from operant.language.preferences.agreement import Agreement, Estimate, agreement
 from operant.language.preferences.annotator import SimulatedAnnotator
-from operant.language.preferences.exporting import Exported, export
+from operant.language.preferences.exporting import Exported, export, scored_items
 from operant.language.preferences.importing import Imported, import_file
 from operant.language.preferences.items import OUTCOMES, Completion, Event, Item, Outcome, Presentation, Text
 from operant.language.preferences.recovery import rebuild
-from operant.language.preferences.samples import add_file, add_samples
+from operant.language.preferences.samples import add_file, add_rows, add_samples
 from operant.language.preferences.schema import StoreError
 from operant.language.preferences.store import ConflictError, PreferenceStore, new_event_id
 
@@ -37,10 +37,12 @@ __all__ = [
     "StoreError",
     "Text",
     "add_file",
+    "add_rows",
     "add_samples",
     "agreement",
     "export",
     "import_file",
     "new_event_id",
     "rebuild",
+    "scored_items",
 ]

@@ -17,7 +17,8 @@ from operant.runtime.files import replace_durably
 
 Form = Literal["pairs", "rankings", "events"]
 """`pairs`: `{prompt, chosen, rejected}`; `rankings`: `{context, completions: [{rank, completion}]}`; `events`: all
-items and events, undone ones included."""
+items and events, undone ones included. Lines on held-out prompts are marked by `held_out`, as `import_file`
+reads."""
 
 MANIFEST = 1
 """Version of the manifest."""
@@ -65,14 +66,13 @@ def export(
     key = store.pseudonym_key()
     alias: Callable[[str], str] = (lambda name: name) if names else (lambda name: pseudonym(key, name))
     rows, left_out = _events(store, alias) if form == "events" else _labels(store, form, alias)
-    items = store.items()
-    prompts = {encode(item.prompt) for item in items if is_held_out(item)}
-    scored = {item.item_id for item in items if encode(item.prompt) in prompts}
+    scored = scored_items(store.items())
     if form != "events" and held_out != "with":
         kept = [row for row in rows if (row["item"] in scored) == (held_out == "only")]
         if len(kept) < len(rows):
             left_out["held-out" if held_out == "without" else "not held-out"] = len(rows) - len(kept)
         rows = kept
+    rows = [row | {"held_out": True} if row.get("item") in scored else row for row in rows]
     count = sum(row.get("item") in scored for row in rows)
     data = b"".join(encode(row).encode() + b"\n" for row in rows)
     manifest = {
@@ -90,8 +90,19 @@ def export(
 
 
 def is_held_out(item: Item) -> bool:
-    """Return whether an item asks about a held-out prompt: its completions come from a run's evaluations."""
-    return any({"run", "consumed"} <= completion.provenance.keys() for completion in item.completions)
+    """Return whether an item asks about a held-out prompt: it is marked so, or its answers come from evaluations."""
+    mark = item.provenance.get("held_out")
+    return (
+        bool(mark)
+        if mark is not None
+        else any({"run", "consumed"} <= completion.provenance.keys() for completion in item.completions)
+    )
+
+
+def scored_items(items: Sequence[Item]) -> set[str]:
+    """Return the ids of the items whose prompts are held out, those with other answers to the same prompts included."""
+    prompts = {encode(item.prompt) for item in items if is_held_out(item)}
+    return {item.item_id for item in items if encode(item.prompt) in prompts}
 
 
 def manifest_path(path: Path) -> Path:

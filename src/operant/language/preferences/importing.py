@@ -41,7 +41,7 @@ def import_file(store: PreferenceStore, path: Path, *, annotator: str = "importe
     Rows may be `{prompt, chosen, rejected}` (without `prompt`, what both texts begin with is taken for it),
     `{prompt, completions}` best first or with `ranks`, `{context, completions: [{rank, completion}]}` with lower ranks
     better, those of UltraFeedback and other data sets (`operant.language.layouts`), or a log that `export` has written.
-    Rows that compare nothing are passed over.
+    Rows that compare nothing are passed over. Those on held-out prompts, by which policies are scored, stay marked.
 
     Args:
         store: where to.
@@ -117,12 +117,12 @@ def _labeled(row: Row, who: str) -> tuple[Item, Event]:
     """Return the item and the label of a pair or a ranking."""
     if {"chosen", "rejected"} <= row.keys():
         prompt, chosen, rejected = _pair(row)
-        return _label(prompt, [chosen, rejected], [0, 1], who)
-    texts = row.get("completions")
+        return _label(prompt, [chosen, rejected], [0, 1], who, _held_out(row))
+    texts, held = row.get("completions"), _held_out(row)
     if "context" in row and texts is not None:
-        return _label(row["context"], [c["completion"] for c in texts], [c["rank"] for c in texts], who)
+        return _label(row["context"], [c["completion"] for c in texts], [c["rank"] for c in texts], who, held)
     if "prompt" in row and isinstance(texts, list):
-        return _label(row["prompt"], texts, row.get("ranks") or list(range(len(texts))), who)
+        return _label(row["prompt"], texts, row.get("ranks") or list(range(len(texts))), who, held)
     raise ValueError(
         "a row must have chosen and rejected (and prompt), or prompt (or context) and completions with ranks, or come "
         f"from a log; this one has {sorted(row)}"
@@ -144,9 +144,16 @@ def _plain(text: Any) -> Text:
     return text if isinstance(text, str) else [dict(message) for message in text]
 
 
-def _label(prompt: Text, texts: list[Text], ranks: list[int], annotator: str) -> tuple[Item, Event]:
+def _held_out(row: Row) -> bool:
+    """Tell whether a row is on a held-out prompt: by its mark, or in files of older versions by its answers."""
+    if "held_out" in row:
+        return bool(row["held_out"])
+    return any(row.get(f"{side}_run") and row.get(f"{side}_consumed") is not None for side in ("chosen", "rejected"))
+
+
+def _label(prompt: Text, texts: list[Text], ranks: list[int], annotator: str, held_out: bool) -> tuple[Item, Event]:
     """Return the item, and the label as if the completions had been shown in canonical order."""
-    item = Item.of(prompt, texts, gold=ranks)
+    item = Item.of(prompt, texts, gold=ranks, provenance={"held_out": True} if held_out else None)
     order = item.gold or ()
     item = replace(item, gold=None)
     outcome: Outcome = "ranking"

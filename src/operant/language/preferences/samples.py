@@ -1,13 +1,13 @@
 """From the completions that a run has sampled to items that can be labeled."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from operant.language.data import compare, kind, read_rows
+from operant.language.data import Row, compare, kind, read_rows
 from operant.language.preferences.items import Completion, Item, Text, encode
 from operant.language.preferences.store import PreferenceStore
 from operant.streams import seed_sequence
@@ -68,18 +68,12 @@ def add_samples(
         new = 0
         for prompt, found in prompts.items():
             fresh = [c for text, c in found.items() if text not in asked.get(prompt, ())]
-            new += store.add_items(_groups(json.loads(prompt), fresh, completions, seed))
+            new += store.add_items(groups(json.loads(prompt), fresh, completions, seed))
     return new, len(prompts)
 
 
 def add_file(store: PreferenceStore, path: Path, *, completions: int = 2, seed: int = 0) -> tuple[int, int]:
-    """Add the prompts and answers of a file to a store, to be compared; what the file says of their order is not used.
-
-    Args:
-        store: where to.
-        path: of the file, with rows of preferences or rankings (`operant.language.data.read_rows`).
-        completions: how many are shown side by side.
-        seed: of the order.
+    """Add the prompts and answers of a file to a store, as `add_rows` does.
 
     Returns:
         How many items were new, and how many rows the file has.
@@ -89,19 +83,49 @@ def add_file(store: PreferenceStore, path: Path, *, completions: int = 2, seed: 
         OSError: the file cannot be read.
         StoreError: the items could not be stored.
     """
+    rows = read_rows(path)
+    return add_rows(store, rows, file=path.name, completions=completions, seed=seed), len(rows)
+
+
+def add_rows(
+    store: PreferenceStore,
+    rows: Sequence[Row],
+    *,
+    file: str,
+    held_out: Container[str] = (),
+    completions: int = 2,
+    seed: int = 0,
+) -> int:
+    """Add prompts and answers to a store, to be compared; what the rows say of the order of answers is not used.
+
+    Args:
+        store: where to.
+        rows: of preferences or rankings (`operant.language.data.read_rows`).
+        file: where they come from, for the provenance.
+        held_out: the prompts (`encode`) by which policies are scored.
+        completions: how many are shown side by side.
+        seed: of the order.
+
+    Returns:
+        How many items were new.
+
+    Raises:
+        ValueError: rows have no two answers, or `completions` is below 2.
+        StoreError: the items could not be stored.
+    """
     if completions < 2:
         raise ValueError(f"completions must be at least 2, got {completions}")
-    rows = read_rows(path)
     found = kind(rows, accept=("preference", "ranking"))
-    asked = {(encode(item.prompt), encode(c.text)) for item in store.items() for c in item.completions}
+    known = {(encode(item.prompt), encode(c.text)) for item in store.items() for c in item.completions}
     new = 0
     with store.transaction():
         for row in rows:
             prompt, *texts = compare(row) if found == "preference" else (row["prompt"], *row["completions"])
-            different = {encode(text): Completion(json.loads(encode(text)), {"file": path.name}) for text in texts}
-            fresh = [completion for text, completion in different.items() if (encode(prompt), text) not in asked]
-            new += store.add_items(_groups(json.loads(encode(prompt)), fresh, completions, seed))
-    return new, len(rows)
+            different = {encode(text): Completion(json.loads(encode(text)), {"file": file}) for text in texts}
+            fresh = [completion for text, completion in different.items() if (encode(prompt), text) not in known]
+            mark = {"held_out": True} if encode(prompt) in held_out else None
+            new += store.add_items(groups(json.loads(encode(prompt)), fresh, completions, seed, provenance=mark))
+    return new
 
 
 def _completion(record: dict[str, Any], run: str) -> Completion:
@@ -109,8 +133,24 @@ def _completion(record: dict[str, Any], run: str) -> Completion:
     return Completion(record["completion"], {"run": run, **columns})
 
 
-def _groups(prompt: Text, completions: Sequence[Completion], size: int, seed: int) -> list[Item]:
+def groups(
+    prompt: Text,
+    completions: Sequence[Completion],
+    size: int,
+    seed: int,
+    *,
+    provenance: Mapping[str, Any] | None = None,
+) -> list[Item]:
+    """Return completions of a prompt as items of `size` each, in a random order; a last one alone is left out.
+
+    Args:
+        prompt: of all of them.
+        completions: all different.
+        size: how many are shown side by side.
+        seed: of the order.
+        provenance: of the prompt.
+    """
     generator = np.random.Generator(np.random.PCG64(seed_sequence(seed, f"groups {encode(prompt)}")))
     mixed = [completions[i] for i in generator.permutation(len(completions))]
-    groups = [mixed[i : i + size] for i in range(0, len(mixed), size)]
-    return [Item.of(prompt, group) for group in groups if len(group) > 1]
+    parts = [mixed[i : i + size] for i in range(0, len(mixed), size)]
+    return [Item.of(prompt, part, provenance=provenance) for part in parts if len(part) > 1]

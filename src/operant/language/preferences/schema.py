@@ -11,6 +11,8 @@ import sqlite3
 import time
 from pathlib import Path
 
+from operant.language.preferences.reservations import TABLE as RESERVATIONS
+
 VERSION = 1
 """Of the tables, kept in `PRAGMA user_version`."""
 
@@ -112,9 +114,14 @@ HELD = "SELECT event_id FROM labels WHERE item_id = ? AND annotator = ? AND roun
 
 _HAS_LABEL = "SELECT 1 FROM labels AS l WHERE l.item_id = {0} AND l.annotator = :annotator AND l.round = :round"
 
+_FREE = """{0} NOT IN (SELECT value FROM json_each(:elsewhere))
+    AND (:among IS NULL OR {0} IN (SELECT value FROM json_each(:among)))"""
+"""Of the items that `:among` names, all if it is null, those that stand in no other window, `:elsewhere`."""
+
 OPEN = f"""
     SELECT a.item_id FROM assignments AS a
     WHERE a.annotator = :annotator AND a.round = :round AND NOT EXISTS ({_HAS_LABEL.format("a.item_id")})
+    AND {_FREE.format("a.item_id")}
     ORDER BY a.number LIMIT 1
 """  # noqa: S608  nothing comes from outside
 """What `:annotator` was shown in `:round` and has not answered."""
@@ -131,6 +138,7 @@ _OTHERS = """
 FRESH = f"""
     SELECT i.item_id FROM items AS i
     WHERE NOT EXISTS ({_HAS_LABEL.format("i.item_id")})
+    AND {_FREE.format("i.item_id")}
     AND (i.gold IS NOT NULL OR (SELECT count(*) FROM ({_OTHERS})) < :overlap)
     ORDER BY i.sequence LIMIT 1
 """  # noqa: S608  nothing comes from outside
@@ -140,6 +148,7 @@ REPEATED = f"""
     SELECT b.item_id FROM labels AS b
     WHERE b.annotator = :annotator AND b.round = 0 AND b.outcome <> 'skip'
     AND NOT EXISTS ({_HAS_LABEL.format("b.item_id")})
+    AND {_FREE.format("b.item_id")}
     ORDER BY b.sequence LIMIT 1
 """  # noqa: S608  nothing comes from outside
 """What `:annotator` has judged once and not again."""
@@ -186,6 +195,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             _create(connection)
         _check(connection, path)
+        connection.execute(RESERVATIONS)
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")

@@ -21,7 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from operant.language.preferences.items import (
     presentation_order,
 )
 from operant.language.preferences.journal import Journal, log_records, stored_event, stored_item, stored_items
+from operant.language.preferences.reservations import Reservations
 from operant.language.preferences.schema import FRESH, HELD, LAST, OPEN, REPEATED, SHOWN, StoreError, connect
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class PreferenceStore:
         self._process = os.getpid()
         self._connection = connect(self.path)
         try:
+            self._reservations = Reservations(self._connection)
             self._inode = self.path.stat().st_ino
             self._journal = Journal(self.path)
             with self._reading() as connection:
@@ -84,8 +86,11 @@ class PreferenceStore:
         self.close()
 
     def close(self) -> None:
-        """Close the store. Calling it twice does no harm."""
+        """Close the store, and let go of what was reserved. Calling it twice does no harm."""
         with self._lock:
+            # What cannot be released ends with the process; of a closed connection, a full disk or a lost file.
+            with suppress(sqlite3.Error, OSError), self.transaction():
+                self._reservations.release_all()
             self._connection.close()
             self._journal.close()
 
@@ -158,23 +163,31 @@ class PreferenceStore:
             return stored_item(connection, row)
 
     def next_item(
-        self, annotator: str, *, overlap: int = 1, repeat: bool = False, now: float | None = None
+        self,
+        annotator: str,
+        *,
+        overlap: int = 1,
+        repeat: bool = False,
+        among: Iterable[str] | None = None,
+        now: float | None = None,
     ) -> Presentation | None:
         """Return what an annotator is to label next, and reserve it.
 
         First comes what this annotator was shown and has not answered, so that work goes on where it was left; then
         the first item that fewer than `overlap` others have judged or are looking at. Nobody is shown an item twice
-        unless it is asked for by `repeat`. Items with a known answer are shown to everybody.
+        unless it is asked for by `repeat`. Items with a known answer are shown to everybody. What another process
+        shows this annotator, in a second window, is left to it until it is answered or that process ends.
 
         Args:
             annotator: who asks.
             overlap: how many annotators are to judge each item; a skip is no judgment.
             repeat: ask again what this annotator has judged, in another order, to see how steady the answers are.
+            among: the ids of the items that may be asked about. Default: all.
             now: seconds since 1970. Default: the clock. An item that another annotator was shown `LEASE_SECONDS`
                 ago without answering is free again.
 
         Returns:
-            None if nothing is left.
+            None if nothing is left, or only what other processes show (`waiting`).
 
         Raises:
             ValueError: `overlap` is below 1 or the annotator has no name.
@@ -182,11 +195,18 @@ class PreferenceStore:
         if overlap < 1 or not annotator:
             raise ValueError(f"need overlap >= 1 and a name of the annotator, got {overlap} and {annotator!r}")
         now = time.time() if now is None else now
-        names = {"annotator": annotator, "round": int(repeat), "overlap": overlap, "since": now - LEASE_SECONDS}
+        names: dict[str, Any] = {"annotator": annotator, "round": int(repeat), "overlap": overlap}
+        names |= {"since": now - LEASE_SECONDS, "among": None if among is None else encode(sorted(among))}
         with self.transaction() as connection:
+            names["elsewhere"] = encode(self._reservations.elsewhere(annotator, int(repeat), now=now))
             row = connection.execute(OPEN, names).fetchone()
             row = row or connection.execute(REPEATED if repeat else FRESH, names).fetchone()
             return None if row is None else self.present(row[0], annotator, round=int(repeat), now=now)
+
+    def waiting(self, annotator: str, *, repeat: bool = False) -> int:
+        """Return how many items other processes show an annotator now, of which `next_item` says nothing."""
+        with self.transaction():
+            return len(self._reservations.elsewhere(annotator, int(repeat), now=time.time()))
 
     def present(self, item_id: str, annotator: str, *, round: int = 0, now: float | None = None) -> Presentation:  # noqa: A002 - its name in the log
         """Return an item as an annotator sees it, the same each time, and reserve it.
@@ -202,8 +222,10 @@ class PreferenceStore:
         """
         with self.transaction() as connection:
             item = self.item(item_id)
+            now = time.time() if now is None else now
             shown = presentation_order(self.seed, item_id, annotator, round, len(item.completions))
-            row = (item_id, annotator, round, encode(shown), time.time() if now is None else now)
+            row = (item_id, annotator, round, encode(shown), now)
+            self._reservations.reserve(item_id, annotator, round, now=now)
             (kept,) = connection.execute(
                 "INSERT INTO assignments (item_id, annotator, round, shown, assigned_at) VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET assigned_at = excluded.assigned_at RETURNING shown",
@@ -322,6 +344,8 @@ class PreferenceStore:
                 f"INSERT INTO events ({', '.join(fields)}) VALUES ({', '.join(':' + name for name in fields)})",  # noqa: S608  the names are those of Event
                 fields,
             )
+            if event.kind == "label":
+                self._reservations.release(event.item_id, event.annotator, event.round)
             return event
 
     def labels(self) -> list[Event]:
