@@ -1,13 +1,12 @@
 """Answers of a run's policy to prompts of its task, as items that can be labeled."""
 
-import importlib
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from operant import catalog, streams
+from operant import streams
 from operant.language import examples
 from operant.language.chat import trained_model
 from operant.language.data import PROMPTED, Row
@@ -158,11 +157,10 @@ def data_of(run: Run, index: int) -> TrainingData:
     Raises:
         ValueError: there is no such seed, the run is of no language model, or its rows have no prompts.
     """
-    entry = catalog.find(run.settings.algorithm)
+    entry = run.entry
     if entry.package != "language":
         raise ValueError(f"{run.path} is a run of {entry.name}, which has no prompts; name a run of a language model")
-    config = run.config(getattr(importlib.import_module(entry.module), entry.config))
-    return material(run.settings, config, PROMPTED, seed=_seed(run, index))
+    return material(run.settings, run.config(entry.config_class), PROMPTED, seed=_seed(run, index))
 
 
 def _seed(run: Run, index: int) -> int:
