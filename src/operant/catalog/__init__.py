@@ -4,7 +4,7 @@ Imports nothing heavy, so that `operant list` and `operant --help` answer at onc
 and the web app read it.
 """
 
-from operant import doors
+import operant.doors
 from operant.catalog.algorithm import ActionKind, Algorithm, ObservationKind
 from operant.catalog.control import CONTROL
 from operant.catalog.language import LANGUAGE
@@ -44,13 +44,13 @@ def find(name: str | type) -> Algorithm:
     from operant.catalog.old_names import algorithm as current_name  # noqa: PLC0415 - no part of what is offered here
     from operant.catalog.outside import algorithm as outside  # noqa: PLC0415 - it imports this module
 
-    if isinstance(name, type) or doors.is_name(name):
+    if isinstance(name, type) or operant.doors.is_name(name):
         return outside(name)
     name = current_name(name)
     for algorithm in ALGORITHMS:
         if algorithm.name == name:
             return algorithm
-    offered = doors.entry_points(ENTRY_POINTS)
+    offered = operant.doors.entry_points(ENTRY_POINTS)
     if name in offered:
         return outside(name)
     from difflib import get_close_matches  # noqa: PLC0415 - only for the message

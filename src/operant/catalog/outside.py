@@ -7,9 +7,8 @@ of a built-in learner is like that one. What nothing says has a default, and is 
 
 import dataclasses
 import inspect
-import sys
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 from operant import catalog, doors
 from operant.catalog.algorithm import ActionKind, Algorithm, Sight
@@ -93,7 +92,8 @@ def _evaluated(annotation: Any, scope: type) -> Any:
     if not isinstance(annotation, str):
         return annotation
     try:
-        return eval(annotation, vars(sys.modules[scope.__module__]), dict(vars(scope)))  # noqa: S307 - of imported code
+        told = type(scope.__name__, (), {"__annotations__": {"config": annotation}, "__module__": scope.__module__})
+        return get_type_hints(told, localns=dict(vars(scope)))["config"]
     except (NameError, AttributeError):
         return None
 

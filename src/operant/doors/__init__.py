@@ -5,9 +5,7 @@ once in a process, as the module `operant.doors.<folder>.<file>`, so that it hid
 so that other processes can import it by that name, too. Nothing heavy is imported here.
 """
 
-import sys
-
-from operant.doors.importing import Finder, changed, forget
+from operant.doors.importing import changed, forget
 from operant.doors.naming import (
     DoorError,
     Place,
@@ -37,5 +35,3 @@ __all__ = [
     "name_of",
     "place_of",
 ]
-
-sys.meta_path.insert(0, Finder())

@@ -107,3 +107,6 @@ def _encoded(folder: str) -> str:
 
 def _decoded(folder: str) -> str:
     return folder.replace("%2E", ".").replace("%25", "%") or os.curdir
+
+
+sys.meta_path.insert(0, Finder())
