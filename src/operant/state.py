@@ -243,10 +243,12 @@ class DeclaredState:
 
     STATE: ClassVar[tuple[str | tuple[str, str], ...]] = ()
     """Names of attributes; `("parameters", "agent.parameters")` where the state has another name for one."""
+    GROWING: ClassVar[frozenset[str]] = frozenset()
+    """Names of arrays of named tuples whose last dimension changes in the course of time."""
 
     def state_dict(self) -> State:
         """Return everything that an exact resume needs, as it is now and without copying it."""
-        return {entry: save(value, entry) for entry, value in self._parts().items()}
+        return {entry: save(value, entry) for entry, value in _declared(self).items()}
 
     def load_state_dict(self, state: State) -> Any:
         """Go on exactly where the state was taken.
@@ -254,17 +256,11 @@ class DeclaredState:
         Raises:
             StateError: it belongs to another configuration; the message names the part.
         """
-        parts, paths = self._parts(), self._paths()
-        for entry, value in _restored(parts, state, "").items():
+        parts, paths = _declared(self), _paths(self)
+        for entry, value in _restored(parts, state, "", self.GROWING).items():
             if value is not parts[entry]:
                 owner, _, name = paths[entry].rpartition(".")
                 setattr(attrgetter(owner)(self) if owner else self, name, value)
-
-    def _parts(self) -> dict[str, Any]:
-        return {entry: attrgetter(path)(self) for entry, path in self._paths().items()}
-
-    def _paths(self) -> dict[str, str]:
-        return dict((part, part) if isinstance(part, str) else part for part in self.STATE)
 
 
 class Resumable(DeclaredState):
@@ -308,6 +304,14 @@ def all_or_nothing(load: L) -> L:
             raise
 
     return cast(L, load_or_restore)
+
+
+def _paths(owner: DeclaredState) -> dict[str, str]:
+    return dict((part, part) if isinstance(part, str) else part for part in owner.STATE)
+
+
+def _declared(owner: DeclaredState) -> dict[str, Any]:
+    return {entry: attrgetter(path)(owner) for entry, path in _paths(owner).items()}
 
 
 def _saved(parts: Mapping[str, Any], entry: str) -> State:

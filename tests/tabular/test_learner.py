@@ -98,7 +98,7 @@ def test_it_trains_in_the_common_loop():
 
 
 def test_a_state_of_another_configuration_is_refused():
-    with pytest.raises(ValueError, match="state entry agent/table/q has shape"):
+    with pytest.raises(ValueError, match=r"state entry 'agent\.table\.q' has shape"):
         learner(forest(states=6)).load_state_dict(learner(forest(states=5)).state_dict())
 
 

@@ -26,7 +26,7 @@ from operant.language.packing import Packed, Sample, group_batches, pack
 from operant.language.rollouts import shuffled
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
-from operant.state import State, clone
+from operant.state import DeclaredState, State, clone
 
 PRESETS: dict[str, dict[str, Any]] = {}
 """What there is to choose, is chosen by `loss_type`."""
@@ -62,7 +62,7 @@ class DPOConfig(LanguageConfig):
         require(self, label_smoothing="[0, 0.5)" if self.loss_type == "sigmoid" else "[0, 0]")
 
 
-class DPO:
+class DPO(DeclaredState):
     """The learner.
 
     Args:
@@ -80,6 +80,8 @@ class DPO:
         precomputed: `[N + H, 2]` log-probabilities under the reference of the chosen and the rejected answer of each
             pair, first of the training set and then held out; None before the first step, or if nothing is.
     """
+
+    STATE = ("model", ("optimizer", "stepper"), "consumed", "reference")
 
     def __init__(
         self,
@@ -215,13 +217,7 @@ class DPO:
 
     def state_dict(self) -> State:
         """Return everything that an exact resume needs, the reference among it."""
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.stepper.state_dict(),
-            "consumed": self.consumed,
-            "reference": self.reference.state_dict() if self.reference else None,
-            "precomputed": self.precomputed,
-        }
+        return super().state_dict() | {"precomputed": self.precomputed}
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state of `state_dict`, exactly.
@@ -235,8 +231,5 @@ class DPO:
                 f"the state has the reference's log-probabilities of {len(kept)} pairs, but there are {size}: load it "
                 "with the data set and limits of its own run"
             )
-        self.model.load_state_dict(state["model"])
-        self.stepper.load_state_dict(state["optimizer"])
-        self.consumed, self.precomputed = state["consumed"], clone(kept)
-        if self.reference:
-            self.reference.load_state_dict(state["reference"])
+        super().load_state_dict({name: part for name, part in state.items() if name != "precomputed"})
+        self.precomputed = clone(kept)

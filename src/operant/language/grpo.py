@@ -46,7 +46,7 @@ from operant.language.process_rewards import StepRewards
 from operant.language.rollouts import Judge, Rollout, Sampler
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
-from operant.state import State
+from operant.state import DeclaredState, State
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {"loss_aggregation": "sequence_mean", "beta": 0.04},
@@ -205,7 +205,7 @@ Objective = Callable[[Tensor, Tensor, Tensor, Packed, GRPOConfig], Clipped]
 OBJECTIVES: Mapping[str, Objective] = {"clip": of_tokens, "sequence": of_sequences, "cispo": of_weights}
 
 
-class GRPO:
+class GRPO(DeclaredState):
     """The learner.
 
     Args:
@@ -227,6 +227,8 @@ class GRPO:
     Raises:
         ValueError: steps are to be rewarded, but there is nothing that does so.
     """
+
+    STATE = ("model", ("optimizer", "stepper"), "sampler", "reference", "iterations")
 
     def __init__(
         self,
@@ -397,22 +399,7 @@ class GRPO:
         ratio = old if self.config.kl_weighted else None
         return ops.kl_estimate(new, ref, self.config.kl_estimator, old_log_probs=ratio)
 
-    def state_dict(self) -> State:
-        """Return everything that an exact resume needs."""
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.stepper.state_dict(),
-            "sampler": self.sampler.state_dict(),
-            "reference": self.reference.state_dict() if self.reference else None,
-            "iterations": self.iterations,
-        }
-
     def load_state_dict(self, state: State) -> None:
         """Go on from a state of `state_dict`, exactly."""
-        self.model.load_state_dict(state["model"])
-        self.stepper.load_state_dict(state["optimizer"])
-        self.sampler.load_state_dict(state["sampler"])
-        if self.reference:
-            self.reference.load_state_dict(state["reference"])
-        self.iterations = state["iterations"]
+        super().load_state_dict(state)
         self.sampler.engine.update(self.model)

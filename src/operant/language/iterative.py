@@ -34,7 +34,7 @@ from operant.ops.weights import Aggregation
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.run import Run
-from operant.state import State
+from operant.state import State, load_part
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
 """There is one way to do it; every field of GRPO can be set beside it."""
@@ -217,8 +217,9 @@ class IterativeGRPO:
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state of `state_dict`, exactly."""
-        self.grpo.load_state_dict(state)
-        self.reward.load_state_dict(state["reward"])
+        own = {"reward", *_PAIRS}
+        self.grpo.load_state_dict({name: part for name, part in state.items() if name not in own})
+        load_part(self.reward, state, "reward")
         self.newest, self.labeled = ([Pair(*row) for row in state[name]] for name in _PAIRS)
 
 

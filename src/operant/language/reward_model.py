@@ -34,7 +34,7 @@ from operant.language.rollouts import shuffled
 from operant.language.scoring import RewardModelFunction, Scorer, load_scorer, load_step_rewards, places
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
-from operant.state import State, copy_named
+from operant.state import DeclaredState
 
 __all__ = [
     "PRESETS",
@@ -186,7 +186,7 @@ class ScoredBatch(NamedTuple):
     margins: Tensor
 
 
-class RewardModel:
+class RewardModel(DeclaredState):
     """The learner.
 
     Args:
@@ -205,6 +205,8 @@ class RewardModel:
     Raises:
         ValueError: a row does not suit the supervision or the loss.
     """
+
+    STATE = ("model", "head", ("optimizer", "stepper"), "consumed")
 
     def __init__(
         self,
@@ -342,22 +344,6 @@ class RewardModel:
             scores = self.scorer.scores(samples, tokens=self.config.micro_batch_tokens)
             self.scorer.head.bias.data -= scores.mean()
 
-    def state_dict(self) -> State:
-        """Return everything that an exact resume needs."""
-        return {
-            "model": self.model.state_dict(),
-            "head": {name: value.detach() for name, value in self.scorer.head.named_parameters()},
-            "optimizer": self.stepper.state_dict(),
-            "consumed": self.consumed,
-        }
-
-    def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`, exactly."""
-        self.model.load_state_dict(state["model"])
-        copy_named(dict(self.scorer.head.named_parameters()), state["head"], of="head")
-        self.stepper.load_state_dict(state["optimizer"])
-        self.consumed = state["consumed"]
-
     def _units(self, examples: Sequence[Example]) -> int:
         """Return what a mean is taken over: comparisons, each of which weighs the same, or steps."""
         return sum(len(e.labels) for e in examples) if self.process else len(examples)
@@ -370,3 +356,8 @@ class RewardModel:
         samples = [sample for e in batch for sample in e.samples]
         packed = pack(samples, device=self.model.device)
         return packed, places(packed, samples, [row for e in batch for row in e.ends])
+
+    @property
+    def head(self) -> dict[str, Tensor]:
+        """The parameters of the head, by name."""
+        return {name: value.detach() for name, value in self.scorer.head.named_parameters()}

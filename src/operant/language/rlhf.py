@@ -37,7 +37,7 @@ from operant.language.rollouts import Judge, Rollout, Sampler, length_metrics, r
 from operant.language.token_rewards import outcome_metrics, shaped, token_advantages, token_rewards, whitened
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
-from operant.state import State
+from operant.state import DeclaredState, State
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "ziegler": {"beta": 0.2, "beta_target": 6.0, "whiten_rewards": True},
@@ -174,7 +174,7 @@ class RLHFBatch(NamedTuple):
         return [part for step in self.plans[0] for part in step]
 
 
-class RLHF:
+class RLHF(DeclaredState):
     """The learner.
 
     Args:
@@ -194,6 +194,11 @@ class RLHF:
         beta: β, now.
         kl_coef: weight of the penalty on KL(old‖new), now.
     """
+
+    STATE = (
+        *("model", ("optimizer", "stepper"), "critic", ("critic_optimizer", "critic_stepper"), "reference", "sampler"),
+        *("coefficients", "iterations"),
+    )
 
     def __init__(
         self,
@@ -384,30 +389,18 @@ class RLHF:
     def _log_probs(self, batch: RLHFBatch, part: Sequence[int]) -> Tensor:
         return read(self.model, batch.samples, part, temperature=self.config.temperature)[2]
 
-    def state_dict(self) -> State:
-        """Return everything that an exact resume needs."""
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.stepper.state_dict(),
-            "critic": self.critic.state_dict(),
-            "critic_optimizer": self.critic_stepper.state_dict(),
-            "reference": self.reference.state_dict(),
-            "sampler": self.sampler.state_dict(),
-            "coefficients": {"beta": self.beta, "kl_coef": self.kl_coef},
-            "iterations": self.iterations,
-        }
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """What adapts itself."""
+        return {"beta": self.beta, "kl_coef": self.kl_coef}
+
+    @coefficients.setter
+    def coefficients(self, saved: dict[str, float]) -> None:
+        if "kl" in saved:  # as version 0.1 has written them
+            saved = {"beta": saved["kl"], "kl_coef": saved["beta"]}
+        self.beta, self.kl_coef = saved["beta"], saved["kl_coef"]
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state of `state_dict`, exactly."""
-        self.model.load_state_dict(state["model"])
-        self.stepper.load_state_dict(state["optimizer"])
-        self.critic.load_state_dict(state["critic"])
-        self.critic_stepper.load_state_dict(state["critic_optimizer"])
-        self.reference.load_state_dict(state["reference"])
-        self.sampler.load_state_dict(state["sampler"])
-        found = state["coefficients"]
-        if "kl" in found:  # as version 0.1 has written them
-            found = {"beta": found["kl"], "kl_coef": found["beta"]}
-        self.beta, self.kl_coef = found["beta"], found["kl_coef"]
-        self.iterations = state["iterations"]
+        super().load_state_dict(state)
         self.sampler.engine.update(self.model)

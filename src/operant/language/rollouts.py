@@ -19,7 +19,7 @@ from operant.language.packing import Sample
 from operant.language.process_rewards import StepRewards, Steps, join_steps
 from operant.language.rewards import TRAINER, Combined, Rewards
 from operant.language.tokenizer import decode
-from operant.state import State, generator_state, set_generator_state
+from operant.state import DeclaredState
 
 Judge = Callable[..., Rewards]
 """Rewards completions: `f(prompts, completions, completion_ids, **columns)`, see `operant.language.rewards`."""
@@ -109,7 +109,7 @@ class Rollout:
         return Rollout(answers, rewards, parts[0].group, join_steps(steps) if len(steps) == len(parts) else None)
 
 
-class Sampler:
+class Sampler(DeclaredState):
     """Asks a policy the next prompts.
 
     Args:
@@ -124,6 +124,8 @@ class Sampler:
     Attributes:
         asked: prompts so far.
     """
+
+    STATE = ("asked", ("chance", "_chance"))
 
     def __init__(
         self,
@@ -166,15 +168,6 @@ class Sampler:
             "epoch": self.asked / size,
             "num_train_epochs": self.budget / size,
         }
-
-    def state_dict(self) -> State:
-        """Return how far it is, and its chance."""
-        return {"asked": self.asked, "chance": generator_state(self._chance)}
-
-    def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`."""
-        self.asked = state["asked"]
-        set_generator_state(self._chance, state["chance"])
 
 
 def ask(

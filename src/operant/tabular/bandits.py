@@ -18,7 +18,7 @@ from torch import Tensor
 
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
-from operant.state import State
+from operant.state import Resumable
 from operant.streams import seed_sequence
 from operant.tabular.configs import at_least
 from operant.tabular.formulas import moved
@@ -26,7 +26,6 @@ from operant.tabular.learner import Player, shares
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import Words, below, normal, uniform, words
 from operant.tabular.simulator import UNLIMITED
-from operant.tabular.state_tuples import restored, state_of
 
 Floats = NDArray[np.float64]
 
@@ -198,7 +197,7 @@ class StrategyConfig:
         at_least(self, 1, "steps_per_iteration")
 
 
-class BanditLearner:
+class BanditLearner(Resumable):
     """`S` seeds that pull arms.
 
     A subclass names its kernel: `run(arms, pulls, rule, steps)` lets every seed pull so many arms.
@@ -218,6 +217,7 @@ class BanditLearner:
         ValueError: there are not as many problems as seeds, or their arms pay what the strategy is not for.
     """
 
+    STATE = ("consumed", "pulls")
     CATALOG: ClassVar[Mapping[str, Any]] = {"package": "tabular", "family": "bandit", "actions": ("discrete",)}
 
     config: Any
@@ -313,19 +313,6 @@ class BanditLearner:
         }
         self.pulls.reward[:], self.pulls.best[:] = 0.0, 0
         return {name: torch.from_numpy(values) for name, values in reports.items()}
-
-    def state_dict(self) -> State:
-        """Return estimates, counts and streams."""
-        return {"consumed": self.consumed, "pulls": state_of(self.pulls)}
-
-    def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken; the arms must be the same.
-
-        Raises:
-            ValueError: the state is of another number of seeds or arms.
-        """
-        self.pulls = restored(self.pulls, state["pulls"], path="pulls")
-        self.consumed = state["consumed"]
 
     def close(self) -> None:
         """Close nothing: arms hold no resources."""

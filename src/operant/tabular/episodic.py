@@ -255,7 +255,7 @@ class EpisodicPrediction(Prediction):
     """What Monte Carlo prediction and the offline λ-return share."""
 
     kernels = Kernels(follow, learn_prediction, run_prediction)
-    growing = frozenset({"states", "actions", "rewards"})
+    GROWING = frozenset({"states", "actions", "rewards"})
 
     def how(self) -> EpisodeRule:
         """Return how an episode is learned from."""
@@ -299,7 +299,7 @@ class MonteCarlo(TabularLearner):
 
     config: MonteCarloConfig
     kernels = Kernels(choose_control, learn_control, run_control)
-    growing = EpisodicPrediction.growing
+    GROWING = EpisodicPrediction.GROWING
 
     def make_rule(self, base: Rule) -> EpisodicControlRule:
         """Add how an episode is learned from."""

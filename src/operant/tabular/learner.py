@@ -14,12 +14,11 @@ from operant.envs.workers import EnvError
 from operant.mdp import MDP
 from operant.runtime.learner import Metrics
 from operant.runtime.rollouts import info_metrics
-from operant.state import State
+from operant.state import DeclaredState, MissingError, State, all_or_nothing, load_part
 from operant.streams import seed_sequence
 from operant.tabular.acting import Rule
 from operant.tabular.configs import BaseConfig, ExploringConfig, TableConfig
 from operant.tabular.simulator import UNLIMITED, Model, Quota, Step, World, begin_all, settle
-from operant.tabular.state_tuples import restored, state_of
 
 Floats = NDArray[np.float64]
 
@@ -57,7 +56,7 @@ class History(NamedTuple):
     lengths: NDArray[np.int64]
 
 
-class TabularLearner:
+class TabularLearner(DeclaredState):
     """`S` seeds that learn from a model that is simulated, or from an environment that is stepped.
 
     A subclass names its `kernels` and makes `agent`, a record with the tables and all else that changes.
@@ -82,11 +81,11 @@ class TabularLearner:
         device: of actions and observations, the CPU.
     """
 
+    STATE = ("consumed", ("world", "places"), "agent")
     CATALOG: ClassVar[Mapping[str, Any]] = {"package": "tabular", "family": "value", "actions": ("discrete",)}
 
     config: Any
     kernels: ClassVar[Kernels]
-    growing: ClassVar[frozenset[str]] = frozenset()
     learns_values: ClassVar[bool] = True
     learns_action_values: ClassVar[bool] = True
     device = torch.device("cpu")
@@ -272,25 +271,32 @@ class TabularLearner:
         """Return the numbers in [0, 1) that `act` needs to explore, `[S, rows]`."""
         return self._player.noise(rows, generator)
 
+    @property
+    def places(self) -> World:
+        """Where the seeds are, without the record of their first episodes, which begins anew."""
+        return self.world._replace(returns=None, lengths=None)
+
+    @places.setter
+    def places(self, world: World) -> None:
+        self.world = world._replace(returns=self.world.returns, lengths=self.world.lengths)
+
     def state_dict(self) -> State:
         """Return tables, counters, streams, and where every seed is."""
-        world = state_of(self.world._replace(returns=None, lengths=None))
-        env = None if self.env is None else self.env.state_dict()
-        return {"consumed": self.consumed, "world": world, "agent": state_of(self.agent), "env": env}
+        return super().state_dict() | {"env": None if self.env is None else self.env.state_dict()}
 
+    @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken.
+        """Go on exactly where the state was taken; one that is refused leaves the learner as it was.
 
         Raises:
-            ValueError: the state is of another configuration or another task.
+            StateError: the state is of another configuration.
+            ValueError: it is of another task.
         """
-        record = self.world.returns, self.world.lengths
-        world = restored(self.world._replace(returns=None, lengths=None), state["world"], path="world")
-        self.agent = restored(self.agent, state["agent"], growing=self.growing, path="agent")
-        self.world = world._replace(returns=record[0], lengths=record[1])
+        if "env" not in state:
+            raise MissingError("env", "is missing")
+        super().load_state_dict({name: part for name, part in state.items() if name != "env"})
         if self.env is not None:
-            self.world.state[:] = _array(self.env.load_state_dict(state["env"]))
-        self.consumed = state["consumed"]
+            self.world.state[:] = _array(load_part(self.env, state, "env"))
 
     def close(self) -> None:
         """Close the environment, if there is one."""

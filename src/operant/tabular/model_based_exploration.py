@@ -170,7 +170,7 @@ class Optimist(TabularLearner):
     """What R-max and MBIE-EB share."""
 
     kernels = Kernels(choose, learn, run)
-    growing = frozenset({"successors", "counts"})
+    GROWING = frozenset({"successors", "counts"})
 
     def make_agent(self) -> Agent:
         """Return tables where everything is worth the most there can be, and a model without any experience."""

@@ -163,7 +163,7 @@ class PrioritisedSweeping(TabularLearner):
 
     config: PrioritisedSweepingConfig
     kernels = Kernels(choose, learn, run)
-    growing = frozenset({"successors", "counts", "following"})
+    GROWING = frozenset({"successors", "counts", "following"})
 
     def make_rule(self, base: Rule) -> SweepingRule:
         """Add how much is planned."""
