@@ -1,0 +1,288 @@
+"""Whether a learner keeps the contract of `operant.runtime.learner.Learner`: `check_learner`."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from operant import catalog
+from operant.build import check_names, package
+from operant.runtime.encoding import flatten, unflatten
+from operant.runtime.metrics_window import LOSSES
+from operant.runtime.settings import Settings
+from operant.state import State, clone
+
+Make = Callable[[Sequence[int]], Any]
+"""`make(seeds)` returns a new learner of these seeds."""
+
+RESUMABLE = "name it in STATE, where the learner inherits from operant.state.Resumable"
+
+
+class LearnerError(Exception):
+    """A learner breaks the contract; the message says where, and what to do."""
+
+
+def check_learner(
+    learner: str | Make,
+    task: str | None = None,
+    *,
+    seeds: Sequence[int] = (0, 1),
+    iterations: int = 2,
+    rtol: float = 1e-5,
+    budget: int = 10_000,
+    **parameters: Any,
+) -> None:
+    """Check that a learner can be trained, saved, resumed and compared as those of the library are.
+
+    It makes some learners, lets each run a few iterations, and checks that
+
+    - `consumed` grows, and metrics are numbers, one or one of each seed, that are not written to later;
+    - equal seeds learn the same, bit for bit;
+    - a fresh learner goes on from the state of another as that one does, bit for bit;
+    - a state that lacks an entry, or has a tensor of another shape, is refused, and changes nothing;
+    - a seed learns the same alone as beside others;
+    - `close` can be called twice.
+
+    Choose small networks and few environments: a check is as slow as some ten iterations.
+
+        check_learner(lambda seeds: Mine(config, make("CartPole-v1", 4, seeds), seeds=seeds, budget=1000))
+
+    Args:
+        learner: makes a new learner of the seeds that it is given; or a name that `operant list` prints, of tables or
+            deep control.
+        task: of a learner by name.
+        seeds: of the learners, in one program; of a single one is not asked whether others make a difference.
+        iterations: before a state is taken; enough for everything that changes to have changed.
+        rtol: how far what a seed learns alone may differ from what it learns beside others, of the largest number
+            of a tensor, but at least of 1.
+        budget: of a learner by name.
+        **parameters: fields of the configuration of a learner by name.
+
+    Raises:
+        LearnerError: the learner breaks the contract.
+        ValueError: a name is unknown, or a value out of its range.
+    """
+    if not len(seeds) or iterations < 1:
+        raise ValueError(f"at least one seed and one iteration are needed, got seeds={seeds} and {iterations=}")
+    with ExitStack() as stack:
+
+        def make(chosen: Sequence[int]) -> Any:
+            made = _named(learner, task, chosen, budget, parameters) if isinstance(learner, str) else learner(chosen)
+            _require_parts(made)
+            stack.callback(_close, made)
+            return made
+
+        first = make(seeds)
+        _check_steps(first, iterations, len(seeds))
+        _check_repeats(first, make(seeds), iterations)
+        _check_resumption(first, make(seeds))
+        _check_refusals(first, make(seeds))
+        if len(seeds) > 1:
+            _check_neighbors(make(seeds), make(seeds[:1]), rtol)
+        _check_close(first)
+
+
+def _named(name: str, task: str | None, seeds: Sequence[int], budget: int, parameters: Mapping[str, Any]) -> Any:
+    entry = catalog.find(name)
+    if task is None:
+        raise ValueError(f"{name} needs a task to be checked in, such as check_learner({name!r}, 'CartPole-v1')")
+    if entry.package == "language":
+        raise ValueError(f"{name} trains a language model: give check_learner a function that makes its learner")
+    check_names(entry, parameters)
+    settings = Settings(algorithm=name, task=task, seeds=tuple(seeds), budget=budget, compile="off")
+    config = package(entry).configuration(entry, task, None, **parameters)
+    return package(entry).assemble(entry, settings, config, device="cpu").learner
+
+
+def _require_parts(learner: Any) -> None:
+    for name in ("iterate", "state_dict", "load_state_dict", "close"):
+        if not callable(getattr(learner, name, None)):
+            raise LearnerError(
+                f"{type(learner).__name__} has no method {name!r}: see operant.runtime.learner.Learner; "
+                "operant.state.Resumable brings state_dict and load_state_dict"
+            )
+    consumed = getattr(learner, "consumed", None)
+    if type(consumed) is not int or consumed != 0:
+        raise LearnerError(
+            f"consumed is {consumed!r} before the first iteration: it is an int, and counts from 0 what each seed has "
+            "used of the budget"
+        )
+
+
+def _check_steps(learner: Any, iterations: int, seeds: int) -> None:
+    kept: dict[str, tuple[Tensor, Tensor]] = {}
+    for _ in range(iterations):
+        before = learner.consumed
+        metrics = learner.iterate()
+        if type(learner.consumed) is not int or learner.consumed <= before:
+            raise LearnerError(
+                f"consumed was {before} before an iteration and is {learner.consumed!r} after it: it has to grow, by "
+                "the steps that the iteration took of each seed, or training never ends"
+            )
+        for name, (metric, copy) in kept.items():
+            if not _equal(metric, copy):
+                raise LearnerError(
+                    f"metric {name!r} was changed by the next iteration: report a copy (`tensor.clone()`), since "
+                    "metrics are written down later"
+                )
+        if not isinstance(metrics, Mapping):
+            raise LearnerError(f"iterate returned {metrics!r}: it returns metrics by name, {{}} if there are none")
+        _check_metrics(metrics, seeds)
+        kept = {name: (value, value.clone()) for name, value in metrics.items() if isinstance(value, Tensor)}
+
+
+def _check_metrics(metrics: Mapping[Any, Any], seeds: int) -> None:
+    for name, value in metrics.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor | float | int):
+            raise LearnerError(
+                f"metric {name!r} is a {type(value).__name__}: metrics are floats or tensors by names such as "
+                "'losses/policy'"
+            )
+        metric = torch.as_tensor(value).detach().double().cpu()
+        if metric.shape not in ((), (seeds,)):
+            raise LearnerError(
+                f"metric {name!r} has shape {tuple(metric.shape)}: it is one number, or one of each seed, "
+                f"({seeds},); take the mean over the rest"
+            )
+        if bool(metric.isinf().any()) or (name.startswith(LOSSES) and bool(metric.isnan().any())):
+            raise LearnerError(
+                f"metric {name!r} is {metric.tolist()}, which is not finite; what an iteration has nothing to report "
+                "of is NaN or left out, and what a loss cannot be is a mistake"
+            )
+
+
+def _check_repeats(first: Any, again: Any, iterations: int) -> None:
+    for _ in range(iterations):
+        again.iterate()
+    if entry := _difference(_state(first), _state(again)):
+        raise LearnerError(
+            f"two learners of the same seeds differ in state entry {entry} after {iterations} iterations: draw all "
+            "random numbers from streams of the seed (operant.streams), and keep no state outside of the learner"
+        )
+
+
+def _check_resumption(learner: Any, fresh: Any) -> None:
+    state = _stored(learner)
+    fresh.load_state_dict(state)
+    if fresh.consumed != learner.consumed:
+        raise LearnerError(
+            f"consumed is {fresh.consumed} after a state was loaded that was taken at {learner.consumed}: {RESUMABLE}"
+        )
+    if entry := _difference(state, _state(fresh)):
+        raise LearnerError(f"state entry {entry} is another one after it was loaded: load_state_dict has to restore it")
+    expected, got = learner.iterate(), fresh.iterate()
+    entry = _difference(_state(learner), _state(fresh))
+    odd = [name for name in expected if name not in got or not _equal(expected[name], got[name])]
+    if entry or odd:
+        what = f"state entry {entry}" if entry else f"metric {odd[0]!r}"
+        raise LearnerError(
+            f"{what} differs in the iteration after a state was loaded from what it is without the interruption: "
+            "something that iterate uses is not in the state, such as a stream of random numbers, a schedule or the "
+            f"environment; {RESUMABLE}"
+        )
+
+
+def _check_refusals(other: Any, learner: Any) -> None:
+    learner.iterate()
+    before, state = _stored(learner), _stored(other)
+    wrong = {f"that lacks {name!r}": {k: part for k, part in state.items() if k != name} for name in state}
+    found = _first_tensor(state)
+    if found:
+        path, tensor = found
+        wrong[f"whose tensor {path} has another shape"] = _with(state, path, tensor.new_zeros(len(tensor) + 1, 2))
+    for what, bad in wrong.items():
+        try:
+            learner.load_state_dict(clone(bad))
+        except (ValueError, LookupError, TypeError, RuntimeError):
+            if entry := _difference(before, _state(learner)):
+                raise LearnerError(
+                    f"a state {what} was refused, but has changed state entry {entry}: inherit from "
+                    "operant.state.Resumable, or decorate load_state_dict with operant.state.all_or_nothing"
+                ) from None
+            continue
+        raise LearnerError(
+            f"a state {what} was loaded without an error: read every entry, and copy tensors with "
+            "operant.state.copy_into, which compares their shapes"
+        )
+
+
+def _check_neighbors(block: Any, alone: Any, rtol: float) -> None:
+    reports = block.iterate(), alone.iterate()
+    pairs = {f"metric {name!r}": [report.get(name) for report in reports] for name in reports[0]}
+    if isinstance(weights := getattr(block, "learned", None), Mapping):
+        pairs |= {f"what it learned, {name!r},": [weights[name], alone.learned[name]] for name in weights}
+    for what, (beside, single) in pairs.items():
+        if single is None:
+            raise LearnerError(f"{what} is reported of several seeds and not of one: report the same of each")
+        left, right = torch.as_tensor(beside).detach(), torch.as_tensor(single).detach()
+        if not left.dim() or left.shape[1:] != right.shape[1:]:
+            continue
+        here, there = left[0].double().cpu(), right[0].double().cpu()
+        scale = max(1.0, float(there.nan_to_num().abs().max())) if there.numel() else 1.0
+        if not torch.allclose(here, there, rtol=0.0, atol=rtol * scale, equal_nan=True):
+            raise LearnerError(
+                f"{what} of the first seed differs by {float((here - there).abs().max()):.3g} from what it is without "
+                "the other seeds: sum losses over seeds, clip and normalize each by itself, and give each its own "
+                "streams of random numbers"
+            )
+
+
+def _check_close(learner: Any) -> None:
+    learner.close()
+    try:
+        learner.close()
+    except Exception as error:
+        raise LearnerError(f"close failed when it was called twice ({error!r}): let it do nothing then") from error
+
+
+def _close(learner: Any) -> None:
+    with suppress(Exception):  # what has been found says more
+        learner.close()
+
+
+def _state(learner: Any) -> State:
+    try:
+        state = clone(learner.state_dict())
+        flatten(state)
+    except TypeError as error:
+        raise LearnerError(f"state_dict returned what no checkpoint can hold: {error}") from error
+    return state
+
+
+def _stored(learner: Any) -> State:
+    """Return a learner's state as a checkpoint gives it back."""
+    structure, tensors = flatten(_state(learner))
+    return unflatten(json.loads(json.dumps(structure)), {name: t.detach().cpu().clone() for name, t in tensors.items()})
+
+
+def _difference(left: State, right: State) -> str | None:
+    """Return where two states differ first."""
+    (structure, tensors), (other, others) = flatten(left), flatten(right)
+    for path in [*tensors, *others]:
+        if path not in tensors or path not in others or not _equal(tensors[path], others[path]):
+            return path
+    if structure == other:
+        return None
+    return next((f"/{key}" for key in structure if structure[key] != other.get(key)), f"/{min(other)}")
+
+
+def _equal(left: Any, right: Any) -> bool:
+    one, other = torch.as_tensor(left).detach().cpu(), torch.as_tensor(right).detach().cpu()
+    if one.is_floating_point():
+        one, other = one.nan_to_num(math.pi), other.nan_to_num(math.pi)
+    return one.shape == other.shape and torch.equal(one, other)
+
+
+def _first_tensor(state: State) -> tuple[str, Tensor] | None:
+    """Return the first tensor with an axis that is no state of a random stream, and its path."""
+    found = flatten(state)[1].items()
+    return next(((path, t) for path, t in found if t.dim() and t.is_floating_point() and "env" not in path), None)
+
+
+def _with(state: State, path: str, tensor: Tensor) -> State:
+    structure, tensors = flatten(state)
+    return unflatten(structure, {**tensors, path: tensor})

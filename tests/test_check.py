@@ -1,0 +1,207 @@
+import pytest
+import torch
+
+import operant
+from operant import streams
+from operant.check import LearnerError, check_learner
+from operant.state import Resumable, State
+
+SMALL = {"num_envs": 2, "hidden_sizes": (4,)}
+ROLLOUT = {**SMALL, "num_steps": 8}
+REPLAY = {**SMALL, "learning_starts": 16, "batch_size": 8, "buffer_size": 64}
+ALTERNATING = {**REPLAY, "rounds_per_iteration": 4}
+
+
+class Mean(Resumable):
+    """Learns the mean of random numbers, and keeps the contract."""
+
+    STATE = ("consumed", "weights", "streams")
+
+    def __init__(self, seeds):
+        self.consumed, self.weights, self.seeds = 0, torch.zeros(len(seeds)), list(seeds)
+        self.streams = [streams.torch_generator(seed, "numbers") for seed in seeds]
+
+    @property
+    def learned(self):
+        """What is compared of a seed alone and beside others."""
+        return {"weights": self.weights}
+
+    def drawn(self):
+        """Return one number of each seed."""
+        return torch.stack([torch.rand((), generator=stream) for stream in self.streams])
+
+    def iterate(self):
+        """Go some way towards a random number."""
+        errors = self.drawn() - self.weights
+        self.weights += 0.5 * errors
+        self.consumed += 4
+        return {"losses/error": errors.square(), "rollout/episode_return": float("nan"), "rate": 0.5}
+
+    def close(self):
+        """Nothing is held."""
+
+
+class StandsStill(Mean):
+    def iterate(self):
+        return {}
+
+
+class CountsBefore(Mean):
+    def __init__(self, seeds):
+        super().__init__(seeds)
+        self.consumed = 3
+
+
+class ReportsNothing(Mean):
+    def iterate(self):
+        super().iterate()
+
+
+class ReportsInfinity(Mean):
+    def iterate(self):
+        return super().iterate() | {"value": float("inf")}
+
+
+class LosesNumbers(Mean):
+    def iterate(self):
+        return super().iterate() | {"losses/error": torch.full((len(self.seeds),), torch.nan)}
+
+
+class ReportsSamples(Mean):
+    def iterate(self):
+        return super().iterate() | {"samples": torch.zeros(7)}
+
+
+class ReportsWords(Mean):
+    def iterate(self):
+        return super().iterate() | {"phase": "warm"}
+
+
+class WritesLater(Mean):
+    def iterate(self):
+        return super().iterate() | {"weights": self.weights}
+
+
+class DrawsAnywhere(Mean):
+    def drawn(self):
+        return torch.rand(len(self.seeds))
+
+
+class ForgetsStreams(Mean):
+    STATE = ("consumed", "weights")
+
+
+class ForgetsSchedule(Mean):
+    def __init__(self, seeds):
+        super().__init__(seeds)
+        self.rate = 1.0
+
+    def iterate(self):
+        self.rate *= 0.5
+        return super().iterate() | {"rate": self.rate}
+
+
+class IgnoresWeights(Mean):
+    def load_state_dict(self, state):
+        super().load_state_dict({**state, "weights": self.weights})
+
+
+class TakesAnything(Mean):
+    def load_state_dict(self, state):
+        super().load_state_dict({**self.state_dict(), **state})
+
+
+class LoadsHalf(Mean):
+    def load_state_dict(self, state: State) -> None:
+        self.consumed = state["consumed"]
+        super().load_state_dict(state)
+
+
+class SavesSets(Mean):
+    def state_dict(self):
+        return super().state_dict() | {"seen": {1, 2}}
+
+
+class MixesSeeds(Mean):
+    def drawn(self):
+        return super().drawn().mean().expand(len(self.seeds))
+
+
+class ClosesOnce(Mean):
+    closed = False
+
+    def close(self):
+        if self.closed:
+            raise RuntimeError("closed already")
+        self.closed = True
+
+
+class NeverCloses(Mean):
+    close = None
+
+
+def test_a_learner_that_keeps_the_contract_passes():
+    check_learner(Mean)
+    check_learner(Mean, seeds=(5,), iterations=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (StandsStill, "consumed was 0 before an iteration and is 0 after it: it has to grow"),
+        (CountsBefore, "consumed is 3 before the first iteration: it is an int, and counts from 0"),
+        (ReportsNothing, "iterate returned None: it returns metrics by name"),
+        (ReportsInfinity, "metric 'value' is inf, which is not finite"),
+        (LosesNumbers, r"metric 'losses/error' is \[nan, nan\], which is not finite"),
+        (ReportsSamples, r"metric 'samples' has shape \(7,\): it is one number, or one of each seed, \(2,\)"),
+        (ReportsWords, "metric 'phase' is a str: metrics are floats or tensors"),
+        (WritesLater, r"metric 'weights' was changed by the next iteration: report a copy \(`tensor.clone\(\)`\)"),
+        (DrawsAnywhere, "two learners of the same seeds differ in state entry /weights .*: draw all random numbers"),
+        (ForgetsStreams, "state entry /weights differs in the iteration after a state was loaded .*: something that"),
+        (ForgetsSchedule, "metric 'rate' differs in the iteration after .* a schedule or the environment; name it in"),
+        (IgnoresWeights, "state entry /weights is another one after it was loaded: load_state_dict has to restore it"),
+        (TakesAnything, "a state that lacks 'consumed' was loaded without an error: read every entry"),
+        (LoadsHalf, "a state that lacks 'weights' was refused, but has changed state entry /consumed: inherit from"),
+        (SavesSets, "state_dict returned what no checkpoint can hold: state entry /seen is a set"),
+        (MixesSeeds, "metric 'losses/error' of the first seed differs by .* without the other seeds: sum losses"),
+        (ClosesOnce, r"close failed when it was called twice \(RuntimeError\('closed already'\)\): let it do nothing"),
+        (NeverCloses, "NeverCloses has no method 'close': see operant.runtime.learner.Learner"),
+    ],
+)
+def test_a_learner_that_breaks_the_contract_is_told_where_and_what_to_do(kind, message):
+    with pytest.raises(LearnerError, match=message):
+        check_learner(kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "values"),
+    [
+        ("ppo", "CartPole-v1", ROLLOUT | {"num_epochs": 2, "num_minibatches": 2, "normalize_obs": True}),
+        ("recurrent-ppo", "CartPole-v1", ROLLOUT | {"num_epochs": 1, "num_minibatches": 2, "rnn_hidden_size": 4}),
+        ("a2c", "Pendulum-v1", ROLLOUT),
+        ("trpo", "CartPole-v1", ROLLOUT),
+        ("reinforce", "CartPole-v1", SMALL),
+        ("prioritized-dqn", "CartPole-v1", REPLAY | {"train_freq": 16}),
+        ("td3", "Pendulum-v1", ALTERNATING),
+        ("sac", "Pendulum-v1", ALTERNATING),
+        ("sac-discrete", "CartPole-v1", ALTERNATING),
+        ("q-learning", "FrozenLake-v1", {}),
+    ],
+)
+def test_learners_of_the_library_keep_the_contract(name, task, values):
+    operant.check_learner(name, task, **values)
+
+
+def test_a_name_needs_a_task_and_an_environment():
+    with pytest.raises(ValueError, match=r"ppo needs a task .* check_learner\('ppo', 'CartPole-v1'\)"):
+        check_learner("ppo")
+    with pytest.raises(ValueError, match="grpo trains a language model: give check_learner a function"):
+        check_learner("grpo", "arithmetic")
+    with pytest.raises(ValueError, match=r"ppo\.num_env: there is no such key"):
+        check_learner("ppo", "CartPole-v1", num_env=2)
+
+
+@pytest.mark.parametrize("wrong", [{"seeds": ()}, {"iterations": 0}])
+def test_nothing_is_not_checked(wrong):
+    with pytest.raises(ValueError, match="at least one seed and one iteration are needed"):
+        check_learner(Mean, **wrong)
