@@ -4,6 +4,7 @@ import torch
 import operant
 from operant import streams
 from operant.check import LearnerError, check_learner
+from operant.control import A2C
 from operant.state import Resumable, State
 
 SMALL = {"num_envs": 2, "hidden_sizes": (4,)}
@@ -192,8 +193,20 @@ def test_learners_of_the_library_keep_the_contract(name, task, values):
     operant.check_learner(name, task, **values)
 
 
+class Hurried(A2C):
+    """A subclass that loses what its base keeps."""
+
+    STATE = ("consumed", "agent")
+
+
+def test_a_class_is_checked_in_a_task():
+    check_learner(A2C, "CartPole-v1", **ROLLOUT)
+    with pytest.raises(LearnerError, match="differs in the iteration after a state was loaded"):
+        check_learner(Hurried, "CartPole-v1", **ROLLOUT)
+
+
 def test_a_name_needs_a_task_and_an_environment():
-    with pytest.raises(ValueError, match=r"ppo needs a task .* check_learner\('ppo', 'CartPole-v1'\)"):
+    with pytest.raises(ValueError, match=r"ppo needs a task .*: check_learner\('ppo', 'CartPole-v1'\)"):
         check_learner("ppo")
     with pytest.raises(ValueError, match="grpo trains a language model: give check_learner a function"):
         check_learner("grpo", "arithmetic")

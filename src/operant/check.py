@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from operant import catalog
-from operant.build import check_names, package
+from operant.build import check_names, find, package
 from operant.runtime.encoding import flatten, unflatten
 from operant.runtime.metrics_window import LOSSES
 from operant.runtime.settings import Settings
@@ -27,7 +26,7 @@ class LearnerError(Exception):
 
 
 def check_learner(
-    learner: str | Make,
+    learner: str | type | Make,
     task: str | None = None,
     *,
     seeds: Sequence[int] = (0, 1),
@@ -52,15 +51,15 @@ def check_learner(
         check_learner(lambda seeds: Mine(config, make("CartPole-v1", 4, seeds), seeds=seeds, budget=1000))
 
     Args:
-        learner: makes a new learner of the seeds that it is given; or a name that `operant list` prints, of tables or
-            deep control.
-        task: of a learner by name.
+        learner: makes a new learner of the seeds that it is given. With a task, an algorithm of tables or deep control
+            as `operant.train` takes it: a name, a class, or the file that has one.
+        task: what to train the algorithm on.
         seeds: of the learners, in one program; of a single one is not asked whether others make a difference.
         iterations: before a state is taken; enough for everything that changes to have changed.
         rtol: how far what a seed learns alone may differ from what it learns beside others, of the largest number
             of a tensor, but at least of 1.
-        budget: of a learner by name.
-        **parameters: fields of the configuration of a learner by name.
+        budget: of the algorithm.
+        **parameters: fields of the algorithm's configuration.
 
     Raises:
         LearnerError: the learner breaks the contract.
@@ -71,7 +70,8 @@ def check_learner(
     with ExitStack() as stack:
 
         def make(chosen: Sequence[int]) -> Any:
-            made = _named(learner, task, chosen, budget, parameters) if isinstance(learner, str) else learner(chosen)
+            by_name = task is not None or isinstance(learner, str)
+            made = _named(learner, task, chosen, budget, parameters) if by_name else learner(chosen)
             _require_parts(made)
             stack.callback(_close, made)
             return made
@@ -86,14 +86,14 @@ def check_learner(
         _check_close(first)
 
 
-def _named(name: str, task: str | None, seeds: Sequence[int], budget: int, parameters: Mapping[str, Any]) -> Any:
-    entry = catalog.find(name)
+def _named(learner: Any, task: str | None, seeds: Sequence[int], budget: int, parameters: Mapping[str, Any]) -> Any:
+    entry = find(learner)
     if task is None:
-        raise ValueError(f"{name} needs a task to be checked in, such as check_learner({name!r}, 'CartPole-v1')")
+        raise ValueError(f"{entry.name} needs a task to be checked in: check_learner({entry.name!r}, 'CartPole-v1')")
     if entry.package == "language":
-        raise ValueError(f"{name} trains a language model: give check_learner a function that makes its learner")
+        raise ValueError(f"{entry.name} trains a language model: give check_learner a function that makes its learner")
     check_names(entry, parameters)
-    settings = Settings(algorithm=name, task=task, seeds=tuple(seeds), budget=budget, compile="off")
+    settings = Settings(algorithm=entry.name, task=task, seeds=tuple(seeds), budget=budget, compile="off")
     config = package(entry).configuration(entry, task, None, **parameters)
     return package(entry).assemble(entry, settings, config, device="cpu").learner
 
