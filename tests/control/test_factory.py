@@ -295,11 +295,11 @@ def test_evaluations_are_played_in_the_wrappers_that_hold_there():
     played = []
 
     class Mirrored(Wrapper):
-        """Turns the world around, for the policy as for the one who acts."""
+        """Shows the world turned around."""
 
         def step(self, actions):
             played.append(self.training)
-            step = self.env.step(1 - actions)
+            step = self.env.step(actions)
             return step._replace(obs=self.observation(step.obs), final_obs=self.observation(step.final_obs))
 
         def observation(self, obs):
@@ -320,12 +320,11 @@ def test_evaluations_are_played_in_the_wrappers_that_hold_there():
     act = plain.learner.act
 
     class Same:
-        """The policy as it is in a world that is turned around: with it scores are the same."""
+        """A policy that turns what it sees around again."""
 
         device = plain.learner.device
 
         def act(self, obs, memory, noise):
-            actions, memory = act(-obs, memory, noise)
-            return 1 - actions, memory
+            return act(-obs, memory, noise)
 
     assert dataclasses.replace(wrapped, learner=Same()).evaluate(4).scores == scores

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from operant.envs import Wrapper
 from operant.envs.base import Step
 from operant.runtime.rollouts import Collector, all_episodes, by_seed
 from operant.state import clone
@@ -450,3 +451,19 @@ def test_lost_episodes_are_cut_where_they_were_seen_last_and_count_nowhere():
     assert "health/lost_episodes" not in second.metrics
     assert second.metrics["rollout/episodes"].tolist() == [2]
     assert second.metrics["rollout/episode_length"].tolist() == [(7 + 3) / 2]
+
+
+def test_the_latest_of_what_wrappers_report_is_kept():
+    class Reporting(Wrapper):
+        asked = 0
+
+        def metrics(self):
+            self.asked += 1
+            return {"wrapper/asked": torch.tensor([self.asked, 10 * self.asked])}
+
+    collector = Collector(Reporting(Scripted(no_ends(6, 4), no_ends(6, 4))), seeds=2)
+    reports = [collector.collect(2, act_row).metrics for _ in range(3)]
+    assert reports[1]["wrapper/asked"].tolist() == [2, 20]
+    together = all_episodes(reports)
+    assert together["wrapper/asked"].tolist() == [3, 30]
+    assert together["rollout/episodes"].tolist() == [0, 0]
