@@ -1,10 +1,15 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
-from control.learners import next_step, poison, same
+from control.learners import assert_resumes_exactly, build, next_step, poison, same
 from control.probes import Pendular
+from operant.control import DQN, DQNConfig
 from operant.control.replay_collector import Experience
-from operant.envs import make
+from operant.envs import Wrapper, make
 from operant.envs.adapter import without_episodes
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.checkpoints import load as load_checkpoint
@@ -109,3 +114,103 @@ def test_windows_end_where_new_episodes_begin_after_loading():
 def test_another_number_of_rows_is_refused():
     with pytest.raises(ValueError, match="2 seeds with 3 environments each need 6 rows, but the environment has 8"):
         experience(rows=3, env=make("CartPole-v1", 4, (3, 5)))
+
+
+class Reach(Wrapper):
+    """The place of a cart has to become one that was drawn for the episode: 0 there, -1 elsewhere."""
+
+    STATE = ("goal", "turn")
+
+    def __init__(self, env):
+        super().__init__(env)
+        box = spaces.Box(np.float32(-9), np.float32(9), (1,))
+        self.observation_space = spaces.Dict(observation=env.observation_space, achieved_goal=box, desired_goal=box)
+
+    def start(self, seeds):
+        self.goal, self.turn = torch.linspace(-1, 1, self.rows).unsqueeze(1), 0
+
+    def observation(self, obs):
+        return {"observation": obs, "achieved_goal": obs[:, :1], "desired_goal": self.goal.clone()}
+
+    def step(self, actions):
+        step = self.env.step(actions)
+        final = self.observation(step.final_obs)
+        self.turn += 1
+        ended = (step.terminated | step.truncated).unsqueeze(1)
+        self.goal.copy_(torch.where(ended, (self.goal + 0.1 * self.turn).sin(), self.goal))
+        reward = self.compute_reward(final["achieved_goal"], final["desired_goal"])
+        return step._replace(obs=self.observation(step.obs), final_obs=final, reward=reward)
+
+    def compute_reward(self, achieved_goal, desired_goal):
+        return -((achieved_goal - desired_goal).abs().squeeze(-1) > 0.02).float()
+
+
+def hindsight(env, slices, strategy):
+    """Return a relabeling that takes what was achieved later for the goal (Andrychowicz et al. 2017)."""
+    achieved, desired = slices["achieved_goal"], slices["desired_goal"]
+
+    def relabel(batch, episodes, streams):
+        if strategy == "final":
+            later = episodes.last
+        else:
+            later = episodes.draw(episodes.steps if strategy == "future" else episodes.first, episodes.last, streams)
+        goal = episodes.at("next_obs", later)[..., achieved]
+        obs, next_obs = batch.obs.clone(), batch.next_obs.clone()
+        obs[..., desired] = next_obs[..., desired] = goal
+        rewards = env.compute_reward(next_obs[..., achieved].flatten(0, 1), goal.flatten(0, 1)).view_as(batch.rewards)
+        return replace(batch, obs=obs, next_obs=next_obs, rewards=rewards)
+
+    return relabel
+
+
+@pytest.mark.parametrize("strategy", ["final", "future", "episode"])
+def test_transitions_are_seen_in_the_light_of_their_episodes(strategy):
+    memory = experience(capacity=4 * 60, wrap=Reach)
+    slices = memory.collector.features.slices
+    assert slices["achieved_goal"] == slice(0, 1)
+    for _ in range(9):
+        memory.explore(11)
+    plain = memory.take(torch.arange(240).expand(2, -1), gamma=0.9)
+    assert (plain.rewards == 0).float().mean() < 0.2
+    memory.relabel = hindsight(memory.collector.env, slices, strategy)
+    found = memory.take(plain.index, gamma=0.9)
+    for name in ("actions", "terminated", "discounts"):
+        assert torch.equal(getattr(found, name), getattr(plain, name))
+    where, goals = slices["achieved_goal"], found.obs[..., slices["desired_goal"]]
+    assert torch.equal(found.next_obs[..., slices["desired_goal"]], goals)
+    assert torch.equal(found.obs[..., where], plain.obs[..., where])
+    replay, episodes = memory.replay, memory.episodes.of(plain.index)
+    for s in range(2):
+        for m in range(0, 240, 7):
+            first = int(episodes.last[s, m] if strategy == "final" else episodes.first[s, m])
+            first = int(episodes.steps[s, m]) if strategy == "future" else first
+            row = int(episodes.rows[s, m])
+            reached = {
+                float(replay.fields["next_obs"][step % replay.length, s, row, 0])
+                for step in range(first, int(episodes.last[s, m]) + 1)
+            }
+            assert float(goals[s, m]) in reached
+    expected = memory.collector.env.compute_reward(found.next_obs[..., where].flatten(0, 1), goals.flatten(0, 1))
+    assert torch.equal(found.rewards.flatten(), expected)
+    assert (found.rewards == 0).float().mean() > 0.05
+
+
+def test_a_learner_that_relabels_resumes_exactly(tmp_path):
+    def fresh():
+        config = DQNConfig(
+            num_envs=2, learning_starts=20, train_freq=8, batch_size=8, buffer_size=60, hidden_sizes=(8,)
+        )
+        it = build(DQN, config, wrap=Reach)
+        collector = it.experience.collector
+        it.experience.relabel = hindsight(collector.env, collector.features.slices, "future")
+        return it
+
+    assert_resumes_exactly(fresh, tmp_path, iterations=6)
+
+
+def test_windows_of_several_steps_cannot_be_relabeled():
+    memory = experience()
+    memory.explore(5)
+    memory.relabel = lambda batch, episodes, streams: batch
+    with pytest.raises(ValueError, match="set n_step to 1, got 3"):
+        memory.sample(4, gamma=0.9, n=3)

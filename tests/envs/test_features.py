@@ -183,3 +183,33 @@ def test_pictures_that_are_not_preprocessed_are_refused():
     features = Features.of(box(4, 84, 84), ACTIONS)
     with pytest.raises(ValueError, match=r"observations became \[2, 210, 160, 3\], but \[2, 4, 84, 84\] is needed"):
         features.by_seed(torch.zeros(1, 2, 210, 160, 3, dtype=torch.uint8))
+
+
+def test_the_parts_of_a_dictionary_are_found_in_its_vector():
+    space = spaces.Dict(
+        desired_goal=spaces.Box(-1.0, 1.0, (2,)),
+        achieved_goal=spaces.Box(-1.0, 1.0, (2,)),
+        action_mask=spaces.MultiBinary(3),
+        camera=spaces.Box(0, 255, (1, 2, 2), np.uint8),
+        inner=spaces.Dict(b=spaces.Discrete(4), a=spaces.Box(-1.0, 1.0, (1, 3))),
+    )
+    features = Features.of(space, spaces.Discrete(3))
+    obs = {
+        "desired_goal": torch.tensor([[1.0, 2.0]]),
+        "achieved_goal": torch.tensor([[3.0, 4.0]]),
+        "action_mask": torch.tensor([[1, 0, 1]]),
+        "camera": torch.tensor([[[[5, 6], [7, 8]]]], dtype=torch.uint8),
+        "inner": {"a": torch.tensor([[[9.0, 10.0, 11.0]]]), "b": torch.tensor([2])},
+    }
+    (vector,) = features.encode(obs)
+    found = {name: vector[part].tolist() for name, part in features.slices.items()}
+    assert found == {
+        "camera": [5, 6, 7, 8],
+        "achieved_goal": [3, 4],
+        "desired_goal": [1, 2],
+        "inner": [9, 10, 11, 0, 0, 1, 0],
+        "inner.a": [9, 10, 11],
+        "inner.b": [0, 0, 1, 0],
+        "action_mask": [1, 0, 1],
+    }
+    assert Features.of(spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3)).slices == {}

@@ -67,6 +67,21 @@ def told(stories, seeds, rows, length):
     return lines[-length:], len(lines)
 
 
+def filled_replay(seed, *, added, capacity, seeds=2, rows=3, chunk=4, invalid=0.0, extras=False):
+    """Return a buffer that took in steps chunk by chunk, and what it should hold."""
+    generator = torch.Generator().manual_seed(seed)
+    replay, stories = Replay(seeds=seeds, rows=rows, capacity=capacity), []
+    for first in range(0, added, chunk):
+        story, actions = rollout(
+            min(chunk, added - first), seeds, rows, first=first, generator=generator, invalid=invalid
+        )
+        if extras:
+            story = replace(story, extras={"goal": 2 * story.obs})
+        replay.add(story, actions)
+        stories.append((story, actions))
+    return replay, stories
+
+
 def window(lines, gamma, n):
     """Sum up a window by walking along it."""
     reward, k = 0.0, 0
@@ -341,3 +356,70 @@ def test_what_a_memory_held_makes_room_for_what_it_loads():
     state, before = clone(held.state_dict()), [weakref.ref(array) for array in held._arrays.values()]
     held.load_state_dict(state)
     assert left == [[], [None] * len(before)]
+
+
+@pytest.mark.parametrize("invalid", [0.0, 0.3])
+@pytest.mark.parametrize(("added", "length"), [(7, 7), (9, 3), (30, 5), (31, 12), (40, 1)])
+def test_sequences_are_steps_in_a_row_and_know_where_episodes_begin(added, length, invalid):
+    seeds, rows, capacity, samples = 2, 3, 36, 100
+    replay, stories = filled_replay(added, added=added, capacity=capacity, invalid=invalid, extras=True)
+    lines, total = told(stories, seeds, rows, capacity // rows)
+    oldest = total - len(lines)
+    streams = [torch.Generator().manual_seed(seed) for seed in range(seeds)]
+    index = replay.draw_sequences(samples, length, streams)
+    got = replay.take_sequences(index, length)
+    assert got.rewards.shape == (length, seeds, samples)
+    begins = set()
+    for s in range(seeds):
+        for m in range(samples):
+            slot, row = divmod(int(index[s, m]), rows)
+            first = next(u for u in range(oldest, total) if u % replay.length == slot)
+            begins.add((first, row))
+            assert first + length <= total
+            for k in range(length):
+                line = lines[first + k - oldest][s][row]
+                before = lines[first + k - 1 - oldest][s][row] if first + k > oldest else None
+                assert bool(got.is_first[k, s, m]) == (before is None or held_end(before))
+                assert got.weights is None or bool(got.weights[k, s, m]) == line["valid"]
+                if line["valid"]:
+                    assert torch.equal(got.obs[k, s, m], line["obs"])
+                    assert torch.equal(got.next_obs[k, s, m], line["next_obs"])
+                    assert torch.equal(got.extras["goal"][k, s, m], 2 * line["obs"])
+                    assert float(got.rewards[k, s, m]) == line["reward"]
+                    assert int(got.actions[k, s, m]) == line["action"]
+                    assert bool(got.terminated[k, s, m]) == line["terminated"]
+                    assert bool(got.terminated[k, s, m] | got.truncated[k, s, m]) == line["ended"]
+    assert len(begins) == rows * (len(lines) - length + 1)  # all of them are drawn
+
+
+def held_end(line):
+    """Whether the buffer knows that an episode has ended with a step: of one that is not valid it holds zeros."""
+    return line["ended"] and line["valid"]
+
+
+def test_sequences_of_pictures_are_pictures():
+    replay, seen = Replay(seeds=1, rows=1, capacity=20), torch.arange(12 * 4).view(12, 1, 1, 1, 2, 2).to(torch.uint8)
+    never = torch.zeros(12, 1, 1, dtype=torch.bool)
+    story, _ = rollout(12, 1, 1)
+    story = replace(story, obs=seen, last_obs=seen[-1], final_obs=seen + 4, terminated=never, truncated=never)
+    replay.add(story, torch.zeros(12, 1, 1))
+    got = replay.take_sequences(torch.tensor([[3, 5]]), 4)
+    assert torch.equal(got.obs[:, 0, 0], seen[3:7, 0, 0])
+    assert torch.equal(got.next_obs[:, 0, 1], seen[5:9, 0, 0] + 4)
+
+
+def test_sequences_that_are_not_held_are_refused():
+    replay, _ = filled_replay(0, added=7, capacity=30)
+    streams = [torch.Generator(), torch.Generator()]
+    with pytest.raises(ValueError, match=r"sequences of 8 steps .* \(7\): collect more"):
+        replay.draw_sequences(4, 8, streams)
+    with pytest.raises(ValueError, match="a sequence of 3 steps begins 1 steps before the newest"):
+        replay.take_sequences(torch.tensor([[5 * 3], [0]]), 3)
+
+
+def test_extra_tensors_are_saved_with_the_buffer():
+    replay, _ = filled_replay(3, added=9, capacity=30, extras=True)
+    other = Replay(seeds=2, rows=3, capacity=30)
+    other.load_state_dict(clone(replay.state_dict()))
+    index = torch.tensor([[0, 7], [1, 5]])
+    assert torch.equal(other.take_sequences(index, 2).extras["goal"], replay.take_sequences(index, 2).extras["goal"])

@@ -294,13 +294,13 @@ class DQN(Resumable):
 
     def draw(self, samples: int) -> tuple[Transitions, Tensor | None]:
         """Draw transitions of each seed, and the weights `[S, samples]` that correct for how they were drawn."""
-        config, replay = self.config, self.experience.replay
+        config = self.config
         if self.priorities is None:
             return self.experience.sample(samples, gamma=config.gamma, n=config.n_step), None
         index, probabilities = self.priorities.draw(samples, self.experience.sample_streams)
         beta = 1.0 - (1.0 - config.per_beta) * self.remaining
         weights = ops.importance_weights(probabilities, beta=beta).to(self.parameters.dtype)
-        return replay.take(index, gamma=config.gamma, n=config.n_step), weights
+        return self.experience.take(index, gamma=config.gamma, n=config.n_step), weights
 
     def update(
         self, batch: Transitions, next_q: Tensor, importance: Tensor | None, learning_rate: float

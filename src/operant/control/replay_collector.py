@@ -11,6 +11,7 @@ from torch import Tensor
 from operant import streams
 from operant.control.agent import require_rows
 from operant.envs import BatchEnv, begins_anew, learned, start
+from operant.runtime.episode_index import EpisodeIndex, Relabel
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED
 from operant.runtime.replay import Replay, Transitions
@@ -52,6 +53,8 @@ class Experience(DeclaredState):
     Attributes:
         collector: holds the environments.
         replay: the memory.
+        relabel: changes transitions that are drawn, in the light of their episodes; None: they stay as they are.
+        episodes: where episodes lie in the memory.
 
     Raises:
         ValueError: the environment has not `S * N` rows.
@@ -74,6 +77,8 @@ class Experience(DeclaredState):
         self.collector = Collector(env, seeds=len(seeds))
         self.replay = Replay(seeds=len(seeds), rows=rows, capacity=capacity, device=env.device)
         self.rows, self.to_env, self.random = rows, to_env, random
+        self.relabel: Relabel | None = None
+        self.episodes = EpisodeIndex(self.replay)
         self.first_streams = [streams.torch_generator(seed, "first actions", device=env.device) for seed in seeds]
         self.sample_streams = [streams.torch_generator(seed, "replay", device=env.device) for seed in seeds]
 
@@ -97,8 +102,23 @@ class Experience(DeclaredState):
         return {**rollout.metrics, DROPPED: dropped}
 
     def sample(self, samples: int, *, gamma: float, n: int = 1) -> Transitions:
-        """Return `samples` transitions of each seed, drawn uniformly (see `Replay.take`)."""
-        return self.replay.take(self.replay.draw(samples, self.sample_streams), gamma=gamma, n=n)
+        """Return `samples` transitions of each seed, drawn uniformly (see `take`)."""
+        return self.take(self.replay.draw(samples, self.sample_streams), gamma=gamma, n=n)
+
+    def take(self, index: Tensor, *, gamma: float, n: int = 1) -> Transitions:
+        """Return the transitions at the places `index [S, M]` (see `Replay.take`), relabeled where that is asked for.
+
+        Raises:
+            ValueError: windows of several steps are to be relabeled.
+        """
+        batch = self.replay.take(index, gamma=gamma, n=n)
+        if self.relabel is None:
+            return batch
+        if n > 1:
+            raise ValueError(
+                f"single transitions can be relabeled, and not windows of several: set n_step to 1, got {n}"
+            )
+        return self.relabel(batch, self.episodes.of(index), self.sample_streams)
 
     @property
     def learned(self) -> Weights:
@@ -112,5 +132,6 @@ class Experience(DeclaredState):
     def load_state_dict(self, state: State) -> None:
         """Go on exactly where the state was taken, or with new episodes (`operant.envs.begins_anew`)."""
         super().load_state_dict(state)
+        self.episodes = EpisodeIndex(self.replay)
         if begins_anew(self.collector.env):
             self.replay.cut()

@@ -9,6 +9,7 @@ from operant.envs.drawing import DrawingError, parse_grid
 from operant.envs.envpool import EnvPool
 from operant.envs.features import Features, is_picture
 from operant.envs.finite import FiniteEnv, Transitions
+from operant.envs.goals import GoalEnv, GoalReward, goal_reward
 from operant.envs.grid import GridWorld, grid_transitions
 from operant.envs.making import make, maker_like, only_here, resolve_backend
 from operant.envs.normalize import Normalize
@@ -50,6 +51,8 @@ __all__ = [
     "EnvPool",
     "Features",
     "FiniteEnv",
+    "GoalEnv",
+    "GoalReward",
     "Grid",
     "GridWorld",
     "GymnasiumEnv",
@@ -70,6 +73,7 @@ __all__ = [
     "changes_observations",
     "check_batch_env",
     "for_evaluation",
+    "goal_reward",
     "grid_transitions",
     "is_picture",
     "learned",

@@ -1,8 +1,8 @@
 """What a network sees of an observation: one vector, one picture, or a vector that begins with a picture."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
@@ -34,12 +34,15 @@ class Features:
         masked: how many entries at the end of the vector say which actions are allowed; 0 if there is no mask.
         encode: turns a batch `[M, ...]` of observations into `[M, *shape]`.
         picture: `(C, H, W)` of the picture that the vector begins with; None if it does not.
+        slices: where the parts of a dictionary lie in the vector, by key; those of a dictionary within it by both keys
+            with a dot between. Empty for other observations.
     """
 
     shape: tuple[int, ...]
     masked: int
     encode: Callable[[Tree], Tensor]
     picture: tuple[int, int, int] | None = None
+    slices: Mapping[str, slice] = field(default_factory=dict[str, slice], compare=False)
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> "Features":
@@ -57,11 +60,13 @@ class Features:
             masked = _mask_size(space.spaces[MASK], action_space)
         picture, rest = _taken_out(space)
         width, encode = _vector(rest, "")
+        slices = dict(_slices(rest, 0 if picture is None else math.prod(picture[1].shape)))
         if picture is not None:
-            return _with_picture(*picture, width, masked, encode)
+            slices[picture[0]] = slice(0, math.prod(picture[1].shape))
+            return replace(_with_picture(*picture, width, masked, encode), slices=slices)
         if width == masked:
             raise ValueError(f"observations of {space} hold nothing but a mask: add what the policy is to look at")
-        return cls((width,), masked, encode)
+        return cls((width,), masked, encode, slices=slices)
 
     def by_seed(self, obs: Tree) -> Tensor:
         """Turn observations `[S, N, ...]` into `[S, N, *shape]`.
@@ -172,8 +177,7 @@ def _vector(space: gymnasium.Space[Any], key: str) -> tuple[int, Callable[[Tree]
 
 
 def _dictionary(space: spaces.Dict) -> tuple[int, Callable[[Tree], Tensor]]:
-    keys = sorted(space.spaces, key=lambda key: (key == MASK, key))
-    parts = {key: _vector(space.spaces[key], key) for key in keys}
+    parts = {key: _vector(space.spaces[key], key) for key in _in_order(space)}
 
     def encode(obs: Tree) -> Tensor:
         if isinstance(obs, Tensor):
@@ -181,6 +185,22 @@ def _dictionary(space: spaces.Dict) -> tuple[int, Callable[[Tree], Tensor]]:
         return torch.cat([read(obs[key]) for key, (_, read) in parts.items()], dim=1)
 
     return sum(width for width, _ in parts.values()), encode
+
+
+def _in_order(space: spaces.Dict) -> list[str]:
+    """Return the keys in the order in which their parts stand in a vector."""
+    return sorted(space.spaces, key=lambda key: (key == MASK, key))
+
+
+def _slices(space: gymnasium.Space[Any], start: int, path: str = "") -> Iterator[tuple[str, slice]]:
+    """Return where the parts of a dictionary lie in its vector, which begins at `start`."""
+    if not isinstance(space, spaces.Dict):
+        return
+    for key in _in_order(space):
+        width, _ = _vector(space.spaces[key], key)
+        yield f"{path}{key}", slice(start, start + width)
+        yield from _slices(space.spaces[key], start, f"{path}{key}.")
+        start += width
 
 
 def _multi_discrete(space: spaces.MultiDiscrete) -> tuple[int, Callable[[Tree], Tensor]]:

@@ -13,6 +13,9 @@ from operant.runtime.frame_store import Pictures
 from operant.runtime.rollouts import Rollout
 from operant.state import Part, State, copy_into
 
+EXTRAS = "extras."
+"""How the names of fields begin that hold extra tensors of steps."""
+
 SEGMENT = 4096
 """Steps of the rings in one part of a saved state; parts that have not changed are not written again."""
 
@@ -50,6 +53,35 @@ class Transitions:
         return [type(self)(*row) for row in zip(*columns, strict=True)]  # pyright: ignore[reportArgumentType]
 
 
+@dataclass(frozen=True)
+class Sequences:
+    """`L` steps in a row of one environment, `M` times for each of `S` seeds; they may run over ends of episodes.
+
+    Attributes:
+        obs: `[L, S, M, ...]` what was seen.
+        actions: `[L, S, M, ...]` what was done.
+        rewards: `[L, S, M]`.
+        next_obs: `[L, S, M, ...]` the true successor of each step.
+        terminated: `[L, S, M]` bool, whether that is terminal.
+        truncated: `[L, S, M]` bool, whether the episode was cut there.
+        is_first: `[L, S, M]` bool, whether an episode begins with the step, or what came before it is no longer held.
+        weights: `[L, S, M]`, 0 where a step is nothing to learn from (see `Replay.add`), else 1; None when all are 1.
+        extras: extra tensors of the steps by name, `[L, S, M, ...]`.
+        index: `[S, M]`, where in the buffer they begin.
+    """
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    next_obs: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    is_first: Tensor
+    weights: Tensor | None
+    extras: Mapping[str, Tensor]
+    index: Tensor
+
+
 class Replay:
     """The last transitions of `S` seeds with `N` environments each, in rings of one length (Lin 1992).
 
@@ -64,7 +96,8 @@ class Replay:
 
     Attributes:
         added: steps of every environment that ever came in.
-        fields: what is held, each `[length, S, N, ...]`; of pictures the numbers of their planes.
+        fields: what is held, each `[length, S, N, ...]`; of pictures the numbers of their planes, and extra tensors of
+            steps as `extras.` and their name.
         pictures: holds the planes; None where observations are no pictures.
 
     Raises:
@@ -113,6 +146,8 @@ class Replay:
             "terminated": rollout.terminated,
             "ended": rollout.terminated | rollout.truncated,
         }
+        for name, extra in rollout.extras.items():
+            entries[f"{EXTRAS}{name}"] = extra
         dropped, steps = self._none_dropped, len(actions)
         if rollout.valid is not None or not _all_finite(entries):
             dropped, entries["valid"] = self._mend(entries, rollout.valid)
@@ -267,6 +302,62 @@ class Replay:
             weights=self._at("valid", places).to(rewards.dtype) if self._gaps else None,
             index=index,
         )
+
+    def draw_sequences(self, samples: int, length: int, streams: Sequence[torch.Generator]) -> Tensor:
+        """Return the places `[S, M]` where `samples` sequences of each seed begin, drawn uniformly with replacement.
+
+        Raises:
+            ValueError: fewer than `length` steps of an environment are held.
+        """
+        starts = self.filled - length + 1
+        if length < 1 or starts < 1:
+            raise ValueError(
+                f"sequences of {length} steps need at least one step, and as many as are held of each environment "
+                f"({self.filled}): collect more first, or raise buffer_size"
+            )
+        drawn = torch.stack(
+            [torch.randint(starts * self.rows, (samples,), generator=stream, device=self.device) for stream in streams]
+        )
+        steps = self.added - self.filled + drawn.div(self.rows, rounding_mode="floor")
+        return steps % self.length * self.rows + drawn % self.rows
+
+    def take_sequences(self, index: Tensor, length: int) -> Sequences:
+        """Return the sequences of `length` steps that begin at the places `index [S, M]` (see `take`).
+
+        Raises:
+            ValueError: one would run over the newest step, to the oldest ones.
+        """
+        slots, rows = index.div(self.rows, rounding_mode="floor"), index % self.rows
+        newer = (self.added - 1 - slots) % self.length
+        if bool((newer < length - 1).any()):
+            raise ValueError(
+                f"a sequence of {length} steps begins {int(newer.min())} steps before the newest: take places from "
+                "draw_sequences"
+            )
+        steps = slots + torch.arange(length, device=index.device).view(-1, 1, 1)
+        places = steps % self.length * self.rows + rows
+        before = self.read("ended", (steps - 1) % self.length * self.rows + rows)
+        before[0] |= newer == self.filled - 1
+        terminated = self.read("terminated", places)
+        names = [name for name in self.fields if name.startswith(EXTRAS)]
+        return Sequences(
+            **{name: self.read(name, places) for name in ("obs", "actions", "rewards", "next_obs")},
+            terminated=terminated,
+            truncated=self.read("ended", places) & ~terminated,
+            is_first=before,
+            weights=self.read("valid", places).to(self.fields["rewards"].dtype) if self._gaps else None,
+            extras={name.removeprefix(EXTRAS): self.read(name, places) for name in names},
+            index=index,
+        )
+
+    def read(self, name: str, index: Tensor) -> Tensor:
+        """Return a field at the places `index [..., S, M]` (see `take`), `[..., S, M, ...]`."""
+        places = (
+            index.div(self.rows, rounding_mode="floor") * self.seeds * self.rows + self._offsets + index % self.rows
+        )
+        flat = self._flat[name]
+        held = flat.index_select(0, places.flatten()).view(*index.shape, *flat.shape[1:])
+        return held if self.pictures is None or name not in {"obs", "next_obs"} else self.pictures.take(held)
 
     def _at(self, name: str, places: Tensor) -> Tensor:
         flat = self._flat[name]

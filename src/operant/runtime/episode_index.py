@@ -1,0 +1,121 @@
+"""Where episodes lie in a replay buffer, so that what is drawn from it can be looked at again in their light."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from operant.runtime.replay import Replay, Transitions
+
+_NEVER = torch.iinfo(torch.int64).max
+
+
+@dataclass(frozen=True)
+class EpisodeSteps:
+    """The episodes that `M` transitions of each of `S` seeds belong to, as far as they are held.
+
+    Steps are counted from the first that ever came in, and are the same for all environments.
+
+    Attributes:
+        replay: holds the transitions.
+        rows: `[S, M]`, which environment of the seed each is of.
+        steps: `[S, M]`, the step of each.
+        first: `[S, M]`, the first step of its episode that is held.
+        last: `[S, M]`, the last one: where the episode ends, or the newest.
+    """
+
+    replay: Replay
+    rows: Tensor
+    steps: Tensor
+    first: Tensor
+    last: Tensor
+
+    def at(self, name: str, steps: Tensor) -> Tensor:
+        """Return a field of the buffer at other steps `[S, M]` of the same environments, `[S, M, ...]`.
+
+        Args:
+            name: `obs`, `actions`, `rewards`, `next_obs`, `terminated`, `ended`, or `extras.` and the name of an extra
+                tensor.
+            steps: from `first` to `last`.
+
+        Raises:
+            KeyError: there is no such field.
+        """
+        return self.replay.read(name, steps % self.replay.length * self.replay.rows + self.rows)
+
+    def draw(self, low: Tensor, high: Tensor, streams: Sequence[torch.Generator]) -> Tensor:
+        """Return steps `[S, M]`, drawn uniformly from `low` to `high` (both included), each seed by its own stream."""
+        device, samples = low.device, low.shape[1]
+        drawn = [torch.rand(samples, generator=stream, device=device, dtype=torch.float64) for stream in streams]
+        return torch.minimum(low + (torch.stack(drawn) * (high - low + 1)).long(), high)
+
+
+Relabel = Callable[[Transitions, EpisodeSteps, Sequence[torch.Generator]], Transitions]
+"""`relabel(batch, episodes, streams) -> batch`: changes goals, rewards and ends of transitions that were drawn, in the
+light of what happened in their episodes, such as hindsight (Andrychowicz et al. 2017, arXiv:1707.01495). `streams` are
+one of each seed, for what is random."""
+
+
+class EpisodeIndex:
+    """The first and the last step of the episode of every transition in a replay buffer.
+
+    It is brought up to date when it is asked, at a cost in the number of new steps and the length of the episodes that
+    go on. Episodes end before and after what is nothing to learn from.
+
+    Args:
+        replay: the buffer.
+    """
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay, self.known = replay, 0
+        self._first = torch.empty(0, dtype=torch.int64)
+        self._last = self._first
+
+    def of(self, index: Tensor) -> EpisodeSteps:
+        """Return the episodes of the transitions at the places `index [S, M]` (see `Replay.take`)."""
+        self._update()
+        replay = self.replay
+        slots, rows = index.div(replay.rows, rounding_mode="floor"), index % replay.rows
+        oldest = replay.added - replay.filled
+        seeds = torch.arange(replay.seeds, device=index.device).unsqueeze(1)
+        return EpisodeSteps(
+            replay,
+            rows,
+            steps=oldest + (slots - oldest) % replay.length,
+            first=self._first[slots, seeds, rows].clamp(min=oldest),
+            last=self._last[slots, seeds, rows],
+        )
+
+    def _update(self) -> None:
+        """Look at what came in since the last time, from the beginning of the episodes that went on then."""
+        replay = self.replay
+        if self.known == replay.added:
+            return
+        oldest = replay.added - replay.filled
+        ended, valid = replay.fields["ended"], replay.fields["valid"]
+        if self.known <= oldest:
+            begin = oldest
+            self._first = torch.zeros(ended.shape, dtype=torch.int64, device=ended.device)
+            self._last = torch.zeros_like(self._first)
+        else:
+            newest = (self.known - 1) % replay.length
+            open_since = torch.where(ended[newest] | ~valid[newest], self.known, self._first[newest])
+            begin = max(oldest, int(open_since.min()))
+        steps = torch.arange(begin, replay.added, device=ended.device)
+        slots = steps % replay.length
+        alone = ~valid[slots]
+        stops = ended[slots] | alone
+        stops[:-1] |= alone[1:]
+        starts = alone.clone()
+        starts[1:] |= stops[:-1]
+        times = steps.view(-1, 1, 1)
+        since = torch.where(starts, times, -1)
+        # The first step of this stretch may be amid an episode, whose beginning was found the last time.
+        amid = oldest < begin < self.known
+        since[0] = torch.where(starts[0], begin, self._first[slots[0]]) if amid else begin
+        until = torch.where(stops, times, _NEVER)
+        until[-1] = replay.added - 1
+        self._first[slots] = since.cummax(0).values
+        self._last[slots] = until.flip(0).cummin(0).values.flip(0)
+        self.known = replay.added
