@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import operant
+from operant import doors
 from operant.cli import main
 from operant.control import PPO, PPOConfig
 from operant.runtime.encoding import flatten
@@ -182,6 +183,61 @@ def test_a_table_of_ones_own_is_trained_and_goes_on_bit_for_bit(tmp_path, train)
     assert part.outcome.consumed < 400
     assert same(operant.resume(tmp_path / "part", progress="silent"), whole)
     assert not same(train(name, "kept", task, **{**own, "shrink": 1.0}), whole)
+
+
+OBJECTIVES = """
+from operant import ops
+
+
+def clipped(log_probs, batch, clip, beta, kl):
+    return ops.clipped_surrogate(log_probs, batch.old_log_probs, batch.advantages, clip_low=clip[0], clip_high=clip[1])
+
+
+def plain(log_probs, batch, clip, beta, kl):
+    return -(log_probs - batch.old_log_probs).exp() * batch.advantages + beta * kl()
+
+
+def total(log_probs, batch, clip, beta, kl):
+    return clipped(log_probs, batch, clip, beta, kl).mean()
+"""
+
+
+def test_an_objective_of_ones_own_takes_the_place_of_the_built_in_one(tmp_path, train, monkeypatch):
+    (tmp_path / "mine.py").write_text(OBJECTIVES)
+    monkeypatch.chdir(tmp_path)
+    built_in = train("ppo", "built-in")
+    own = train("ppo", "own", objective="mine.py:clipped")
+    assert same(own, built_in)
+    asked = tomllib.loads((tmp_path / "own" / "config.toml").read_text())
+    assert asked["config"]["objective"] == f"{tmp_path / 'mine.py'}:clipped"
+    whole = train("ppo", "plain", objective="mine.py:plain")
+    assert not same(whole, built_in)
+    stops = iter([False] * 2)
+    train("ppo", "part", objective="mine.py:plain", interrupted=lambda: next(stops, True))
+    assert same(operant.resume(tmp_path / "part", progress="silent"), whole)
+    with pytest.raises(
+        ValueError, match=r"mine\.py:total must return a tensor of losses of shape \(2, 32\), seeds and"
+    ):
+        train("ppo", "total", objective="mine.py:total")
+    with pytest.raises(ValueError, match=r"mine\.py has no 'none', expected a function \(log_probs, batch, clip, beta"):
+        train("ppo", "none", objective="mine.py:none")
+    with pytest.raises(ValueError, match=r"objective must be clip, .* or a function of yours, path/to/file\.py:name"):
+        train("ppo", "wrong", objective="clipp")
+    (tmp_path / "mine.py").write_text(f"{OBJECTIVES}# changed\n")
+    with pytest.raises(RunError, match=r"objective .*mine\.py is no longer what it was"):
+        operant.load(tmp_path / "own")
+
+
+def here(log_probs, batch, clip, beta, kl):
+    """Stand in the file of a test."""
+    return -log_probs * batch.advantages
+
+
+def test_a_function_is_named_by_its_file(train, tmp_path):
+    trained = train("ppo", "object", objective=here)
+    assert trained.experiment.learner.config.objective == doors.name_of(here)
+    with pytest.raises(ValueError, match="let it be a class or function at the top of a file"):
+        train("ppo", "lambda", objective=lambda *_: 0)
 
 
 def test_the_command_line_tells_all_about_it(file, tmp_path, capfd, monkeypatch):

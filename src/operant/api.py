@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from operant import catalog, streams
+from operant import catalog, doors, streams
 from operant.build import assemble, begin_with, check_names, find, package, pin, reassemble, resolve
 from operant.envs import without_episodes, wrappers
 from operant.envs.registry import drawn
@@ -197,7 +197,7 @@ def train(
             (`operant.runtime.training.Report`), to show them elsewhere; after an error it is not called again.
         command: the command line to write down.
         **parameters: fields of `operant.runtime.settings.Settings` (`env_backend="gymnasium"`) and of the
-            algorithm's configuration (`gamma=0.98`).
+            algorithm's configuration (`gamma=0.98`); functions and classes stand for where they are, `"file.py:name"`.
 
     Raises:
         ValueError: a name is unknown or a value out of its range; nothing was written.
@@ -205,7 +205,7 @@ def train(
         OSError: a server that the algorithm needs does not answer; nothing was written.
         KeyboardInterrupt: Ctrl-C came; the state is saved, after a second one that of the last checkpoint.
     """
-    entry = find(algorithm)
+    entry, parameters = find(algorithm), {name: doors.named(value) for name, value in parameters.items()}
     common = {field.name for field in fields(Settings)}
     chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
     if entry.package != "language":

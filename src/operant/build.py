@@ -41,13 +41,12 @@ _LAYOUT = (
 
 
 def find(algorithm: str | type) -> catalog.Algorithm:
-    """Return what there is to say about an algorithm; the file of one from outside is read as it is now.
+    """Return what there is to say about an algorithm; files from outside are read as they are now.
 
     Raises:
         ValueError: there is no such algorithm.
     """
-    if isinstance(algorithm, str):
-        doors.fresh(algorithm)
+    doors.refresh()
     return catalog.find(algorithm)
 
 

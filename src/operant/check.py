@@ -70,8 +70,10 @@ def check_learner(
     with ExitStack() as stack:
 
         def make(chosen: Sequence[int]) -> Any:
-            by_name = task is not None or isinstance(learner, str)
-            made = _named(learner, task, chosen, budget, parameters) if by_name else learner(chosen)
+            if task is not None or isinstance(learner, str):
+                made = _named(learner, task, chosen, budget, parameters)
+            else:
+                made = learner(chosen)
             _require_parts(made)
             stack.callback(_close, made)
             return made

@@ -54,18 +54,18 @@ def test_another_process_can_read_what_a_file_defines(folder):
     assert result.stdout.split() == [b"5", b"False"], result.stderr.decode()
 
 
-def test_a_file_that_has_changed_is_imported_anew_after_it_was_forgotten(folder):
+def test_a_file_that_has_changed_is_imported_anew_when_that_is_asked_for(folder):
     path = folder / "beside.py"
-    assert not importing.changed(path)
-    assert importing.imported(path).X == 3
-    assert not importing.changed(path)
+    first = importing.imported(path)
+    importing.refresh()
+    assert importing.imported(path) is first
     path.write_text("X = 4\n")  # as long as before, and within the same second
-    assert importing.changed(path)
     assert importing.imported(path).X == 3
-    importing.forget(path)
+    importing.refresh()
     assert importing.imported(path).X == 4
     path.unlink()
-    assert importing.changed(path)
+    importing.refresh()
+    assert importing.module_name(path) not in sys.modules
 
 
 def test_a_file_that_fails_leaves_no_module_behind(folder):

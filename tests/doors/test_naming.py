@@ -131,8 +131,18 @@ def test_a_file_that_has_changed_is_read_again_when_that_is_asked_for(file):
     assert size() == 3
     file.write_text("SIZE = 4\n")
     assert size() == 3
-    doors.fresh(name)
+    doors.refresh()
     assert size() == 4
+
+
+def test_a_part_is_one_of_a_table_or_from_outside(file):
+    table = {"mean": sum}
+    assert doors.chosen(table, "mean", expected="a function") is sum
+    assert doors.chosen(table, f"{file}:median", expected="a function")(3) == 3
+    with pytest.raises(doors.DoorError, match=r"has no 'mean', expected a function"):
+        doors.chosen(table, f"{file}:mean", expected="a function")
+    assert "a.py:f" in doors.choices(table, "a.py:f")
+    assert "meen" not in doors.choices(table, "meen")
 
 
 class Here:
@@ -151,7 +161,7 @@ def test_an_object_is_named_by_its_file_and_found_again_without_a_second_import(
 def test_what_came_from_a_file_is_not_kept_when_the_file_changes(file):
     doors.name_of(doors.load(f"{file}:Mine", expected="a class"))
     file.write_text("class Mine:\n    new = True\n")
-    doors.fresh(f"{file}:Mine")
+    doors.refresh()
     assert doors.load(f"{file}:Mine", expected="a class").new
 
 

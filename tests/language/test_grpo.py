@@ -797,3 +797,35 @@ def test_the_kl_of_a_batch_is_measured_after_its_updates_even_with_one_step(make
     small = float(make_learner(learning_rate=1e-4, **values).iterate()["policy/kl_old"])
     large = float(make_learner(learning_rate=3e-2, **values).iterate()["policy/kl_old"])
     assert 0 < small < large / 50
+
+
+OWN = """
+from operant import ops
+
+
+def tokens(new, old, advantages, batch, config):
+    return ops.clipped_surrogate(new, old, advantages, clip_low=config.epsilon, clip_high=config.epsilon_high)
+
+
+def group(rewards):
+    deviations = rewards - rewards.mean(1, keepdim=True)
+    return deviations / (rewards.std(1, keepdim=True) + 1e-4)
+
+
+def total(new, old, advantages, batch, config):
+    return tokens(new, old, advantages, batch, config).sum()
+"""
+
+
+def test_an_objective_and_an_advantage_of_ones_own_take_the_place_of_the_built_in_ones(make_learner, tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    built_in = make_learner()
+    own = make_learner(advantage=f"{tmp_path / 'mine.py'}:group", objective=f"{tmp_path / 'mine.py'}:tokens")
+    for learner in (built_in, own):
+        learner.iterate()
+    for name, tensor in built_in.model.state_dict().items():
+        torch.testing.assert_close(own.model.state_dict()[name], tensor)
+    with pytest.raises(ValueError, match=r"mine\.py:total must return the losses of \d+ tokens, a tensor of shape"):
+        make_learner(objective=f"{tmp_path / 'mine.py'}:total").iterate()
+    with pytest.raises(ValueError, match=r"advantage must be group, .* or a function of yours, path/to/file\.py:name"):
+        make_learner(advantage="median")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from operant.language.engines.protocol import Completion
 from operant.language.examples import Prompt
-from operant.language.grpo_batch import GRPOBatch, TokenStats, group_metrics, measured, plan
+from operant.language.grpo_batch import ADVANTAGES, GRPOBatch, TokenStats, advantage_of, group_metrics, measured, plan
 from operant.language.packing import Sample
 from operant.language.rewards import combine
 from operant.language.rollouts import Answers, Rollout, judge
@@ -90,3 +90,52 @@ def test_what_the_sampled_answers_are_like():
     assert found["num_tokens"] == 12.0
     assert found["completions/mean_terminated_length"] == 2.0
     assert found["completions/clipped_ratio"] == 0.5
+
+
+MEDIAN = """
+def median(rewards):
+    return rewards - rewards.median(1, keepdim=True).values
+
+
+def mean(rewards):
+    return rewards.mean(1)
+
+
+def divided(rewards):
+    return (rewards - rewards.mean(1, keepdim=True)) / rewards.std(1, keepdim=True)
+"""
+
+
+@pytest.fixture
+def median(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MEDIAN)
+    return f"{path}:median"
+
+
+def test_advantages_of_ones_own_are_a_function_of_rewards(median):
+    advantages = advantage_of(median, 3)
+    rewards, valid = torch.tensor([[0.0, 1.0, 5.0], [2.0, 2.0, 3.0]]), torch.ones(2, 3, dtype=torch.bool)
+    assert advantages(rewards, valid, 0.0).tolist() == [[-1.0, 0.0, 4.0], [0.0, 0.0, 1.0]]
+    assert advantage_of("mean", 3) is ADVANTAGES["mean"]
+
+
+def test_answers_without_a_reward_are_not_shown_to_it(median):
+    advantages = advantage_of(median, 3)
+    rewards = torch.tensor([[0.0, 1.0, 5.0], [2.0, 0.0, 3.0], [7.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    valid = torch.tensor([[True] * 3, [True, False, True], [True, False, False], [False] * 3])
+    found = advantages(rewards, valid, 0.0)
+    assert found.tolist() == [[-1.0, 0.0, 4.0], [0.0, 0.0, 1.0], [0.0] * 3, [0.0] * 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mean", r"mean must return a tensor of shape \(2, 4\) of finite numbers, but for the rewards .* it returned"),
+        ("divided", r"divided must return a tensor of shape \(2, 4\) of finite numbers, .* returned .*nan"),
+        ("none", r"mine\.py has no 'none', expected a function of rewards \[P, G\]"),
+    ],
+)
+def test_a_function_that_makes_no_advantages_is_refused_before_any_answer(median, name, said):
+    with pytest.raises(ValueError, match=said):
+        advantage_of(median.replace(":median", f":{name}"), 4)

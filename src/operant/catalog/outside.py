@@ -15,12 +15,12 @@ from operant.catalog.algorithm import ActionKind, Algorithm, Sight
 
 FACTS = (
     *("like", "title", "package", "family", "model", "on_policy", "actions", "bounded", "sees", "idea", "paper"),
-    *("unit", "budget", "seeds", "presets", "values"),
+    *("unit", "budget", "budgets", "seeds", "presets", "values"),
 )
 """What a class can say of itself: fields of `Algorithm`, and `like`."""
 INHERITED = (
-    *("package", "family", "model", "on_policy", "actions", "bounded", "sees", "unit", "budget", "seeds", "presets"),
-    "values",
+    *("package", "family", "model", "on_policy", "actions", "bounded", "sees", "unit", "budget", "budgets", "seeds"),
+    *("presets", "values"),
 )
 """What is taken from a built-in algorithm."""
 PACKAGES = ("tabular", "control", "language")
@@ -133,6 +133,8 @@ def _facts(learner: type, name: str) -> dict[str, Any]:
             raise doors.DoorError(f"CATALOG of {name} holds {unknown[0]!r}; it can say {', '.join(FACTS)}")
         if base := own.get("like") or _built_in(kind):
             facts |= _of_built_in(base, name)
+        if "budget" in own:
+            facts.pop("budgets", None)
         facts |= {fact: value for fact, value in own.items() if fact != "like"}
     if facts.get("package", "control") not in PACKAGES:
         raise doors.DoorError(f"CATALOG of {name}: package must be {', '.join(PACKAGES)}, got {facts['package']!r}")

@@ -45,6 +45,7 @@ COMMANDS = {
     "export": Command("exporting.export", "RUN FOLDER", "write a trained language model in Hugging Face's format"),
     "label": Command("labeling.label", "RUN", "compare what a language model has sampled, to teach it preferences"),
     "list": Command("listing.list_algorithms", "[ALGORITHM]", "name the algorithms, or tell all about one"),
+    "copy": Command("copying.copy", "ALGORITHM FILE.py", "write the file of an algorithm, to be changed and run"),
     "doctor": Command("doctor.doctor", "", "report versions, devices, threads and what is missing"),
     "tour": Command("tour.tour", "", "train, evaluate and show a small policy, with explanations"),
 }

@@ -16,13 +16,13 @@ update too (dual descent, `kl_coef_rounds`), where the paper adapts it for the n
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor
 
-from operant import ops, streams
+from operant import doors, ops, streams
 from operant.control import presets
 from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
@@ -63,8 +63,9 @@ class PPOConfig:
     """How far the probability ratio may fall below 1 before a lower one is not rewarded. Higher moves faster."""
     clip_range_high: float | None = None
     """How far it may rise above 1; None: as `clip_range`."""
-    objective: Literal["clip", "penalty", "clip-and-penalty"] = "clip"
-    """What keeps the policy near the one that drew the rollout: the clip range, the KL penalty, or both."""
+    objective: Literal["clip", "penalty", "clip-and-penalty"] | str = "clip"
+    """What keeps the policy near the one that drew the rollout: the clip range, the KL penalty, or both; or a function
+    of yours, path/to/file.py:function, with the parameters and the result of `operant.control.ppo.clipped`."""
     kl_coef: float = 1.0
     """Weight of the KL penalty at first. Higher moves less; where there is a target it is soon forgotten."""
     kl_coef_target: float | None = 0.01
@@ -119,7 +120,7 @@ class PPOConfig:
             gae_lambda="[0, 1]",
             clip_range="(0, 1]",
             clip_range_high="(0, inf) or None",
-            objective=tuple(OBJECTIVES),
+            objective=doors.choices(OBJECTIVES, self.objective),
             kl_coef="(0, inf)",
             kl_coef_target="(0, inf) or None",
             kl_coef_rounds="[1, inf)",
@@ -178,10 +179,39 @@ def both(log_probs: Tensor, batch: Samples, clip: Clip, beta: Tensor, kl: Callab
     return torch.addcmul(clipped(log_probs, batch, clip, beta, kl), beta, kl())
 
 
-OBJECTIVES = {"clip": clipped, "penalty": penalized, "clip-and-penalty": both}
+Objective = Callable[[Tensor, Samples, Clip, Tensor, Callable[[], Tensor]], Tensor]
+OBJECTIVES: Mapping[str, Objective] = {"clip": clipped, "penalty": penalized, "clip-and-penalty": both}
 """Losses `[S, M]` of the policy, by name."""
+PENALIZED = ("penalty", "clip-and-penalty")
+"""Those whose β is adapted."""
 BETA_RANGE = (1e-6, 1e6)
 """Bounds of β: one that had fallen to 0 could not be doubled any more."""
+
+
+def objective_of(name: str) -> Objective:
+    """Return the objective of a name: one of `OBJECTIVES`, or a function of a user's, whose result is checked.
+
+    Raises:
+        operant.doors.DoorError: there is none.
+    """
+    function = doors.chosen(OBJECTIVES, name, expected="a function (log_probs, batch, clip, beta, kl) -> losses [S, M]")
+    if name in OBJECTIVES:
+        return function
+
+    @wraps(function)
+    def checked(log_probs: Tensor, *others: Any) -> Tensor:
+        losses = function(log_probs, *others)
+        shape = getattr(losses, "shape", None)
+        if shape != log_probs.shape:
+            found = f"{losses!r:.80}" if shape is None else f"one of shape {tuple(shape)}"
+            raise ValueError(
+                f"objective {name} must return a tensor of losses of shape {tuple(log_probs.shape)}, seeds and "
+                f"samples, got {found}"
+            )
+        return losses
+
+    return checked
+
 
 _MEASURED = ("policy", "value", "entropy", "approx_kl", "clip_fraction", "gradient_norm")
 DIAGNOSTICS = tuple(f"losses/{name}" for name in _MEASURED)
@@ -232,7 +262,7 @@ class PPO(Resumable):
             log_std=config.log_std_init,
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
         )
-        self.channels = config.channels
+        self.channels, self.objective = config.channels, objective_of(config.objective)
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
         self.learned = self.agent.learned
         self.optimizer = StackedAdam(self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
@@ -289,7 +319,7 @@ class PPO(Resumable):
         for _ in range(config.kl_coef_rounds):
             report = self.optimize(batch, old_free, (learning_rate, clip_scale), active, report)
             metrics.update(zip(DIAGNOSTICS, report, strict=True))
-            if config.objective == "clip":
+            if config.objective not in PENALIZED:
                 break
             metrics["schedule/beta"] = self.beta.clone()
             metrics["losses/kl"], active = self.adapt(batch, old_free)
@@ -365,7 +395,7 @@ class PPO(Resumable):
         outputs, free = networks.outputs, networks.free
         log_probs = head.log_prob(outputs, free, batch.actions)
         kl = partial(head.kl, batch.outputs, old_free, outputs, free)
-        policy = OBJECTIVES[config.objective](log_probs, batch, (clip_low, clip_high), self.beta.unsqueeze(1), kl)
+        policy = self.objective(log_probs, batch, (clip_low, clip_high), self.beta.unsqueeze(1), kl)
         anchor = None if config.clip_range_vf is None else batch.old_values
         value = ops.value_loss(networks.values, batch.targets, old_values=anchor, clip=config.clip_range_vf)
         if len(self.channels) > 1:

@@ -5,18 +5,20 @@ once in a process, as the module `operant.doors.<folder>.<file>`, so that it hid
 so that other processes can import it by that name, too. Nothing heavy is imported here.
 """
 
-from operant.doors.importing import changed, forget
+from operant.doors.importing import refresh
 from operant.doors.naming import (
     DoorError,
     Place,
     absolute,
+    choices,
+    chosen,
     entry_points,
-    fresh,
     is_file,
     is_name,
     label,
     load,
     name_of,
+    named,
     place_of,
 )
 
@@ -24,14 +26,15 @@ __all__ = [
     "DoorError",
     "Place",
     "absolute",
-    "changed",
+    "choices",
+    "chosen",
     "entry_points",
-    "forget",
-    "fresh",
     "is_file",
     "is_name",
     "label",
     "load",
     "name_of",
+    "named",
     "place_of",
+    "refresh",
 ]

@@ -46,17 +46,13 @@ def imported(path: Path) -> ModuleType:
         return importlib.import_module(name)
 
 
-def changed(path: Path) -> bool:
-    """Whether the file at an absolute path was imported in this process and is another one now."""
-    seen = _digests.get(module_name(path))
-    return seen is not None and (not path.is_file() or _digest(path.read_bytes()) != seen)
-
-
-def forget(path: Path) -> None:
-    """Import the file at an absolute path anew when it is asked for next."""
-    name = module_name(path)
-    _digests.pop(name, None)
-    sys.modules.pop(name, None)
+def refresh() -> None:
+    """Let every file that has changed since it was imported be imported anew when it is asked for next."""
+    for name, seen in list(_digests.items()):
+        path = file_of(name)
+        if path is None or not path.is_file() or _digest(path.read_bytes()) != seen:
+            del _digests[name]
+            sys.modules.pop(name, None)
 
 
 class Finder(MetaPathFinder):

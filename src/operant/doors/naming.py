@@ -8,14 +8,17 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from inspect import isroutine
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from operant.doors import importing
+
+T = TypeVar("T")
 
 _PART = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _NAME = re.compile(rf"(?P<where>.+\.py|{_PART}):(?P<name>{_PART})")
@@ -113,11 +116,22 @@ def load(text: str, *, expected: str, accepts: Callable[[Any], bool] = callable,
     return _accepted(_attribute(module, place, expected), place.where, place.name, expected, accepts)
 
 
-def fresh(text: str) -> None:
-    """Import the file of a name anew when it is asked for next, if it has changed since it was imported."""
-    place = place_of(text)
-    if place is not None and place.path is not None and importing.changed(place.path):
-        importing.forget(place.path)
+def chosen(table: Mapping[str, T], name: str, *, expected: str) -> T:
+    """Return what a table of built-in parts has under a name, or else what the name leads to.
+
+    Raises:
+        DoorError: neither there is.
+    """
+    return table[name] if name in table else load(name, expected=expected)
+
+
+def choices(table: Iterable[str], value: Any) -> tuple[str, ...]:
+    """Return what a field may be that takes a built-in part or one from outside, for `operant.runtime.bounds`."""
+    return (
+        *table,
+        "a function of yours, path/to/file.py:name",
+        *([value] if isinstance(value, str) and is_name(value) else []),
+    )
 
 
 def name_of(thing: Any) -> str:
@@ -141,6 +155,17 @@ def name_of(thing: Any) -> str:
     return text
 
 
+def named(value: Any) -> Any:
+    """Return a value with the names of classes and functions in their place, also in lists; others as they are.
+
+    Raises:
+        DoorError: one of them cannot be found again.
+    """
+    if isinstance(value, list | tuple):
+        return type(value)(map(named, value))
+    return name_of(value) if isinstance(value, type) or isroutine(value) else value
+
+
 def _home(module: str) -> str:
     """Return the file or module by which what it defines is found again."""
     if known := importing.file_of(module):
@@ -158,6 +183,8 @@ def _module(place: Place, which: str) -> ModuleType:
     path = place.path
     if path is not None and not path.is_file():
         raise DoorError(f"{which}there is no file {path}{_beside(path)}")
+    if path is not None and "." in path.stem:
+        raise DoorError(f"{which}{path} cannot be imported: rename it so that its name has no dot but that of .py")
     try:
         return importlib.import_module(place.where) if path is None else importing.imported(path)
     except SyntaxError as error:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from operant import ops, streams
+from operant import doors, ops, streams
 from operant.language.configs import SamplingConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine, Sampling
@@ -32,6 +32,7 @@ from operant.language.grpo_batch import (
     GRPOBatch,
     Step,
     TokenStats,
+    advantage_of,
     group_metrics,
     log_probs_before,
     measured,
@@ -98,15 +99,17 @@ class GRPOConfig(SamplingConfig):
     that are left out make the steps fewer, not smaller."""
     num_iterations: int = 1
     """How often a batch is gone through (TRL: num_iterations)."""
-    advantage: Literal["group", "batch", "mean", "leave-one-out"] = "group"
-    """What an answer is measured against, and in which unit (`ADVANTAGES`)."""
+    advantage: Literal["group", "batch", "mean", "leave-one-out"] | str = "group"
+    """What an answer is measured against, and in which unit (`ADVANTAGES`); or a function of yours from rewards [P, G]
+    to advantages [P, G], path/to/file.py:function."""
     advantage_eps: float = 1e-4
     """Added to the standard deviation that advantages are divided by, in units of the reward (TRL: 1e-4, verl: 1e-6).
     More damps groups whose rewards hardly differ. Means nothing for mean and leave-one-out."""
     supervision: Literal["outcome", "process"] = "outcome"
     """Whether an answer is rewarded as a whole, or each of its steps (the task or a process reward model says how)."""
-    objective: Literal["clip", "sequence", "cispo"] = "clip"
-    """What is clipped: ratios of tokens, ratios of sequences (GSPO), or the weights of a policy gradient (CISPO)."""
+    objective: Literal["clip", "sequence", "cispo"] | str = "clip"
+    """What is clipped: ratios of tokens, ratios of sequences (GSPO), or the weights of a policy gradient (CISPO); or a
+    function of yours with the parameters of `operant.language.grpo.of_tokens`, path/to/file.py:function."""
     epsilon: float = 0.2
     """How far a ratio may fall below 1 before its token loses its gradient; means nothing for cispo."""
     epsilon_high: float = 0.2
@@ -151,10 +154,10 @@ class GRPOConfig(SamplingConfig):
             num_generations="[2, inf)",
             num_minibatches=f"[1, {self.prompts_per_batch}]",
             num_iterations="[1, inf)",
-            advantage=tuple(ADVANTAGES),
+            advantage=doors.choices(ADVANTAGES, self.advantage),
             advantage_eps="[0, inf)",
             supervision=("outcome", "process"),
-            objective=tuple(OBJECTIVES),
+            objective=doors.choices(OBJECTIVES, self.objective),
             epsilon="(0, 1]",
             epsilon_high="(0, inf)",
             dual_clip="(1, inf) or None",
@@ -205,6 +208,31 @@ Objective = Callable[[Tensor, Tensor, Tensor, Packed, GRPOConfig], Clipped]
 OBJECTIVES: Mapping[str, Objective] = {"clip": of_tokens, "sequence": of_sequences, "cispo": of_weights}
 
 
+def objective_of(name: str) -> Objective:
+    """Return one of `OBJECTIVES`, or a function of a user's, which may return the losses `[m]` alone.
+
+    Raises:
+        operant.doors.DoorError: there is none.
+    """
+    function: Any = doors.chosen(
+        OBJECTIVES, name, expected="a function (new, old, advantages, batch, config) -> losses [m]"
+    )
+    if name in OBJECTIVES:
+        return function
+
+    def checked(new: Tensor, old: Tensor, advantages: Tensor, batch: Packed, config: GRPOConfig) -> Clipped:
+        found = function(new, old, advantages, batch, config)
+        losses, ratios = found if isinstance(found, tuple) else (found, new - old)
+        if not getattr(losses, "shape", None) == getattr(ratios, "shape", None) == new.shape:
+            raise ValueError(
+                f"objective {name} must return the losses of {len(new)} tokens, a tensor of shape {tuple(new.shape)}, "
+                f"or these and log-ratios, got {found!r:.120}"
+            )
+        return losses, ratios
+
+    return checked
+
+
 class GRPO(DeclaredState):
     """The learner.
 
@@ -249,6 +277,8 @@ class GRPO(DeclaredState):
         sampling = Sampling(max_tokens=max_tokens, temperature=config.temperature)
         self.sampler = Sampler(engine, prompts, judge, model.tokenizer, sampling, seed=seed, budget=budget)
         self.steps, self.seed, self.iterations, self._warned = steps, seed, 0, False
+        self.advantage = advantage_of(config.advantage, config.num_generations + config.statistics)
+        self.objective = objective_of(config.objective)
         self.stepper = OptimizerStep(model.trained(), config)
         self.reference = Reference(model) if config.beta else None
 
@@ -313,7 +343,7 @@ class GRPO(DeclaredState):
             if buffer := round(config.overlong_buffer * self.max_tokens):
                 penalties = ops.overlong_penalty(lengths, max_length=self.max_tokens, buffer=buffer)
                 rewards = rewards + config.overlong_penalty * penalties.view(-1, size)
-            scaled = ADVANTAGES[config.advantage](rewards.nan_to_num(), rollout.valid(), config.advantage_eps)
+            scaled = self.advantage(rewards.nan_to_num(), rollout.valid(), config.advantage_eps)
             advantages = [a.expand(n) for a, n in zip(scaled.flatten(), lengths.tolist(), strict=True)]
         counts = torch.tensor([not (config.mask_truncated_completions and c.truncated) for c in answers.completions])
         own = [i for i in range(len(lengths)) if i % size < config.num_generations]
@@ -379,7 +409,7 @@ class GRPO(DeclaredState):
                 packed.lengths,
                 cap=config.importance_sampling_cap,
             )
-            losses, ratios = OBJECTIVES[config.objective](new, before, advantages, packed, config)
+            losses, ratios = self.objective(new, before, advantages, packed, config)
             kl = self._divergence(packed, new, before)
             spread = weight[part][packed.owner]
             policy = factor * (spread * trust * losses).sum()

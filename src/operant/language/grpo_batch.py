@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from operant import ops
+from operant import doors, ops
 from operant.language.importance import mismatch_metrics
 from operant.language.packing import Sample, micro_batches, take
 from operant.language.rollouts import Rollout, length_metrics, reward_metrics
@@ -23,6 +23,52 @@ ADVANTAGES: Mapping[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 }
 """From rewards and validity `[P, G]` and ε to advantages `[P, G]`: the distance to the group's mean in standard
 deviations of the group, or of the batch, or as it is, or the distance to the mean of the others."""
+
+AdvantageFunction = Callable[[Tensor, Tensor, float], Tensor]
+"""As those of `ADVANTAGES`."""
+
+
+def advantage_of(name: str, group: int) -> AdvantageFunction:
+    """Return what makes advantages from rewards: one of `ADVANTAGES`, or a function of a user's.
+
+    A function of a user's is given rewards `[P, G]` alone, and those of a group in which some answers have no reward by
+    themselves, `[1, n]`; what has no reward gets advantage 0, and so does an answer that is the only one with a reward.
+
+    Args:
+        name: of the table, or where the function is.
+        group: G, for a trial: with different rewards, and with equal ones.
+
+    Raises:
+        operant.doors.DoorError: there is no such function.
+        ValueError: it returns something else than finite numbers of the shape of the rewards.
+    """
+    if name in ADVANTAGES:
+        return ADVANTAGES[name]
+    function: Any = doors.load(name, expected="a function of rewards [P, G] that returns advantages [P, G]")
+
+    def judged(rewards: Tensor) -> Tensor:
+        found = function(rewards)
+        if getattr(found, "shape", None) != rewards.shape or not bool(torch.isfinite(found).all()):
+            raise ValueError(
+                f"advantage {name} must return a tensor of shape {tuple(rewards.shape)} of finite numbers, but for the "
+                f"rewards {_shown(rewards)} it returned {_shown(found)}"
+            )
+        return found.to(rewards.dtype)
+
+    def advantages(rewards: Tensor, valid: Tensor, eps: float) -> Tensor:
+        found, whole = torch.zeros_like(rewards), valid.all(1)
+        if bool(whole.any()):
+            found[whole] = judged(rewards[whole])
+        for row in (~whole & (valid.sum(1) > 1)).nonzero().flatten().tolist():
+            found[row, valid[row]] = judged(rewards[row : row + 1, valid[row]])[0]
+        return found
+
+    judged(torch.stack([torch.arange(group) / group, torch.ones(group)]))
+    return advantages
+
+
+def _shown(numbers: Any) -> str:
+    return str(numbers.tolist() if isinstance(numbers, Tensor) else numbers)[:200]
 
 
 class GRPOBatch(NamedTuple):

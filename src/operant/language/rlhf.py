@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from operant import ops
+from operant import doors, ops
 from operant.language.critic import Critic, CriticConfig
 from operant.language.divergence import kl_of_batch
 from operant.language.engines.protocol import Engine, Sampling
@@ -66,8 +66,9 @@ class RLHFConfig(CriticConfig):
     step: Literal["ppo", "vpg", "trpo"] = "ppo"
     """How the policy is improved: PPO; a plain gradient, once a batch; a natural gradient within a trust region, once a
     batch (for small models). Epochs and minibatches are the critic's alone in the last two."""
-    objective: Literal["clip", "penalty", "clip-and-penalty"] = "clip"
-    """What keeps PPO near the policy that sampled: the clip range, a penalty on KL(old‖new), or both."""
+    objective: Literal["clip", "penalty", "clip-and-penalty"] | str = "clip"
+    """What keeps PPO near the policy that sampled: the clip range, a penalty on KL(old‖new), or both; or a function of
+    yours with the parameters of those of `operant.language.rlhf.OBJECTIVES`, path/to/file.py:function."""
     epsilon: float = 0.2
     """How far a ratio may fall below 1 before its token loses its gradient."""
     epsilon_high: float = 0.2
@@ -109,7 +110,7 @@ class RLHFConfig(CriticConfig):
             num_iterations="[1, inf)",
             num_minibatches=f"[1, {self.prompts_per_batch}]",
             step=("ppo", "vpg", "trpo"),
-            objective=("clip", "penalty", "clip-and-penalty"),
+            objective=doors.choices(("clip", *PENALIZED), self.objective),
             epsilon="(0, 1]",
             epsilon_high="(0, inf)",
             kl_coef="(0, inf)",
@@ -145,6 +146,8 @@ OBJECTIVES: Mapping[str, Callable[[Tensor, Tensor, Tensor, float, RLHFConfig], T
     "vpg": lambda new, old, advantages, beta, config: ops.policy_gradient(new, advantages),
 }
 """Losses `[m]` of the tokens. On samples of the old policy k3 estimates KL(old‖new) and its gradient without bias."""
+PENALIZED = ("penalty", "clip-and-penalty")
+"""Those whose β is adapted."""
 
 
 class RLHFBatch(NamedTuple):
@@ -220,6 +223,11 @@ class RLHF(DeclaredState):
         self.reference = Reference(model)
         self.stepper = OptimizerStep(model.trained(), config)
         self.critic_stepper = OptimizerStep(critic.trained(), config, learning_rate=config.critic_learning_rate)
+        self.objective = doors.chosen(
+            OBJECTIVES,
+            config.objective if config.step == "ppo" else "vpg",
+            expected="a function (new, old, advantages, beta, config) -> losses [m]",
+        )
         self.beta, self.kl_coef, self.iterations = config.beta, config.kl_coef, 0
 
     @property
@@ -308,7 +316,7 @@ class RLHF(DeclaredState):
         names = dict.fromkeys(name for report in reports for name in report)
         found = {name: torch.stack([torch.as_tensor(r[name]) for r in reports if name in r]) for name in names}
         metrics = {name: v.sum() if name.startswith("health/") else v.mean() for name, v in found.items()}
-        if together and config.objective != "clip":
+        if together and config.objective in PENALIZED:
             metrics |= self._adapt_penalty(batch)
         elif warm:
             metrics["policy/kl_old"] = kl_of_batch(self.model, batch.samples, batch.old, config)
@@ -354,9 +362,11 @@ class RLHF(DeclaredState):
     def _policy_losses(self, batch: RLHFBatch, part: Sequence[int], new: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses `[m]` of the tokens of a micro-batch, and what is to be reported of each."""
         config, old, advantages = self.config, flat(part, batch.old), flat(part, batch.advantages)
-        losses = OBJECTIVES[config.objective if config.step == "ppo" else "vpg"](
-            new, old, advantages, self.kl_coef, config
-        )
+        losses = self.objective(new, old, advantages, self.kl_coef, config)
+        if getattr(losses, "shape", None) != new.shape:
+            raise ValueError(
+                f"objective {config.objective} must return the losses of {len(new)} tokens, got {losses!r:.80}"
+            )
         rho = (new.detach() - old).exp()
         return losses, {
             "losses/policy": losses.detach(),

@@ -1,0 +1,70 @@
+"""`operant copy`; imports nothing heavy."""
+
+import ast
+from pathlib import Path
+
+import operant
+from operant import catalog
+from operant.cli.flags import Parser
+from operant.cli.output import location
+
+
+def copy(arguments: list[str]) -> int:
+    """Write the file of an algorithm, ready to be changed and run."""
+    parser = Parser("operant copy", description="Write the file of an algorithm, ready to be changed and run.")
+    parser.add_argument("algorithm", metavar="ALGORITHM", help="whose file (operant list names them)")
+    parser.add_argument("file", metavar="FILE.py", type=Path, help="where to, such as my_ppo.py; it must not exist")
+    options = parser.parse_args(arguments)
+    entry = catalog.find(options.algorithm)
+    path = write(entry, options.file)
+    place = location(path)
+    print(f"written: {place}\n\nIt does what {entry.name} does until you change it:")
+    print(f"  operant train {place}:{entry.learner} {_TASKS[entry.package]}")
+    return 0
+
+
+_TASKS = {"tabular": "FrozenLake-v1", "control": "CartPole-v1", "language": "arithmetic"}
+"""To try an algorithm of a package in."""
+
+
+def write(entry: catalog.Algorithm, path: Path) -> Path:
+    """Write the file of a built-in algorithm, whose classes say in it which algorithms they are like.
+
+    Args:
+        entry: of the catalog.
+        path: ends in `.py`, and does not exist.
+
+    Raises:
+        ValueError: the path has another ending, something is there, or the algorithm is not built in.
+        OSError: the file cannot be written.
+    """
+    if entry not in catalog.ALGORITHMS:
+        raise ValueError(f"{entry.name} is not built in: copy its file, {entry.module}")
+    if path.suffix != ".py" or "." in path.stem:
+        raise ValueError(f"a file of Python ends in .py and has no other dot in its name, got {path}")
+    if path.exists() or path.is_symlink():
+        raise ValueError(f"{path} exists already, and is left as it is: name another file")
+    text = source(entry)
+    with path.expanduser().open("x", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def source(entry: catalog.Algorithm) -> str:
+    """Return the text of the file of a built-in algorithm, with `CATALOG` in the class of each learner."""
+    file = Path(operant.__file__).parent.joinpath(*entry.module.split(".")[1:]).with_suffix(".py")
+    text = file.read_text(encoding="utf-8")
+    lines = text.splitlines(keepends=True)
+    for node in reversed(ast.parse(text).body):
+        if isinstance(node, ast.ClassDef) and (like := _like(entry, node.name)):
+            last = node.body[0].end_lineno  # of the docstring
+            assert last is not None  # noqa: S101 - of parsed text
+            lines.insert(last, f'\n    CATALOG = {{"like": "{like}"}}  # what the catalog says of it\n')
+    return "".join(lines)
+
+
+def _like(entry: catalog.Algorithm, learner: str) -> str:
+    """Return the algorithm that a class of the file of `entry` implements, the first of several; empty: none."""
+    if learner == entry.learner:
+        return entry.name
+    return next((a.name for a in catalog.ALGORITHMS if (a.module, a.learner) == (entry.module, learner)), "")

@@ -1,0 +1,84 @@
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import operant
+from operant import catalog
+from operant.catalog import outside
+from operant.cli.copying import source, write
+from operant.runtime.encoding import flatten
+from operant.runtime.metrics import read_records
+
+TASKS = {
+    "ppo": ("CartPole-v1", {"num_envs": 4, "num_steps": 16, "num_minibatches": 2, "num_epochs": 2}),
+    "double-dqn": ("CartPole-v1", {"learning_starts": 64, "train_freq": 16, "gradient_steps": 2}),
+    "sarsa": ("FrozenLake-v1", {"steps_per_iteration": 64}),
+}
+
+
+@pytest.mark.parametrize("entry", catalog.ALGORITHMS, ids=lambda entry: entry.name)
+def test_the_file_of_every_algorithm_can_be_copied_and_is_found_as_it(entry, tmp_path):
+    path = write(entry, tmp_path / "mine.py")
+    found = catalog.find(f"{path}:{entry.learner}")
+    assert found.base == entry.name
+    assert found.learner_class is not entry.learner_class
+    assert found.config_class is not entry.config_class
+    for fact in outside.INHERITED:
+        assert getattr(found, fact) == getattr(entry, fact), fact
+    assert found.preset_values == entry.preset_values
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_copy_does_what_the_original_does(name, tmp_path):
+    entry, (task, values) = catalog.find(name), TASKS[name]
+    path = write(entry, tmp_path / "mine.py")
+    options = {"seeds": 2, "budget": 192, "progress": "silent", "evaluate_episodes": 2, **values}
+    built_in = operant.train(name, task, run=tmp_path / "a", **options)
+    copied = operant.train(f"{path}:{entry.learner}", task, run=tmp_path / "b", **options)
+    (one, first), (other, second) = (flatten(t.experiment.learner.state_dict()) for t in (built_in, copied))
+    assert one == other
+    assert first.keys() == second.keys()
+    assert all(torch.equal(tensor, second[key]) for key, tensor in first.items())
+    scores = [
+        [record["episode_scores"] for record in read_records(trained.run.evaluations_path)]
+        for trained in (built_in, copied)
+    ]
+    assert scores[0] == scores[1]
+
+
+def test_only_what_the_classes_are_like_is_added():
+    entry = catalog.find("expected-sarsa")
+    original = Path(operant.__file__).parent / "tabular" / "one_step.py"
+    lines, added = original.read_text().splitlines(), source(entry).splitlines()
+    new = [line for line in added if "CATALOG" in line]
+    assert [line.split('"')[3] for line in new] == ["q-learning", "sarsa", "expected-sarsa"]
+    assert [line for line in added if line not in new and line] == [line for line in lines if line]
+    ast.parse("\n".join(added))
+
+
+def test_nothing_is_overwritten(cli, tmp_path):
+    path = tmp_path / "mine.py"
+    status, out, _ = cli("copy", "ppo", path)
+    assert status == 0
+    assert f"operant train {path}:PPO CartPole-v1" in out
+    before = path.read_text()
+    status, _, errors = cli("copy", "dqn", path)
+    assert status == 2
+    assert "exists already" in errors
+    assert path.read_text() == before
+    for name, said in (("mine", "ends in .py"), ("my.own.py", "no other dot"), ("none/mine.py", "No such file")):
+        status, _, errors = cli("copy", "ppo", tmp_path / name)
+        assert status != 0
+        assert said in errors
+    status, _, errors = cli("copy", f"{path}:PPO", tmp_path / "again.py")
+    assert status == 2
+    assert "is not built in: copy its file" in errors
+
+
+def test_copying_imports_nothing_heavy(tmp_path):
+    code = "import sys; from operant.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, "copy", "ppo", "mine.py"], check=True, cwd=tmp_path)
