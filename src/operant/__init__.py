@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from operant.api import Trained, configure, load, resume, train
+    from operant.api import Callback, Trained, configure, load, resume, train
     from operant.check import check_learner
 
 __version__ = "0.1.0"
-__all__ = ["Trained", "__version__", "check_learner", "configure", "load", "resume", "train"]
+__all__ = ["Callback", "Trained", "__version__", "check_learner", "configure", "load", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,6 +22,8 @@ from operant.build import assemble, begin_with, check_names, find, package, pin,
 from operant.envs import without_episodes, wrappers
 from operant.envs.registry import drawn
 from operant.runtime.advice import hints_of
+from operant.runtime.callback_files import callbacks_of, named, recorded
+from operant.runtime.callbacks import Callback, Report
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
@@ -32,7 +34,7 @@ from operant.runtime.progress import ProgressMode, announce
 from operant.runtime.run import Run, RunError, TakenError, default_run_path
 from operant.runtime.settings import Settings
 from operant.runtime.signals import saving_first
-from operant.runtime.training import Outcome, Report, resume_from
+from operant.runtime.training import Outcome, resume_from
 from operant.runtime.training import train as run_training
 from operant.runtime.warned import keeping
 from operant.runtime.weights import Best, keepers, opened, teach_best
@@ -170,6 +172,7 @@ def train(
     progress: ProgressMode = "auto",
     interrupted: Callable[[], bool] | None = None,
     report: Report | None = None,
+    callbacks: Sequence[Callback | str] = (),
     command: Sequence[str] = tuple(sys.argv),
     **parameters: Any,
 ) -> Trained:
@@ -194,7 +197,9 @@ def train(
             state and stops. Default: whether Ctrl-C, SIGTERM or SIGUSR1 came; once the state is saved they take their
             course (`operant.runtime.signals.saving_first`).
         report: told every record of metrics and every evaluation as it is written
-            (`operant.runtime.training.Report`), to show them elsewhere; after an error it is not called again.
+            (`operant.runtime.callbacks.Report`), to show them elsewhere; after an error it is not called again.
+        callbacks: told what happens, and asked whether to stop: instances of subclasses of `operant.Callback`, or
+            texts such as `"file.py:Name(patience=3)"`, which the run writes down and `resume` calls again.
         command: the command line to write down.
         **parameters: fields of `operant.runtime.settings.Settings` (`env_backend="gymnasium"`) and of the
             algorithm's configuration (`gamma=0.98`); functions and classes stand for where they are, `"file.py:name"`.
@@ -205,13 +210,15 @@ def train(
         OSError: a server that the algorithm needs does not answer; nothing was written.
         KeyboardInterrupt: Ctrl-C came; the state is saved, after a second one that of the last checkpoint.
     """
-    entry, parameters = find(algorithm), {name: doors.named(value) for name, value in parameters.items()}
+    entry, called = find(algorithm), callbacks_of(callbacks)
+    parameters = {name: doors.named(value) for name, value in parameters.items()}
     common = {field.name for field in fields(Settings)}
     chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
     if entry.package != "language":
         task, chosen["env_kwargs"] = drawn(task, chosen.get("env_kwargs", {}))
     budget = entry.budget_for(task) if budget is None else budget
-    settings = Settings(algorithm=entry.name, task=task, seeds=_seeds(seeds, seed), budget=budget, **chosen)
+    chosen |= {"seeds": _seeds(seeds, seed), "budget": budget, "callbacks": named(callbacks)}
+    settings = Settings(algorithm=entry.name, task=task, **chosen)
     if init is not None and entry.package == "language":
         parameters["init"], init = str(init), None
     check_names(entry, parameters)
@@ -239,7 +246,7 @@ def train(
         keeper.attach(folder.path)
         if source is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
-        return _go(Trained(folder, experiment), progress, stopping, report)
+        return _go(Trained(folder, experiment), progress, stopping, report, called)
 
 
 def _first_free(make: Callable[[Path], Run], algorithm: str, task: str) -> Run:
@@ -258,6 +265,7 @@ def resume(
     progress: ProgressMode = "auto",
     interrupted: Callable[[], bool] | None = None,
     report: Report | None = None,
+    callbacks: Sequence[Callback | str] = (),
     command: Sequence[str] = tuple(sys.argv),
     remote_code: bool = False,
     accept_changes: bool = False,
@@ -271,6 +279,7 @@ def resume(
         progress: as for `train`.
         interrupted: as for `train`.
         report: as for `train`.
+        callbacks: more of them, for now, than those that the run has written down.
         command: the command line to write down.
         remote_code: whether Python code that came with a language model may run, if the run wants it.
         accept_changes: whether to go on where data, models, or files with rewards or environments that the run was
@@ -290,6 +299,7 @@ def resume(
         if budget is not None:
             _require_budget(folder)
             folder.set_budget(budget)
+        called = recorded(folder, accept_changes=accept_changes) + callbacks_of(callbacks)
         experiment = reassemble(folder, remote_code, accept_changes)
         with saving_first(interrupted) as stopping, closing(experiment):
             _reach(experiment)
@@ -305,7 +315,7 @@ def resume(
             if accept_changes:
                 folder.keep_inputs()
             folder.add_session(command)
-            return _go(Trained(folder, experiment), progress, stopping, report)
+            return _go(Trained(folder, experiment), progress, stopping, report, called)
 
 
 def load(run: str | Path, *, best: bool = False, remote_code: bool = False, accept_changes: bool = False) -> Trained:
@@ -389,7 +399,13 @@ def _reach(experiment: Any) -> None:
         experiment.reach()
 
 
-def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool], report: Report | None) -> Trained:
+def _go(
+    trained: Trained,
+    progress: ProgressMode,
+    interrupted: Callable[[], bool],
+    report: Report | None,
+    callbacks: Sequence[Callback],
+) -> Trained:
     settings = trained.run.settings
     rollout = getattr(trained.experiment, "rollout_steps", 0)
     if rollout > settings.budget:
@@ -413,6 +429,7 @@ def _go(trained: Trained, progress: ProgressMode, interrupted: Callable[[], bool
         checkpoint_seconds=settings.checkpoint_seconds,
         interrupted=interrupted,
         report=report,
+        callbacks=callbacks,
         progress=progress,
     )
     return replace(trained, outcome=outcome)

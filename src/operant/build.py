@@ -28,7 +28,7 @@ from operant.runtime.weights import Weights, load_weights
 
 logger = logging.getLogger(__name__)
 
-TRAINING = ("seeds", "seed", "budget", "run", "init", "preset", "config", "progress")
+TRAINING = ("seeds", "seed", "budget", "run", "init", "preset", "config", "progress", "callbacks")
 """Arguments of `operant.train` beside the fields of the settings and of the algorithm's configuration."""
 
 LANGUAGE = ("transformers", "tokenizers", "peft", "datasets")

@@ -114,6 +114,34 @@ def test_wrong_use_is_one_line_and_leaves_nothing_behind(arguments, message, cli
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_callback_of_the_command_line_is_called_again_by_resume(cli, tmp_path):
+    (tmp_path / "stop.py").write_text(
+        "import operant\n\n\nclass Stop(operant.Callback):\n"
+        "    def __init__(self, steps=0):\n        self.steps = steps\n"
+        "    def on_evaluation(self, record):\n        1 / self.steps\n"
+        "    def should_stop(self, consumed):\n        return consumed >= self.steps > 0\n"
+    )
+    path, named = tmp_path / "run", f"{tmp_path / 'stop.py'}:Stop"
+    flags = ["--budget", 512, "--evaluate-every", 256, "--run", path]
+    calls = ["--callback", f"{named}(steps=256)", "--callback", named]
+    status, out, err = cli("train", "ppo", "CartPole-v1", *TINY, *flags, *calls)
+    assert status == 0
+    assert Run.open(path).settings.callbacks == (f"{named}(steps=256)", named)
+    (raised, stopped) = [line for line in err.splitlines() if line.startswith("operant: ") and "warning" not in line]
+    assert raised.startswith("operant: not called after it raised an error: callback Stop: ZeroDivisionError")
+    assert stopped == f"operant: callback Stop ended training at 256 of 512; `operant resume {path}` goes on"
+    assert "The last evaluation, with greedy actions:" in out
+    (tmp_path / "stop.py").write_text("")
+    status, _, err = cli("resume", path, "--progress", "silent")
+    assert status == 2
+    assert "stop.py is no longer what it was" in err
+    assert cli("train", "ppo", "CartPole-v1", *TINY, "--callback", "stop.py")[::2] == (
+        2,
+        "operant: error: 'stop.py' names nothing: expected a subclass of operant.Callback, or a function that makes "
+        "one, as path/to/file.py:Name or package.module:Name\n",
+    )
+
+
 def test_a_run_begins_with_another(cli, run, tmp_path):
     status, _, _ = cli("train", "ppo", "CartPole-v1", *TINY, "--run", tmp_path / "run", "--init", run)
     assert status == 0

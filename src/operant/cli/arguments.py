@@ -79,6 +79,10 @@ class TrainOptions(Training, Settings):
     run: Path | None = None
     """Folder of the run, new or empty. Default: runs/<algorithm>-<task>-<n>, the first that is free."""
 
+    callbacks: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="callback")] = ()
+    """Code of your own that is called in the course of training, and again by operant resume: file.py:Name, or
+    "file.py:Name(patience=3)", where Name is a subclass of operant.Callback, or makes one. Repeat it for more."""
+
     init: Path | None = None
     """A run to begin with (RUN/best: with its best policies): every seed starts from the networks of its seed there,
     or of the only one, with new optimizers. For deep control."""

@@ -85,11 +85,14 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     assert outcome is not None  # noqa: S101 - train and resume always say how it ended
     if outcome.lost_records or outcome.missed_checkpoints:
         say(f"not written: {outcome.lost_records} records, {outcome.missed_checkpoints} checkpoints; see the warnings")
-    if outcome.report_error:
-        say(f"operant: report was not called after it raised {outcome.report_error}")
+    for error in outcome.callback_errors:
+        say(f"operant: not called after it raised an error: {error}")
     if outcome.interrupted:
         say(f"operant: interrupted and saved; go on with `operant resume {place}`")
         return outcome.exit_code
+    if outcome.stopped_by:
+        left = f"{outcome.consumed:,} of {trained.run.settings.budget:,}"
+        say(f"operant: {outcome.stopped_by} ended training at {left}; `operant resume {place}` goes on")
     evaluation = final_evaluation(trained)
     course = course_of(trained)
     start = course.start.evaluation if course.start else None

@@ -17,7 +17,10 @@ from operant.runtime.files import read_regular, sha256
 
 C = TypeVar("C")
 
-_FUNCTION = re.compile(r"(?P<file>.*\.py)(?P<function>:\w+.*)", re.DOTALL)
+TRAINING_ONLY = ("callbacks",)
+"""Inputs without which a run can be loaded: what it has learned does not need them."""
+
+_FUNCTION = re.compile(r"(?P<file>.*?\.py)(?P<function>:\w+.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,8 @@ def _files(folder: Path) -> list[Path]:
 def _inputs_of(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the inputs that a run needs whenever it is used; of anything else nothing."""
     if (path / "config.toml").is_file():
-        yield from (record for record in records_of(path) if not record.get("at_start"))
+        listed = (record for record in records_of(path) if record["name"] not in TRAINING_ONLY)
+        yield from (record for record in listed if not record.get("at_start"))
 
 
 def _absolute(text: str) -> tuple[str, Path | None]:

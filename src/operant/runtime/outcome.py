@@ -21,6 +21,8 @@ class Outcome:
         lost_records: metrics and evaluations that could not be written.
         missed_checkpoints: checkpoints that could not be written.
         report_error: what `report` raised, after which it was not called again; empty if nothing.
+        stopped_by: the callback that ended training before its budget was used; empty: none.
+        callback_errors: what callbacks raised, after which they were not called again.
     """
 
     consumed: int
@@ -32,6 +34,8 @@ class Outcome:
     lost_records: int
     missed_checkpoints: int
     report_error: str = ""
+    stopped_by: str = ""
+    callback_errors: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:

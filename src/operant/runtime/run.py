@@ -35,7 +35,16 @@ from operant.runtime.files import (
     remove_leftovers,
     replace_durably,
 )
-from operant.runtime.inputs import Input, changes, located, moved, outside_of, records_of, refreshed
+from operant.runtime.inputs import (
+    TRAINING_ONLY,
+    Input,
+    changes,
+    located,
+    moved,
+    outside_of,
+    records_of,
+    refreshed,
+)
 from operant.runtime.locks import HeldError, held
 from operant.runtime.metrics import read_records
 from operant.runtime.settings import Settings
@@ -228,14 +237,18 @@ class Run:
         """Make sure that what the run was made from is what it was; each that is not is warned of.
 
         Args:
-            names: of the inputs that matter. Default: all that are needed after the start.
+            names: of the inputs that matter. Default: all that what the run has learned needs after the start.
             accept: whether to go on with what they are now.
 
         Raises:
             RunError: some have changed, and that is not accepted.
         """
         needed = [record for record in records_of(self.path) if not record.get("at_start")]
-        found = changes([record for record in needed if names is None or record["name"] in names], self.path)
+        if names is None:
+            wanted = [record for record in needed if record["name"] not in TRAINING_ONLY]
+        else:
+            wanted = [record for record in needed if record["name"] in names]
+        found = changes(wanted, self.path)
         for line in found:
             logger.warning("%s: %s", self.path, line)
         if found and not accept:

@@ -91,6 +91,10 @@ class Settings:
     checkpoint_seconds: float = 60.0
     """Seconds of wall-clock time between two checkpoints; what a crash can cost at most. 0 saves after every update."""
 
+    callbacks: tuple[str, ...] = ()
+    """Code of one's own that is called in the course of training: file.py:Name, or "file.py:Name(patience=3)", where
+    Name is a subclass of operant.Callback, or makes one. A resumed run calls it again."""
+
     @property
     def evaluation_interval(self) -> int:
         """Budget units of one seed between two evaluations."""

@@ -5,14 +5,14 @@ import logging
 import math
 import re
 import time
-import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from operant import doors
+from operant.runtime.callbacks import Callback, Callbacks, Report, Reporting
 from operant.runtime.checkpoints import CheckpointError, load
 from operant.runtime.course import Hints
 from operant.runtime.encoding import flatten
@@ -30,10 +30,6 @@ from operant.runtime.warned import keeping
 logger = logging.getLogger(__name__)
 
 L = TypeVar("L", bound=Learner)
-
-Report = Callable[[Mapping[str, Any]], object]
-"""Is called with every record as it is written: those of metrics, whose values are numbers or arrays `[S]`, and those
-of evaluations, which have `scores`."""
 
 RECORD_SECONDS = 0.5
 """Least time between two records of metrics."""
@@ -57,6 +53,7 @@ def train(
     seeds: int | None = None,
     interrupted: Callable[[], bool] = lambda: False,
     report: Report | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: ProgressMode = "auto",
 ) -> Outcome:
     """Iterate `learner` until its budget is used.
@@ -83,10 +80,11 @@ def train(
             `operant.runtime.signals.Interruption` is made for this.
         report: told every record of metrics and every evaluation; after an error that it raises, which is warned of,
             it is not called again.
+        callbacks: told what happens, and asked whether to stop (`operant.runtime.callbacks.Callback`).
         progress: what is shown on standard error.
 
     Raises:
-        ValueError: a parameter is out of range.
+        ValueError: a parameter is out of range, or a callback is none.
         TypeError: the learner's state holds something that a checkpoint cannot.
         RunError: another process trains the run, it cannot be written, or it holds a checkpoint later than `learner`.
         NonFiniteError: a loss was not finite, or updates were skipped, in 10 iterations in a row, or the state to be
@@ -103,6 +101,7 @@ def train(
     if not checkpoint_seconds >= 0:
         raise ValueError(f"checkpoint_seconds must not be negative, got {checkpoint_seconds}")
     title = f"{doors.label(settings.algorithm)} {doors.label(settings.task)}" if settings else type(learner).__name__
+    told = Callbacks([*callbacks, *([] if report is None else [Reporting(report)])])
     with contextlib.ExitStack() as stack:
         if run is not None:
             stack.enter_context(run.lock())
@@ -112,13 +111,21 @@ def train(
             flatten(learner.state_dict())  # what cannot be saved shall fail now, not after hours
         files = stack.enter_context(contextlib.closing(TrainingFiles(run, learner.consumed)))
         shown = stack.enter_context(Progress(progress, title=title, budget=budget))
-        session = _Session(learner, files, shown, budget, seeds, evaluate, every, interrupted, report, hints or Hints())
-        outcome = session.run(checkpoint_seconds, evaluate_first=evaluate_first)
-        if run is not None:
-            fault = "" if outcome.evaluation is None else outcome.evaluation.fault()
-            state = INTERRUPTED if outcome.interrupted else FAILED if fault else FINISHED
-            run.end_session(state, outcome.consumed, fault)
-        return outcome
+        session = _Session(learner, files, shown, budget, seeds, evaluate, every, interrupted, told, hints or Hints())
+        try:
+            told.start(run)
+            outcome = session.run(checkpoint_seconds, evaluate_first=evaluate_first)
+            if run is not None:
+                fault = "" if outcome.evaluation is None else outcome.evaluation.fault()
+                state = INTERRUPTED if outcome.interrupted else FAILED if fault else FINISHED
+                stopped = f"{outcome.stopped_by} stopped it" if outcome.stopped_by else ""
+                run.end_session(state, outcome.consumed, fault or stopped)
+        except BaseException:
+            told.end(None)
+            raise
+        told.end(outcome)
+        errors = told.errors(reports=True)
+        return replace(outcome, report_error=errors[0] if errors else "", callback_errors=told.errors())
 
 
 @contextlib.contextmanager
@@ -185,7 +192,7 @@ class _Session(Generic[L]):
     evaluate: Callable[[L], Evaluation] | None
     every: int
     interrupted: Callable[[], bool]
-    report: Report | None
+    callbacks: Callbacks
     hints: Hints
 
     def __post_init__(self) -> None:
@@ -197,7 +204,7 @@ class _Session(Generic[L]):
         self._return: tuple[float, float] | None = None
         self._label = "return"
         self._evaluation: Evaluation | None = None
-        self._report_error = ""
+        self._stopped_by = ""
         self._warned = self._parted = False
 
     def run(self, checkpoint_seconds: float, *, evaluate_first: bool) -> Outcome:
@@ -206,7 +213,7 @@ class _Session(Generic[L]):
         next_save = time.monotonic() + checkpoint_seconds
         begun = self._evaluate_first() if evaluate_first else True
         self._evaluate_if_due()
-        while begun and learner.consumed < self.budget and not self.interrupted():
+        while begun and learner.consumed < self.budget and not self._stops():
             self._iterate()
             now = time.monotonic()
             save = now >= next_save
@@ -214,14 +221,14 @@ class _Session(Generic[L]):
                 self._record()
                 next_record = now + RECORD_SECONDS
             if save:
-                self.files.save(learner)
+                self._save()
                 next_save = time.monotonic() + checkpoint_seconds
             if learner.consumed < self.budget:
                 self._evaluate_if_due()
         self._record()
         self._guard.close()
         self._skips.close()
-        self.files.save(learner, last=True)
+        self._save(last=True)
         interrupted = not self._finish()
         self.shown.show(self._line(), last=True)
         return Outcome(
@@ -233,8 +240,21 @@ class _Session(Generic[L]):
             steps_per_second=self._rate(self._start, 0.0),
             lost_records=self.files.lost,
             missed_checkpoints=self.files.missed,
-            report_error=self._report_error,
+            stopped_by=self._stopped_by,
         )
+
+    def _stops(self) -> bool:
+        """Whether training was asked to stop, or a callback wants it to."""
+        if self.interrupted():
+            return True
+        self._stopped_by = self.callbacks.stopped_by(self.learner.consumed)
+        return bool(self._stopped_by)
+
+    def _save(self, *, last: bool = False) -> None:
+        before = self.files.checkpoint
+        self.files.save(self.learner, last=last)
+        if self.files.checkpoint is not None and self.files.checkpoint is not before:
+            self.callbacks.checkpoint(self.files.checkpoint, self.learner.consumed)
 
     def _iterate(self) -> None:
         begin = time.perf_counter()
@@ -256,7 +276,7 @@ class _Session(Generic[L]):
         steps, self._recorded = consumed - self._recorded[0], (consumed, seconds)
         record = own | {name: value for name, value in metrics.items() if name not in own}
         self.files.record(record)
-        self._tell(record)
+        self.callbacks.metrics(record)
         returns = np.atleast_1d(next((metrics[name] for name in EPISODE_RETURNS if name in metrics), math.nan))
         returns = returns[np.isfinite(returns)]
         self.files.course.add_reward(metrics.get(REWARD))
@@ -268,18 +288,6 @@ class _Session(Generic[L]):
         self._skips.check(reports)
         self._guard.check(reports)
         self._drops.check(reports, steps)
-
-    def _tell(self, record: dict[str, Any]) -> None:
-        """Call `report`, whose errors shall cost no training."""
-        if self.report is None:
-            return
-        try:
-            self.report(record)
-        except Exception as error:
-            self.report = None
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            self._report_error = f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})"
-            logger.warning("report is not called again, as it raised %s; training goes on", self._report_error)
 
     def _rate(self, consumed: int, seconds: float) -> float:
         """Return the budget units a second, all seeds together, since a moment of this session."""
@@ -313,7 +321,7 @@ class _Session(Generic[L]):
 
     def _finish(self) -> bool:
         """Make the last evaluation, when all is saved; return false if training or that was cut short."""
-        if self.learner.consumed < self.budget:
+        if self.learner.consumed < self.budget and not self._stopped_by:
             return False
         if self.evaluate is None or (self.files.evaluated or 0) >= self.learner.consumed:
             return True
@@ -335,7 +343,7 @@ class _Session(Generic[L]):
         stamp = {"consumed": self.learner.consumed, "time/seconds": seconds}
         record = stamp | self._evaluation.record()
         self.files.evaluation(record, self._evaluation)
-        self._tell(record)
+        self.callbacks.evaluation(record)
         self._warn()
         return True
 
