@@ -34,6 +34,7 @@ from operant.runtime.progress import ProgressMode, announce
 from operant.runtime.run import Run, RunError, TakenError, default_run_path
 from operant.runtime.settings import Settings
 from operant.runtime.signals import saving_first
+from operant.runtime.trackers import trackers_of
 from operant.runtime.training import Outcome, resume_from
 from operant.runtime.training import train as run_training
 from operant.runtime.warned import keeping
@@ -210,14 +211,15 @@ def train(
         OSError: a server that the algorithm needs does not answer; nothing was written.
         KeyboardInterrupt: Ctrl-C came; the state is saved, after a second one that of the last checkpoint.
     """
-    entry, called = find(algorithm), callbacks_of(callbacks)
-    parameters = {name: doors.named(value) for name, value in parameters.items()}
+    entry, parameters = find(algorithm), {name: doors.named(value) for name, value in parameters.items()}
+    called = callbacks_of(callbacks) + trackers_of(parameters.get("track", ()))
     common = {field.name for field in fields(Settings)}
     chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
     if entry.package != "language":
         task, chosen["env_kwargs"] = drawn(task, chosen.get("env_kwargs", {}))
     budget = entry.budget_for(task) if budget is None else budget
     chosen |= {"seeds": _seeds(seeds, seed), "budget": budget, "callbacks": named(callbacks)}
+    chosen["track"] = tuple(chosen.get("track", ()))
     settings = Settings(algorithm=entry.name, task=task, **chosen)
     if init is not None and entry.package == "language":
         parameters["init"], init = str(init), None
@@ -266,6 +268,7 @@ def resume(
     interrupted: Callable[[], bool] | None = None,
     report: Report | None = None,
     callbacks: Sequence[Callback | str] = (),
+    track: Sequence[str] | None = None,
     command: Sequence[str] = tuple(sys.argv),
     remote_code: bool = False,
     accept_changes: bool = False,
@@ -280,6 +283,7 @@ def resume(
         interrupted: as for `train`.
         report: as for `train`.
         callbacks: more of them, for now, than those that the run has written down.
+        track: other trackers for now, such as `["tensorboard"]`, or none. Default: those of the run.
         command: the command line to write down.
         remote_code: whether Python code that came with a language model may run, if the run wants it.
         accept_changes: whether to go on where data, models, or files with rewards or environments that the run was
@@ -300,6 +304,7 @@ def resume(
             _require_budget(folder)
             folder.set_budget(budget)
         called = recorded(folder, accept_changes=accept_changes) + callbacks_of(callbacks)
+        called += trackers_of(folder.settings.track if track is None else track)
         experiment = reassemble(folder, remote_code, accept_changes)
         with saving_first(interrupted) as stopping, closing(experiment):
             _reach(experiment)

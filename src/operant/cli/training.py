@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -55,6 +55,9 @@ class ResumeOptions(Training, Opening):
     """Go on to another budget of each seed, which the run keeps; schedules stretch over it. Not for language models.
     Default: that of the run."""
 
+    track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] | None = None
+    """Other trackers for now. Default: those of the run."""
+
 
 def resume(arguments: list[str]) -> int:
     """Go on with an interrupted run."""
@@ -66,6 +69,7 @@ def resume(arguments: list[str]) -> int:
             lambda: api.resume(
                 options.run,
                 budget=options.budget,
+                track=options.track,
                 progress=options.progress,
                 interrupted=interrupted,
                 command=["operant", "resume", *arguments],

@@ -269,11 +269,11 @@ def paired_bootstrap(
 def different_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
     """Return the settings and fields of the configurations in which runs differ, with the value of each run.
 
-    A value is None where the algorithm of a run has no such field. The seeds themselves do not count.
+    A value is None where the algorithm of a run has no such field. The seeds themselves do not count, nor do trackers.
     """
     tables = [run.asked() for run in runs]
     names = dict.fromkeys(name for table in tables for name in table)
-    found = {name: [table.get(name) for table in tables] for name in names if name != "seeds"}
+    found = {name: [table.get(name) for table in tables] for name in names if name not in ("seeds", "track")}
     return {name: values for name, values in found.items() if any(value != values[0] for value in values)}
 
 

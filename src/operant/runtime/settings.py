@@ -95,6 +95,10 @@ class Settings:
     """Code of one's own that is called in the course of training: file.py:Name, or "file.py:Name(patience=3)", where
     Name is a subclass of operant.Callback, or makes one. A resumed run calls it again."""
 
+    track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Where metrics are shown, too (extra: track); where to, and for whom, is set by the trackers' own environment
+    variables. A resumed run is shown there, too."""
+
     @property
     def evaluation_interval(self) -> int:
         """Budget units of one seed between two evaluations."""

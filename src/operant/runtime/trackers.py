@@ -1,0 +1,284 @@
+"""Metrics in the viewers that people already use: TensorBoard, Weights & Biases, Trackio (extra: `track`).
+
+Each is a callback in a thread of its own. Nothing listens on a port. What is uploaded, and where to, is up to the own
+settings of a tracker: TensorBoard and Trackio write files here, and so does Weights & Biases where nobody is logged in.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from operant.runtime.callbacks import Callback
+from operant.runtime.generations import latest_samples
+from operant.runtime.outcome import Outcome
+from operant.runtime.run import Run
+
+PROJECT = "operant"
+"""Where runs are shown in trackers that have projects, unless their environment variable says otherwise."""
+MOST_SAMPLES = 50
+"""Rows of a table of completions."""
+PICTURES, FILMS = (".png", ".gif"), (".mp4",)
+
+Curves = Mapping[str, Sequence[float]]
+"""A number for each seed by the name of a metric, or a single one for all seeds together."""
+
+
+class Tracker(Callback):
+    """Shows a run elsewhere."""
+
+    patience = 180.0
+    package: ClassVar[str] = ""
+
+    def on_start(self, run: Run | None) -> None:
+        """Begin, or go on, with the configuration of the run."""
+        assert run is not None  # noqa: S101 - only runs are tracked
+        self._run, self.seeds = run, run.settings.seeds
+        self.begin(run)
+
+    def on_metrics(self, record: Mapping[str, Any]) -> None:
+        """Show a point of every metric."""
+        self.add(of_metrics(record), int(record["consumed"]))
+
+    def on_evaluation(self, record: Mapping[str, Any]) -> None:
+        """Show the scores, and what was answered."""
+        consumed = int(record["consumed"])
+        self.add(of_evaluation(record), consumed)
+        samples = [one for one in latest_samples(self._run) if one.get("consumed") == consumed][:MOST_SAMPLES]
+        if samples:
+            columns = list(dict.fromkeys(name for sample in samples for name in sample if name != "consumed"))
+            self.add_table(columns, [[_cell(sample.get(name)) for name in columns] for sample in samples], consumed)
+
+    def on_end(self, outcome: Outcome | None) -> None:
+        """Show the pictures and films of the run, and end."""
+        consumed = 0 if outcome is None else outcome.consumed
+        for path in sorted(self._run.media_path.iterdir()):
+            if path.suffix in PICTURES + FILMS:
+                self.add_media(path, consumed)
+        self.end()
+
+    def begin(self, run: Run) -> None:
+        """Open what is written to."""
+
+    def add(self, curves: Curves, consumed: int) -> None:
+        """Show a point of each curve."""
+
+    def add_table(self, columns: list[str], rows: list[list[Any]], consumed: int) -> None:
+        """Show the completions of an evaluation."""
+
+    def add_media(self, path: Path, consumed: int) -> None:
+        """Show a picture or a film."""
+
+    def end(self) -> None:
+        """Write what is left."""
+
+
+class TensorBoard(Tracker):
+    """Event files in `tensorboard/` of the run: a folder for each seed and one for their mean, so that curves overlay.
+
+    TensorBoard plays GIFs; films in other formats are left out.
+    """
+
+    package = "tensorboard"
+
+    def begin(self, run: Run) -> None:
+        """Remember where to; the first point tells which later ones a resumed run writes anew."""
+        self._writers: dict[str, Any] = {}
+
+    def add(self, curves: Curves, consumed: int) -> None:
+        """Write a point of each curve for each seed, and their mean."""
+        for name, values in curves.items():
+            self._writer("mean", consumed).add_scalar(name, mean(values), consumed)
+            for seed, value in zip(self.seeds, values, strict=False):
+                if len(self.seeds) == len(values) > 1:
+                    self._writer(f"seed_{seed}", consumed).add_scalar(name, value, consumed)
+
+    def add_table(self, columns: list[str], rows: list[list[Any]], consumed: int) -> None:
+        """Write a table in Markdown."""
+        self._writer("mean", consumed).add_text("completions", _markdown(columns, rows), consumed)
+
+    def add_media(self, path: Path, consumed: int) -> None:
+        """Write a picture or a GIF as it is."""
+        if path.suffix not in PICTURES:
+            return
+        messages: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+        image = messages.Summary.Image(encoded_image_string=path.read_bytes())
+        summary = messages.Summary(value=[messages.Summary.Value(tag=f"media/{path.stem}", image=image)])
+        self._writer("mean", consumed)._get_file_writer().add_summary(summary, consumed)
+
+    def end(self) -> None:
+        """Close the files."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def _writer(self, name: str, consumed: int) -> Any:
+        if name not in self._writers:
+            module: Any = importlib.import_module("torch.utils.tensorboard")
+            folder = str(self._run.path / "tensorboard" / name)
+            writer = self._writers[name] = module.SummaryWriter(folder, purge_step=consumed)
+            if name == "mean":
+                asked = [[key, _cell(value)] for key, value in self._run.asked().items()]
+                writer.add_text("configuration", _markdown(["name", "value"], asked), consumed)
+        return self._writers[name]
+
+
+class WandB(Tracker):
+    """A run of Weights & Biases; offline unless somebody is logged in, or `WANDB_MODE` says otherwise."""
+
+    package = "wandb"
+
+    def begin(self, run: Run) -> None:
+        """Begin a run, or go on with that of the sessions before."""
+        self._wandb: Any = importlib.import_module("wandb")
+        logged_in = bool(os.environ.get("WANDB_MODE")) or self._wandb.login(prompt=False, verify=False)
+        self._shown = self._wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=os.environ.get("WANDB_NAME", run.path.name),
+            id=os.environ.get("WANDB_RUN_ID", identity(run)),
+            dir=os.environ.get("WANDB_DIR", str(run.path)),
+            resume="allow",
+            config=run.asked(),
+            settings=self._wandb.Settings(console="off"),
+            **({} if logged_in else {"mode": "offline"}),
+        )
+        self._shown.define_metric("*", step_metric="consumed")
+
+    def add(self, curves: Curves, consumed: int) -> None:
+        """Log a point of each curve for each seed, and their mean."""
+        self._shown.log({**named(curves, self.seeds), "consumed": consumed})
+
+    def add_table(self, columns: list[str], rows: list[list[Any]], consumed: int) -> None:
+        """Log a table."""
+        self._shown.log({"completions": self._wandb.Table(columns=columns, data=rows), "consumed": consumed})
+
+    def add_media(self, path: Path, consumed: int) -> None:
+        """Log a picture or a film."""
+        kind = self._wandb.Video if path.suffix != ".png" else self._wandb.Image
+        self._shown.log({f"media/{path.stem}": kind(str(path)), "consumed": consumed})
+
+    def end(self) -> None:
+        """Finish the run."""
+        self._shown.finish()
+
+
+class Trackio(Tracker):
+    """A run of Trackio, in its folder on this machine unless `TRACKIO_SPACE_ID` or `TRACKIO_SERVER_URL` is set."""
+
+    package = "trackio"
+
+    def begin(self, run: Run) -> None:
+        """Begin a run, or go on with that of the sessions before."""
+        resumed = len(run.facts()["sessions"]) > 1
+        with contextlib.redirect_stdout(sys.stderr):  # where results do not go
+            self._trackio: Any = importlib.import_module("trackio")
+            self._shown = self._trackio.init(
+                project=os.environ.get("TRACKIO_PROJECT", PROJECT),
+                name=run.path.name,
+                config=run.asked(),
+                resume="allow" if resumed else "never",
+                embed=False,
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
+
+    def add(self, curves: Curves, consumed: int) -> None:
+        """Log a point of each curve for each seed, and their mean."""
+        self._shown.log(named(curves, self.seeds), step=consumed)
+
+    def add_table(self, columns: list[str], rows: list[list[Any]], consumed: int) -> None:
+        """Log a table."""
+        self._shown.log({"completions": self._trackio.Table(columns=columns, data=rows)}, step=consumed)
+
+    def add_media(self, path: Path, consumed: int) -> None:
+        """Log a picture or a film."""
+        kind = self._trackio.Video if path.suffix != ".png" else self._trackio.Image
+        self._shown.log({f"media/{path.stem}": kind(str(path))}, step=consumed)
+
+    def end(self) -> None:
+        """Finish the run."""
+        with contextlib.redirect_stdout(sys.stderr):
+            self._shown.finish()
+
+
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB, "trackio": Trackio}
+"""By the names that `--track` takes."""
+
+
+def trackers_of(names: Any) -> list[Callback]:
+    """Return the trackers of some names.
+
+    Raises:
+        ValueError: there is no such tracker.
+        ModuleNotFoundError: its package is not installed.
+    """
+    listed = [*cast(Sequence[Any], names)] if isinstance(names, list | tuple) else [None]
+    if any(name not in TRACKERS for name in listed):
+        raise ValueError(f"track must be a list of names among {', '.join(TRACKERS)}, got {names!r}")
+    kinds = [TRACKERS[name] for name in dict.fromkeys(listed)]
+    absent = [kind.package for kind in kinds if find_spec(kind.package) is None]
+    if absent:
+        raise ModuleNotFoundError(f"--track needs {', '.join(absent)}: pip install {' '.join(absent)}")
+    return [kind() for kind in kinds]
+
+
+def of_metrics(record: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return the curves of a record of metrics."""
+    return {name: _floats(value) for name, value in record.items() if name != "consumed"}
+
+
+def of_evaluation(record: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return the curves of an evaluation: `eval/score`, `eval/iqm`, and what else there is."""
+    told = {"score": record["scores"], "iqm": record["iqm"], "length": record["lengths"]}
+    told |= {name: record[name] for name in ("success_rate", "cut")}
+    told |= {**record["infos"], **record.get("metrics", {})}
+    return {f"eval/{name.removeprefix('eval/')}": _floats(value) for name, value in told.items() if value != ()}
+
+
+def named(curves: Curves, seeds: Sequence[int]) -> dict[str, float]:
+    """Return the mean of each curve by its name, and the numbers of single seeds as `NAME/seed_<seed>`."""
+    found = {name: mean(values) for name, values in curves.items()}
+    several = {name: values for name, values in curves.items() if len(values) == len(seeds) > 1}
+    return found | {
+        f"{name}/seed_{seed}": value
+        for name, values in several.items()
+        for seed, value in zip(seeds, values, strict=True)
+    }
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of those that are numbers; NaN where none is."""
+    there = [value for value in values if not math.isnan(value)]
+    return sum(there) / len(there) if there else math.nan
+
+
+def identity(run: Run) -> str:
+    """Return what names a run and all its sessions, wherever its folder is moved."""
+    first = run.facts()["sessions"][0]
+    text = f"{first['started']} {first['host']} {first['process']} {run.path.name}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _floats(value: Any) -> list[float]:
+    return [float(number) for number in np.atleast_1d(np.asarray(value, np.float64))]
+
+
+def _cell(value: Any) -> str | int | float | bool | None:
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table; TensorBoard reads Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(_escaped(cell) for cell in line)} |" for line in lines)
+
+
+def _escaped(cell: Any) -> str:
+    return str(cell).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ↵ ")
