@@ -139,6 +139,21 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
         self._retire_segments()
 
+    def prune(self) -> None:
+        """Remove all but the newest good checkpoint, and what was put aside. Only for who holds the lock of the run.
+
+        Raises:
+            CheckpointError: there are checkpoints but none can be used; all are as they were.
+        """
+        found = self.latest()
+        if found is None:
+            return
+        for path in [*self.paths(), *_steps(self.quarantine)]:
+            if path != found[0]:
+                _remove(path)
+        self._verified &= {found[0]}
+        self.clean()
+
     def _write(self, target: Path, contents: "_Contents", consumed: int) -> dict[str, Record]:
         """Write a checkpoint under its name, and return the records of its segments."""
         partial = target.with_name(f".{target.name}.partial")

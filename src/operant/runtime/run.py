@@ -125,7 +125,7 @@ class Run:
             ValueError: a configuration holds a value that a file cannot tell from another.
         """
         path = _absolute(path)
-        _check_name(path)
+        check_name(path)
         own = to_table(config)
         tables = {"schema_version": SCHEMA, "settings": to_table(settings), "config": own}
         facts = {
@@ -413,7 +413,12 @@ def _absolute(path: str | Path) -> Path:
         raise RunError(f"{str(path)!r} is not a path: {error}") from error
 
 
-def _check_name(path: Path) -> None:
+def check_name(path: Path) -> None:
+    """Make sure that the last part of a path can be the name of a run.
+
+    Raises:
+        RunError: it cannot.
+    """
     if not _NAME.fullmatch(path.name):
         raise RunError(
             f"{path.name!r} is not a name for a run: use 1 to 128 letters, digits, '.', '_' and '-', "

@@ -1,0 +1,269 @@
+"""`operant runs`: what runs there are, and what becomes of them."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from operant.cli.arguments import Answering, parse
+from operant.cli.output import location, number, print_json, say, table, width
+
+if TYPE_CHECKING:
+    from operant.runtime.run import Run
+    from operant.runtime.run_folders import Entry
+
+_ORDERS = ("name", "score", "size", "age")
+_LEAST_CELL = 10
+"""Letters that a name keeps where the terminal is narrow."""
+
+
+@dataclass(frozen=True)
+class ListOptions(Answering):
+    """List the runs in a folder: what they trained, how far they are and how good, how large and how old."""
+
+    folder: tyro.conf.Positional[Path] = Path("runs")
+    """The folder that the runs are in."""
+
+    sort: str = "name"
+    """By name, score (best first), size (largest first) or age (newest first)."""
+
+    def __post_init__(self) -> None:
+        if self.sort not in _ORDERS:
+            raise ValueError(f"--sort must be one of {', '.join(_ORDERS)}, got {self.sort!r}")
+
+
+@dataclass(frozen=True)
+class RenameOptions(Answering):
+    """Give a run another name, in the folder that it is in."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+
+    name: tyro.conf.Positional[str]
+    """Its new name."""
+
+
+@dataclass(frozen=True)
+class DeleteOptions(Answering):
+    """Delete runs with all their files, after a question."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of the runs."""
+
+    yes: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Ask nothing."""
+
+
+@dataclass(frozen=True)
+class MergeOptions(Answering):
+    """Put runs of one configuration and different seeds together, to be compared and plotted as one."""
+
+    folder: tyro.conf.Positional[Path]
+    """Where the run with all the seeds is made."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of the runs."""
+
+
+@dataclass(frozen=True)
+class CleanOptions(Answering):
+    """Remove all but the newest good checkpoint of runs, what was put aside, and leftovers of killed processes."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of the runs."""
+
+
+def runs(arguments: list[str]) -> int:
+    """List runs, or do something with some of them."""
+    word, rest = (arguments[0], arguments[1:]) if arguments and arguments[0] in _COMMANDS else ("list", arguments)
+    return _COMMANDS[word](rest)
+
+
+def _list(arguments: list[str]) -> int:
+    note = (
+        f"{ListOptions.__doc__}\n\nOther words do something with runs: operant runs show RUN, rename RUN NAME, "
+        "delete RUN..., merge FOLDER RUN RUN..., clean RUN...; each has a --help of its own."
+    )
+    options = parse(ListOptions, arguments, "runs", description=note)
+    from operant.runtime.run_folders import entry_of, find_runs
+
+    if not options.folder.is_dir():
+        raise ValueError(f"there is no folder {options.folder}; name the one that your runs are in")
+    found, faults = find_runs(options.folder)
+    for fault in faults:
+        say(f"operant: warning: {fault}")
+    entries = sorted(map(entry_of, found), key=_order(options.sort))
+    if options.json:
+        print_json({"folder": str(options.folder.resolve()), "runs": [_record(entry) for entry in entries]})
+    elif not entries:
+        print(f"There is no run in {location(options.folder)} yet.")
+    else:
+        print(listing(entries, datetime.now(UTC)))
+    return 0
+
+
+def listing(entries: "Sequence[Entry]", now: datetime) -> str:
+    """Return runs as a table that fits the terminal: long names and tasks are cut in the middle."""
+    heading = ["run", "algorithm", "task", "state", "score", "used", "size", "age"]
+    rows = [
+        [
+            entry.path.name,
+            entry.algorithm,
+            entry.task,
+            entry.state,
+            "" if entry.score is None else number(entry.score),
+            f"{100 * min(1, entry.consumed / entry.budget):.0f} %",
+            size(entry.bytes),
+            age((now - entry.changed).total_seconds()),
+        ]
+        for entry in entries
+    ]
+    widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
+    for column in (2, 0, 1):
+        over = sum(widths) + 2 * (len(widths) - 1) - width()
+        widths[column] = max(min(widths[column], _LEAST_CELL), widths[column] - max(0, over))
+        for row in rows:
+            row[column] = _cut(row[column], widths[column])
+    return table([heading, *rows], "<<<<>>>>")
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in three digits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def age(seconds: float) -> str:
+    """Return a time that has passed, in the largest unit of which there is more than one."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"
+
+
+def _rename(arguments: list[str]) -> int:
+    options = parse(RenameOptions, arguments, "runs rename")
+    from operant.runtime.run_folders import rename, users_of
+
+    run = _open(options.run)
+    needed = users_of(run)
+    target = rename(run, options.name)
+    for user in needed:
+        say(f"operant: warning: {location(user)} was made from {run.path.name} and looks for it under its old name")
+    if options.json:
+        print_json({"run": str(target)})
+    else:
+        print(location(target))
+    return 0
+
+
+def _delete(arguments: list[str]) -> int:
+    options = parse(DeleteOptions, arguments, "runs delete")
+    from operant.runtime.run_folders import delete, entry_of, users_of
+
+    doomed = [_open(path) for path in _some(options.runs)]
+    entries = {run.path: entry_of(run) for run in doomed}
+    for run in doomed:
+        for user in users_of(run):
+            say(f"operant: warning: {location(user)} was made from {run.path.name} and cannot be used without it")
+    names = ", ".join(path.name for path in entries)
+    total = size(sum(entry.bytes for entry in entries.values()))
+    if not options.yes and not _agreed(f"Delete {names} ({total})?"):
+        say("operant: nothing was deleted")
+        return 1
+    for run in doomed:
+        delete(run)
+    if options.json:
+        print_json({"deleted": [str(path) for path in entries]})
+    else:
+        print(f"deleted: {names} ({total})")
+    return 0
+
+
+def _merge(arguments: list[str]) -> int:
+    options = parse(MergeOptions, arguments, "runs merge")
+    from operant.runtime.run_folders import merge
+
+    whole = merge([_open(path) for path in options.runs], options.folder, ["operant", "runs", "merge", *arguments])
+    if options.json:
+        print_json({"run": str(whole.path), "seeds": whole.settings.seeds})
+    else:
+        print(f"{location(whole.path)} has the evaluations of {len(whole.settings.seeds)} seeds")
+    return 0
+
+
+def _clean(arguments: list[str]) -> int:
+    options = parse(CleanOptions, arguments, "runs clean")
+    from operant.runtime.run_folders import prune
+
+    freed = {run.path: prune(run) for run in map(_open, _some(options.runs))}
+    if options.json:
+        print_json({"freed": {str(path): count for path, count in freed.items()}})
+    else:
+        print("\n".join(f"{location(path)}: {size(count)} freed" for path, count in freed.items()))
+    return 0
+
+
+def _show(arguments: list[str]) -> int:
+    from operant.cli.showing import show
+
+    return show(arguments)
+
+
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "list": _list,
+    "show": _show,
+    "rename": _rename,
+    "delete": _delete,
+    "merge": _merge,
+    "clean": _clean,
+}
+
+
+def _open(path: Path) -> "Run":
+    from operant.runtime.run import Run
+
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link to {path.resolve()}: name that folder")
+    return Run.open(path)
+
+
+def _some(paths: Sequence[Path]) -> Sequence[Path]:
+    if not paths:
+        raise ValueError("name one run or more, such as runs/ppo-CartPole-v1-1")
+    return list(dict.fromkeys(paths))
+
+
+def _agreed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise ValueError(f"{question} There is nobody to ask: say --yes")
+    say(f"{question} [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _order(by: str) -> Callable[["Entry"], Any]:
+    return {
+        "name": lambda entry: entry.path.name,
+        "score": lambda entry: (entry.score is None or entry.score != entry.score, -(entry.score or 0.0)),
+        "size": lambda entry: -entry.bytes,
+        "age": lambda entry: -entry.changed.timestamp(),
+    }[by]
+
+
+def _record(entry: "Entry") -> dict[str, Any]:
+    return entry._asdict() | {"path": str(entry.path), "changed": entry.changed.isoformat()}
+
+
+def _cut(text: str, length: int) -> str:
+    """Return a text with its middle left out where it is too long: names of runs end with a number."""
+    if len(text) <= length:
+        return text
+    left = (length - 1) // 2
+    return f"{text[:left]}…{text[len(text) - (length - 1 - left) :]}"

@@ -1,0 +1,249 @@
+"""Many runs at once: which there are, and renaming, deleting, merging and pruning them.
+
+Nothing here touches a run that another process trains.
+"""
+
+import importlib
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from operant import catalog
+from operant.runtime import sessions
+from operant.runtime.comparison import different_settings, evaluations
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.inputs import records_of
+from operant.runtime.locks import HeldError, held
+from operant.runtime.metrics import RecordWriter
+from operant.runtime.run import Run, RunError, check_name
+
+RUNNING = "running"
+"""State of a run that another process trains; the others are those of its last session."""
+MERGED = "merged"
+"""State of a run that was put together from others; it has no checkpoints."""
+
+
+class Entry(NamedTuple):
+    """What a list of runs says of one.
+
+    Attributes:
+        path: its folder.
+        algorithm: its name in the catalog.
+        task: what it was trained on.
+        seeds: of the run.
+        state: running, merged, or how its last session ended.
+        score: the mean of its last evaluation; None without one.
+        consumed: budget that each seed has used, as far as checkpoints and evaluations tell.
+        budget: that each seed is to use.
+        unit: of the budget.
+        bytes: of all its files.
+        changed: when it last began or ended to be trained.
+    """
+
+    path: Path
+    algorithm: str
+    task: str
+    seeds: tuple[int, ...]
+    state: str
+    score: float | None
+    consumed: int
+    budget: int
+    unit: str
+    bytes: int
+    changed: datetime
+
+
+def find_runs(root: Path) -> tuple[list[Run], list[str]]:
+    """Return the runs in a folder, in the order of their names, and what is wrong with those that cannot be read."""
+    found: list[Run] = []
+    faults: list[str] = []
+    for path in sorted(root.iterdir()):
+        if not path.name.startswith(".") and (path / "config.toml").is_file():
+            try:
+                found.append(Run.open(path))
+            except RunError as error:
+                faults.append(str(error))
+    return found, faults
+
+
+def entry_of(run: Run) -> Entry:
+    """Return what a list says of a run.
+
+    Raises:
+        RunError: its `run.json` cannot be read.
+    """
+    facts, settings, scored = run.facts(), run.settings, evaluations(run)
+    steps = [int(path.name.removeprefix("step_")) for path in run.checkpoints.paths()]
+    last: dict[str, Any] = facts["sessions"][-1]
+    state = MERGED if MERGED in facts["resolved"] else sessions.described(facts["sessions"])[0]
+    if state == sessions.UNFINISHED and is_held(run):
+        state = RUNNING
+    return Entry(
+        path=run.path,
+        algorithm=settings.algorithm,
+        task=settings.task,
+        seeds=settings.seeds,
+        state=state,
+        score=scored[-1][1].mean if scored else None,
+        consumed=max([0, *steps, *(consumed for consumed, _ in scored)]),
+        budget=settings.budget,
+        unit=catalog.find(settings.algorithm).unit,
+        bytes=sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file()),
+        changed=_time(str(last.get("ended") or last.get("started") or "")),
+    )
+
+
+def is_held(run: Run) -> bool:
+    """Whether another process trains a run."""
+    try:
+        with held(run.path):
+            return False
+    except HeldError:
+        return True
+    except OSError:
+        return False  # of a folder that nobody can write, who trains it neither
+
+
+def users_of(run: Run) -> list[Path]:
+    """Return the runs beside it that need it whenever they are used, as a model to begin with or to reward."""
+    others = (path for path in sorted(run.path.parent.iterdir()) if path != run.path and path.is_dir())
+    return [path for path in others if any(_needs(record, run.path) for record in records_of(path))]
+
+
+def rename(run: Run, name: str) -> Path:
+    """Give a run another name, and return its folder.
+
+    Raises:
+        RunError: another process trains it, the name is not allowed or taken, or the folder cannot be renamed.
+    """
+    target = run.path.parent / name
+    check_name(target)
+    if target.exists() or Path(name).name != name:
+        raise RunError(f"{target} exists already, or is no name: give {run.path.name} another name")
+    _require_free(run)
+    try:
+        return run.path.rename(target)
+    except OSError as error:
+        raise RunError(f"{run.path} cannot be renamed: {error.strerror}") from error
+
+
+def delete(run: Run) -> None:
+    """Remove a run with all its files, so that no half of it is ever taken for a whole.
+
+    Raises:
+        RunError: another process trains it, or it cannot be removed.
+    """
+    _require_free(run)
+    doomed = run.path.with_name(f".{run.path.name}.removed")
+    try:
+        shutil.rmtree(doomed, ignore_errors=True)
+        run.path.rename(doomed)
+        shutil.rmtree(doomed)
+    except OSError as error:
+        raise RunError(f"{run.path} cannot be removed: {error.strerror}") from error
+
+
+def prune(run: Run) -> int:
+    """Remove all but the newest good checkpoint of a run, what was put aside, and leftovers; return the bytes freed.
+
+    Raises:
+        RunError: another process trains it.
+        CheckpointError: none of its checkpoints can be used.
+    """
+    before = entry_of(run).bytes
+    with run.lock():
+        run.clean()
+        run.checkpoints.prune()
+    return before - entry_of(run).bytes
+
+
+def merge(runs: Sequence[Run], path: Path, command: Sequence[str] = ()) -> Run:
+    """Put the evaluations of runs of one configuration and different seeds into a run with all the seeds.
+
+    It is made to be compared and plotted: it has no checkpoints and no metrics, and names the runs.
+
+    Raises:
+        RunError: the runs differ in more than their seeds, have seeds in common, or were not evaluated at the same
+            budgets; or the folder cannot be made.
+    """
+    if len(runs) < 2:
+        raise RunError(f"two runs or more are needed to merge, got {len(runs)}")
+    differing = {name: values for name, values in different_settings(runs).items() if name != "callbacks"}
+    if differing:
+        name, values = next(iter(differing.items()))
+        pairs = ", ".join(f"{value!r} in {run.path.name}" for run, value in zip(runs, values, strict=True))
+        raise RunError(f"these runs are not of one configuration: {name} is {pairs}; compare them instead")
+    seeds = tuple(seed for run in runs for seed in run.settings.seeds)
+    if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+        raise RunError(f"seed {twice[0]} is in several of these runs: it would count twice; train other seeds")
+    tables = [dict(evaluations(run)) for run in runs]
+    points = [sorted(table) for table in tables]
+    if not points[0] or any(own != points[0] for own in points):
+        raise RunError(
+            "these runs were not evaluated at the same budgets: "
+            + "; ".join(f"{run.path.name} {len(own)} times" for run, own in zip(runs, points, strict=True))
+        )
+    entry = catalog.find(runs[0].settings.algorithm)
+    config = runs[0].config(getattr(importlib.import_module(entry.module), entry.config))
+    settings = replace(runs[0].settings, seeds=seeds)
+    facts = {**runs[0].resolved(), MERGED: ", ".join(str(run.path) for run in runs)}
+    whole = Run.create(path, settings, config, command=command, resolved=facts)
+    writer = RecordWriter(whole.evaluations_path)
+    try:
+        for consumed in points[0]:
+            writer.write({"consumed": consumed, **_together([table[consumed] for table in tables]).record()})
+        writer.sync()
+    finally:
+        writer.close()
+    whole.end_session(sessions.FINISHED, points[0][-1])
+    return whole
+
+
+def _together(parts: Sequence[Evaluation]) -> Evaluation:
+    """Return one evaluation of all the seeds of several."""
+    metrics = [
+        {name: values[place] for name, values in part.metrics.items()}
+        for part in parts
+        for place in range(len(part.scores))
+    ]
+    found = Evaluation.of(
+        np.concatenate([part.episode_scores for part in parts]),
+        _joined([part.lengths for part in parts]),
+        cut=_joined([part.cut for part in parts]),
+        exact=all(part.exact for part in parts),
+        metrics=metrics,
+        optional=all(part.missing for part in parts),
+    )
+    names = [name for name in parts[0].infos if all(name in part.infos for part in parts)]
+    return replace(
+        found,
+        success_rate=_joined([part.success_rate for part in parts]),
+        infos={name: _joined([part.infos[name] for part in parts]) for name in names},
+    )
+
+
+def _joined(parts: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Return the numbers of all seeds; none if those of some are missing."""
+    return tuple(value for part in parts for value in part) if all(parts) else ()
+
+
+def _needs(record: Any, path: Path) -> bool:
+    own = Path(record["path"])
+    return not record.get("at_start") and (own == path or path in own.parents)
+
+
+def _require_free(run: Run) -> None:
+    with run.lock():
+        pass
+
+
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.fromtimestamp(0, UTC)

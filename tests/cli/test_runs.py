@@ -1,0 +1,91 @@
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from operant.cli.runs import age, listing, size
+from operant.control import PPOConfig
+from operant.runtime.run import Run
+from operant.runtime.run_folders import Entry
+from operant.runtime.settings import Settings
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name, seeds in (("one", (0, 1)), ("two", (2,))):
+        Run.create(tmp_path / "runs" / name, Settings("ppo", "CartPole-v1", seeds=seeds, budget=100), PPOConfig())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+def entry(**changes):
+    name = "recurrent-ppo-a-task-of-a-package-with-a-long-name-Environment-v5-17"
+    values = {"path": Path(name), "algorithm": "recurrent-ppo", "task": "a.package:with-a-long-name-Environment-v5"}
+    values |= {"seeds": (0,), "state": "interrupted", "score": -12345.678, "consumed": 99, "budget": 100, "unit": "x"}
+    values |= {"bytes": 123_456_789, "changed": NOW - timedelta(days=399)}
+    return Entry(**{**values, **changes})
+
+
+def test_a_list_fits_eighty_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = listing([entry(), entry(path=Path("short"), score=None, consumed=0)], NOW).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["run", "algorithm", "task", "state", "score", "used", "size", "age"]
+    assert lines[1].split()[-7:] == ["-12346", "99", "%", "123", "MB", "399", "d"]
+    assert "-v5-17 " in lines[1] or "v5-17 " in lines[1]
+
+
+def test_sizes_and_ages():
+    assert [size(n) for n in (0, 999, 1000, 123_456, 10**10, 10**13)] == [
+        "0 B",
+        "999 B",
+        "1 kB",
+        "123 kB",
+        "10 GB",
+        "10 TB",
+    ]
+    assert [age(s) for s in (-1, 90, 121, 7200, 86400, 200_000)] == ["0 s", "90 s", "2 min", "2 h", "24 h", "2 d"]
+
+
+def test_runs_are_listed(cli, answer, folder):
+    status, out, err = cli("runs")
+    assert (status, err) == (0, "")
+    assert [line.split()[:4] for line in out.splitlines()[1:]] == [
+        [name, "ppo", "CartPole-v1", "unfinished"] for name in ("one", "two")
+    ]
+    found = answer("runs", "list", folder, "--sort", "size")
+    assert {run["path"] for run in found["runs"]} == {str(folder / "one"), str(folder / "two")}
+    assert found["runs"][0]["score"] is None
+    assert (
+        cli("runs", "nowhere")[2] == "operant: error: there is no folder nowhere; name the one that your runs are in\n"
+    )
+    (folder.parent / "empty").mkdir()
+    assert cli("runs", "empty")[1] == "There is no run in empty yet.\n"
+    assert cli("runs", "--sort", "x")[0] == 2
+
+
+def test_runs_are_renamed_deleted_and_merged(cli, answer, folder, monkeypatch):
+    assert cli("runs", "rename", "runs/one", "three")[:2] == (0, "runs/three\n")
+    status, _, err = cli("runs", "delete", "runs/three")
+    assert (status, "There is nobody to ask: say --yes" in err) == (2, True)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdin.readline", lambda: "n\n", raising=False)
+    assert cli("runs", "delete", "runs/three")[0] == 1
+    assert (folder / "three").exists()
+    assert cli("runs", "delete", "runs/three", "runs/two", "--yes")[0] == 0
+    assert list(folder.iterdir()) == []
+    assert "name one run or more" in cli("runs", "delete")[2]
+
+
+def test_a_link_is_not_followed(cli, folder):
+    (folder / "link").symlink_to(folder / "one")
+    status, _, err = cli("runs", "delete", "runs/link", "--yes")
+    assert (status, "is a link" in err) == (2, True)
+    assert (folder / "one").exists()
+
+
+def test_a_trained_run_is_cleaned_and_shown(cli, answer, run):
+    assert "freed" in answer("runs", "clean", run)
+    assert answer("runs", "show", run)["algorithm"] == "ppo"

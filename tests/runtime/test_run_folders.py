@@ -1,0 +1,119 @@
+import json
+from contextlib import closing
+
+import pytest
+import torch
+
+from operant.control import PPOConfig
+from operant.runtime.comparison import evaluations, learning_curve
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.inputs import Input
+from operant.runtime.metrics import RecordWriter
+from operant.runtime.run import Run, RunError
+from operant.runtime.run_folders import delete, entry_of, find_runs, is_held, merge, prune, rename, users_of
+from operant.runtime.settings import Settings
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    def make(name, seeds=(0, 1), scores=(1.0, 2.0), points=(50, 100), inputs=(), **config):
+        settings = Settings("ppo", "CartPole-v1", seeds=seeds, budget=100)
+        run = Run.create(tmp_path / name, settings, PPOConfig(**config), inputs=inputs)
+        with closing(RecordWriter(run.evaluations_path)) as writer:
+            for consumed in points:
+                table = [[score * consumed, 0.0] for score in scores]
+                found = Evaluation.of(table, [3.0] * len(scores), {"success_rate": [0.5] * len(scores)})
+                writer.write({"consumed": consumed, **found.record()})
+        return run
+
+    return make
+
+
+def test_what_a_list_says_of_a_run(make_run, tmp_path):
+    run = make_run("one")
+    run.checkpoints.save({"x": torch.ones(3)}, 40)
+    run.end_session("interrupted", 40)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.toml").write_text("[")
+    (found,), (fault,) = find_runs(tmp_path)
+    assert "broken" in fault
+    entry = entry_of(found)
+    assert (entry.path, entry.algorithm, entry.task, entry.seeds) == (run.path, "ppo", "CartPole-v1", (0, 1))
+    assert (entry.state, entry.score, entry.consumed, entry.budget) == ("interrupted", 75.0, 100, 100)
+    assert entry.unit == "environment steps"
+    assert entry.bytes == sum(path.stat().st_size for path in run.path.rglob("*") if path.is_file())
+    assert entry_of(make_run("two", points=())).score is None
+
+
+def test_nothing_is_done_to_a_run_that_is_trained(make_run, tmp_path):
+    run, other = make_run("one"), Run.open(tmp_path / "one")
+    assert (is_held(other), entry_of(other).state) == (False, "unfinished")
+    with run.lock():
+        assert (is_held(other), entry_of(other).state) == (True, "running")
+        for change in (delete, prune, lambda run: rename(run, "two")):
+            with pytest.raises(RunError, match="is being trained by process"):
+                change(other)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one"]
+
+
+def test_rename_and_delete(make_run, tmp_path):
+    run = make_run("one")
+    make_run("taken")
+    for name, message in (("taken", "exists already"), ("a b", "is not a name for a run"), ("../x", "is no name")):
+        with pytest.raises(RunError, match=message):
+            rename(run, name)
+    moved = rename(run, "two")
+    assert moved == tmp_path / "two"
+    assert Run.open(moved).settings == run.settings
+    delete(Run.open(moved))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
+
+
+def test_the_runs_that_need_a_run_are_named(make_run, tmp_path):
+    teacher = make_run("teacher")
+    make_run("began", inputs=[Input.of("init", teacher.path, at_start=True)])
+    make_run("rewarded", inputs=[Input.of("reward_model", teacher.path)])
+    assert users_of(teacher) == [tmp_path / "rewarded"]
+
+
+def test_pruning_keeps_the_newest_good_checkpoint(make_run):
+    run = make_run("one")
+    for consumed in (10, 20, 30):
+        run.checkpoints.save({"x": torch.full((1000,), float(consumed))}, consumed)
+    newest = run.checkpoints.paths()[-1]
+    (newest / "state.safetensors").write_bytes(b"torn")
+    assert prune(run) > 0
+    assert [path.name for path in run.checkpoints.paths()] == ["step_000000000020"]
+    assert run.checkpoints.latest()[1] == 20
+    assert prune(run) == 0
+
+
+def test_merged_runs_have_the_evaluations_of_all_seeds(make_run, tmp_path):
+    parts = [make_run("one"), make_run("two", seeds=(7,), scores=(4.0,))]
+    whole = merge(parts, tmp_path / "whole", ["x"])
+    assert whole.settings.seeds == (0, 1, 7)
+    assert whole.outcome() == ("finished", "")
+    assert entry_of(Run.open(tmp_path / "whole")).state == "merged"
+    assert learning_curve(whole).scores.tolist() == [[25.0, 50.0, 100.0], [50.0, 100.0, 200.0]]
+    consumed, last = evaluations(whole)[-1]
+    assert (consumed, last.mean, last.episodes, last.lengths) == (100, pytest.approx(350 / 3), 2, (3.0, 3.0, 3.0))
+    assert last.success_rate == (0.5, 0.5, 0.5)
+    facts = json.loads((tmp_path / "whole" / "run.json").read_text())
+    assert facts["resolved"]["merged"] == f"{parts[0].path}, {parts[1].path}"
+    with pytest.raises(RunError, match="checkpoints .* are gone"):
+        whole.require_checkpoints()
+
+
+def test_what_does_not_belong_together_is_not_merged(make_run, tmp_path):
+    one = make_run("one")
+    for other, message in (
+        (make_run("seeds"), "seed 0 is in several"),
+        (make_run("gamma", seeds=(5, 6), gamma=0.5), r"not of one configuration: gamma is 0.99 in one, 0.5 in gamma"),
+        (make_run("points", seeds=(5, 6), points=(100,)), "one 2 times; points 1 times"),
+    ):
+        with pytest.raises(RunError, match=message):
+            merge([one, other], tmp_path / "whole")
+    with pytest.raises(RunError, match="two runs or more"):
+        merge([one], tmp_path / "whole")
+    assert not (tmp_path / "whole").exists()
