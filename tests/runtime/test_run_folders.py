@@ -9,6 +9,7 @@ from operant.runtime.comparison import evaluations, learning_curve
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.inputs import Input
 from operant.runtime.metrics import RecordWriter
+from operant.runtime.metrics_window import SUCCESS_RATE
 from operant.runtime.run import Run, RunError
 from operant.runtime.run_folders import delete, entry_of, find_runs, is_held, merge, prune, rename, users_of
 from operant.runtime.settings import Settings
@@ -22,7 +23,7 @@ def make_run(tmp_path):
         with closing(RecordWriter(run.evaluations_path)) as writer:
             for consumed in points:
                 table = [[score * consumed, 0.0] for score in scores]
-                found = Evaluation.of(table, [3.0] * len(scores), {"success_rate": [0.5] * len(scores)})
+                found = Evaluation.of(table, [3.0] * len(scores), {SUCCESS_RATE: [0.5] * len(scores)})
                 writer.write({"consumed": consumed, **found.record()})
         return run
 
@@ -101,7 +102,7 @@ def test_merged_runs_have_the_evaluations_of_all_seeds(make_run, tmp_path):
     assert last.success_rate == (0.5, 0.5, 0.5)
     facts = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert facts["resolved"]["merged"] == f"{parts[0].path}, {parts[1].path}"
-    with pytest.raises(RunError, match="checkpoints .* are gone"):
+    with pytest.raises(RunError, match=r"checkpoints .* are gone"):
         whole.require_checkpoints()
 
 
