@@ -1,5 +1,9 @@
 import json
+import subprocess
+import sys
+from contextlib import closing
 
+import numpy as np
 import pytest
 
 from operant import load
@@ -44,10 +48,36 @@ def test_nothing_is_left_after_a_failure(cli, spoken, tmp_path, flags, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_policy_in_an_environment_cannot_be_written(cli, run, tmp_path):
-    status, _, err = cli("export", run, tmp_path / "model")
-    assert status == 2
-    assert "a run of ppo, which trains no model that answers" in err
+WITHOUT_OPERANT = """
+import sys
+
+sys.modules.update(operant=None, torch=None, gymnasium=None, safetensors=None)
+import numpy as np
+
+sys.path.insert(0, sys.argv[1])
+from policy import Policy
+
+observations = np.load(sys.argv[1] + "/../observations.npy")
+np.save(sys.argv[1] + "/../actions.npy", Policy().predict(observations))
+"""
+
+
+def test_a_policy_acts_alike_where_operant_cannot_be_imported(answer, cli, run, tmp_path):
+    written = answer("export", run, tmp_path / "policy", "--seed", 1)
+    assert written["files"] == ["policy.json", "policy.py", "policy.safetensors"]
+    observations = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
+    np.save(tmp_path / "observations.npy", observations)
+    subprocess.run([sys.executable, "-c", WITHOUT_OPERANT, str(tmp_path / "policy")], check=True)
+    with closing(load(run)) as trained:
+        expected = trained.predict(observations, seed_index=1)[0]
+    found = np.load(tmp_path / "actions.npy")
+    assert found.dtype == expected.dtype
+    assert (found == expected).all()
+    assert 0 < found.mean() < 1
+    for flags, message in ((["--seed", 9], "--seed is 9, but the seeds of"), (["--merge"], "--merge is for adapters")):
+        status, _, err = cli("export", run, tmp_path / "other", *flags)
+        assert (status, message in err) == (2, True)
+    assert not (tmp_path / "other").exists()
 
 
 def test_an_empty_folder_will_do(cli, spoken, tmp_path):

@@ -43,7 +43,7 @@ COMMANDS = {
     "show": Command("showing.show", "RUN", "show what a run is, and the table that a seed has learned"),
     "watch": Command("watching.watch", "RUN", "film a trained policy, or show it in a window"),
     "chat": Command("chatting.chat", "RUN|MODEL", "talk to a language model"),
-    "export": Command("exporting.export", "RUN FOLDER", "write a trained language model in Hugging Face's format"),
+    "export": Command("exporting.export", "RUN FOLDER", "write a trained policy or language model for other programs"),
     "label": Command("labeling.label", "RUN", "compare what a language model has sampled, to teach it preferences"),
     "list": Command("listing.list_algorithms", "[ALGORITHM]", "name the algorithms, or tell all about one"),
     "copy": Command("copying.copy", "ALGORITHM FILE.py", "write the file of an algorithm, to be changed and run"),

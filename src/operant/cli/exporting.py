@@ -1,21 +1,29 @@
-"""`operant export` (extra: `language`)."""
+"""`operant export`."""
 
 import shutil
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
+from operant import catalog
 from operant.cli.arguments import Opening, parse
 from operant.cli.output import location, print_json, require_extra, say
 from operant.runtime.files import beside
 
+if TYPE_CHECKING:
+    from operant.runtime.run import Run
+
 
 @dataclass(frozen=True)
 class ExportOptions(Opening):
-    """Write a trained language model in Hugging Face's format: safetensors, configuration and tokenizer.
+    """Write what a run has learned in files that other programs read.
 
-    An adapter is written by itself, as peft does. `--model FOLDER` goes on from it.
+    Language models: Hugging Face's format, safetensors, configuration and tokenizer; an adapter by itself, as peft
+    does. `--model FOLDER` goes on from it. Networks and tables: the greedy policy as safetensors, with a Python module
+    that needs NumPy alone; tables as CSV, too.
     """
 
     run: tyro.conf.Positional[Path]
@@ -25,38 +33,31 @@ class ExportOptions(Opening):
     """Where to write; a new folder, or an empty one."""
 
     seed: int | None = None
-    """Which seed's model. Default: the first one of the run."""
+    """Which seed's model or policy. Default: the first one of the run."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
     """Write the weights that did best in the evaluations while they were trained, not the latest ones."""
 
     merge: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Add an adapter to the weights that it belongs to, and write the whole model."""
+    """Add an adapter to the weights of the language model that it belongs to, and write the whole model."""
 
 
 def export(arguments: list[str]) -> int:
-    """Write a trained language model."""
+    """Write a trained model or policy."""
     options = parse(ExportOptions, arguments, "export")
     from operant.runtime.run import Run
 
     run, folder = Run.open(options.run), options.folder.expanduser().resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{options.folder} exists already and is not an empty folder; name another one")
-    require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
-    from transformers.utils.logging import disable_progress_bar
-
-    from operant.language.chat import write_model
-    from operant.language.inputs import MODEL
-
-    disable_progress_bar()
     seed = run.settings.seeds[0] if options.seed is None else options.seed
-    run.require_inputs(MODEL, accept=options.accept_changes)
+    speaks = catalog.find(run.settings.algorithm).package == "language"
+    write = _write_model if speaks else _write_policy
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = beside(folder)
     part.mkdir()
     try:
-        chosen = {"seed": seed, "merge": options.merge, "best": options.best}
-        write_model(run, part, **chosen, remote_code=options.remote_code)
+        write(options, run, seed, part)
         part.rename(folder)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -68,3 +69,42 @@ def export(arguments: list[str]) -> int:
         say(f"written: {', '.join(files)}")
         print(location(folder))
     return 0
+
+
+def _write_model(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:
+    """Write a language model (extra: `language`)."""
+    require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
+    from transformers.utils.logging import disable_progress_bar
+
+    from operant.language.chat import write_model
+    from operant.language.inputs import MODEL
+
+    disable_progress_bar()
+    run.require_inputs(MODEL, accept=options.accept_changes)
+    chosen = {"seed": seed, "merge": options.merge, "best": options.best}
+    write_model(run, folder, **chosen, remote_code=options.remote_code)
+
+
+def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:
+    """Write a policy of tables or networks."""
+    from operant import api
+    from operant.runtime.exporting import table_of, write_policy, write_table
+
+    settings = run.settings
+    if options.merge:
+        raise ValueError("--merge is for adapters of language models: leave it out")
+    if seed not in settings.seeds:
+        raise ValueError(f"--seed is {seed}, but the seeds of {location(run.path)} are {list(settings.seeds)}")
+    index = settings.seeds.index(seed)
+    with closing(api.load(run.path, best=options.best, accept_changes=options.accept_changes)) as trained:
+        learner = trained.experiment.learner
+        if catalog.find(settings.algorithm).package == "tabular":
+            policy = learner.policy()[index]
+            actions = policy.argmax(axis=1)
+            write_policy(settings, seed, table_of(actions), folder)
+            known = learner.learns_values and learner.learns_action_values
+            write_table(folder / "table.csv", actions, learner.q[index] if known else None)
+        else:
+            from operant.control.exporting import network_of
+
+            write_policy(settings, seed, network_of(learner, index), folder)

@@ -143,6 +143,21 @@ class Normalize(Wrapper):
             for name in Moments.NAMES
         }
 
+    @property
+    def clip(self) -> float:
+        """Largest absolute value of a scaled observation or reward."""
+        return self._clip
+
+    def scaling(self, index: int) -> dict[str, Tensor]:
+        """Return what is subtracted from the observations of the seed at a place, and what they are multiplied by.
+
+        Nothing where observations are not scaled.
+        """
+        if not self._observations:
+            return {}
+        scale = (self._obs_moments.variance() + self._epsilon).rsqrt()
+        return {"observations.mean": self._obs_moments.mean[index, 0], "observations.scale": scale[index, 0]}
+
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
         """Start episode 0 of every row; the statistics stay and take in the first observations.
 

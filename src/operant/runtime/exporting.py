@@ -1,0 +1,106 @@
+"""A trained policy as files that need NumPy alone: `write_policy`."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import Tensor
+
+from operant.envs.registry import make_single, specified
+from operant.envs.spaces import GymnasiumActions
+from operant.runtime import exported_policy
+from operant.runtime.settings import Settings
+
+Network = tuple[dict[str, Any], dict[str, Tensor]]
+"""What `operant.runtime.exported_policy.Policy` reads of a network: numbers, and tensors by name."""
+
+
+def write_policy(settings: Settings, seed: int, network: Network, folder: Path) -> list[str]:
+    """Write the greedy policy of one seed: `policy.py`, `policy.json` and `policy.safetensors`.
+
+    Args:
+        settings: of the run; one environment of its task is made, for its spaces.
+        seed: whose policy it is.
+        network: of it.
+        folder: where to, which is there.
+
+    Returns:
+        The names of the files.
+
+    Raises:
+        ValueError: observations or actions are of a kind that has no such form.
+    """
+    env = make_single(specified(settings.task, settings.env_kwargs))
+    env.close()
+    facts, tensors = network
+    action, ends = _action(env.action_space)
+    facts = facts | {"observation": _observation(env.observation_space, facts), "action": action}
+    facts |= {"algorithm": settings.algorithm, "task": settings.task, "seed": seed}
+    every = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in (tensors | ends).items()}
+    (folder / "policy.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    save_file(every, folder / "policy.safetensors")
+    shutil.copyfile(exported_policy.__file__, folder / "policy.py")
+    return sorted(path.name for path in folder.iterdir())
+
+
+def table_of(actions: NDArray[Any]) -> Network:
+    """Return a table of one action a state as a network.
+
+    Args:
+        actions: `[states]`, as the learner's action space counts them.
+    """
+    return {"kind": "table"}, {"actions": torch.as_tensor(np.ascontiguousarray(actions, np.int64))}
+
+
+def write_table(path: Path, actions: NDArray[Any], values: NDArray[Any] | None) -> None:
+    """Write a table as CSV: a line a state, with its greedy action, and the value of every action where there are such.
+
+    Args:
+        path: the file.
+        actions: `[states]`.
+        values: `[states, A]`; None: none are learned.
+    """
+    names = [] if values is None else [f"q_{action}" for action in range(values.shape[1])]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["state", "action", *names])
+        for state, action in enumerate(actions.tolist()):
+            writer.writerow([state, action, *([] if values is None else map(repr, values[state].tolist()))])
+
+
+def _observation(space: gymnasium.Space[Any], facts: dict[str, Any]) -> dict[str, Any]:
+    """Say how observations become a vector."""
+    shape = list(space.shape or ())
+    found: dict[str, Any] = {"shape": shape, **({"clip": facts["clip"]} if "clip" in facts else {})}
+    if isinstance(space, spaces.Discrete):
+        if facts["kind"] == "table":
+            return found | {"start": int(space.start)}
+        return found | {"sizes": [int(space.n)], "starts": [int(space.start)]}
+    if facts["kind"] != "table" and isinstance(space, spaces.MultiDiscrete):
+        return found | {"sizes": space.nvec.ravel().tolist(), "starts": space.start.ravel().tolist()}
+    if facts["kind"] != "table" and isinstance(space, spaces.Box | spaces.MultiBinary):
+        return found
+    raise ValueError(
+        f"export writes policies whose observations are one array (tables: Discrete), got {space}; they act by "
+        "`operant.load(run).predict`"
+    )
+
+
+def _action(space: gymnasium.Space[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Say how what the learner does becomes an action of a Gymnasium space (`operant.envs.spaces.GymnasiumActions`)."""
+    GymnasiumActions.of(space)
+    found: dict[str, Tensor] = {}
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        first = np.asarray(space.start, np.int64)
+        found = {"action.first": torch.as_tensor(first).reshape(-1)} if first.any() else {}
+    elif isinstance(space, spaces.Box):
+        found = {f"action.{name}": torch.as_tensor(getattr(space, name).astype(np.float64)) for name in ("low", "high")}
+    return {"shape": list(space.shape or ()), "dtype": str(cast(Any, space).dtype)}, found
