@@ -1,4 +1,5 @@
 from contextlib import closing
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -7,6 +8,7 @@ from gymnasium import spaces
 
 import operant
 from operant.control.exporting import network_of
+from operant.envs import Wrapper
 from operant.runtime.exported_policy import Policy
 from operant.runtime.exporting import write_policy
 
@@ -68,7 +70,7 @@ def test_an_exported_policy_acts_as_predict(algorithm, task, env_kwargs, options
     for index, seed in enumerate(trained.run.settings.seeds):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        write_policy(trained.run.settings, seed, network_of(trained.experiment.learner, index), folder)
+        write_policy(trained.run.settings, seed, network_of(trained.experiment, index), folder)
         found, expected = Policy(folder).predict(observations), trained.predict(observations, seed_index=index)[0]
         assert found.shape == expected.shape
         assert found.dtype == expected.dtype
@@ -81,6 +83,21 @@ def test_an_exported_policy_acts_as_predict(algorithm, task, env_kwargs, options
     trained.close()
 
 
+class Doubled(Wrapper):
+    """Observations times two."""
+
+    def observation(self, obs):
+        return 2 * obs
+
+
+def test_what_learned_in_a_wrapper_is_refused(tmp_path):
+    common = {"seeds": 1, "budget": 32, "evaluate_episodes": 1, "evaluate_every": 32, "progress": "silent"}
+    trained = operant.train("ppo", "CartPole-v1", run=tmp_path / "run", **common, **ON_POLICY)
+    experiment = SimpleNamespace(learner=trained.experiment.learner, env=Doubled(trained.experiment.env))
+    with closing(trained), pytest.raises(ValueError, match="has learned in Doubled, which it cannot do without"):
+        network_of(experiment, 0)
+
+
 def test_what_remembers_is_refused(tmp_path):
     common = {"seeds": 1, "budget": 64, "evaluate_episodes": 1, "evaluate_every": 64, "progress": "silent"}
     small = {"num_envs": 2, "num_steps": 16, "num_minibatches": 1, "num_epochs": 1}
@@ -89,4 +106,4 @@ def test_what_remembers_is_refused(tmp_path):
         closing(trained),
         pytest.raises(ValueError, match="look at one vector, and this is a StackedGRU"),
     ):
-        network_of(trained.experiment.learner, 0)
+        network_of(trained.experiment, 0)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from operant import catalog
 from operant.cli.arguments import Opening, parse
 from operant.cli.output import location, print_json, require_extra, say
 from operant.runtime.files import beside
@@ -51,7 +50,7 @@ def export(arguments: list[str]) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{options.folder} exists already and is not an empty folder; name another one")
     seed = run.settings.seeds[0] if options.seed is None else options.seed
-    speaks = catalog.find(run.settings.algorithm).package == "language"
+    speaks = run.entry.package == "language"
     write = _write_model if speaks else _write_policy
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = beside(folder)
@@ -88,7 +87,7 @@ def _write_model(options: ExportOptions, run: "Run", seed: int, folder: Path) ->
 def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -> None:
     """Write a policy of tables or networks."""
     from operant import api
-    from operant.runtime.exporting import table_of, write_policy, write_table
+    from operant.runtime.exporting import require_bare, table_of, write_policy, write_table
 
     settings = run.settings
     if options.merge:
@@ -98,7 +97,8 @@ def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -
     index = settings.seeds.index(seed)
     with closing(api.load(run.path, best=options.best, accept_changes=options.accept_changes)) as trained:
         learner = trained.experiment.learner
-        if catalog.find(settings.algorithm).package == "tabular":
+        if run.entry.package == "tabular":
+            require_bare(getattr(trained.experiment, "env", None))
             policy = learner.policy()[index]
             actions = policy.argmax(axis=1)
             write_policy(settings, seed, table_of(actions), folder)
@@ -107,4 +107,4 @@ def _write_policy(options: ExportOptions, run: "Run", seed: int, folder: Path) -
         else:
             from operant.control.exporting import network_of
 
-            write_policy(settings, seed, network_of(learner, index), folder)
+            write_policy(settings, seed, network_of(trained.experiment, index), folder)

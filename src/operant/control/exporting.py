@@ -11,18 +11,22 @@ from operant.control.sac_discrete import DiscreteSAC
 from operant.control.td3 import TD3
 from operant.nets.heads import GaussianHead
 from operant.nets.mlp import Layers, StackedMLP
+from operant.runtime.exporting import require_bare
 
 
-def network_of(learner: Any, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the network of the seed at a place, in numbers and tensors as `runtime.exported_policy` reads them.
 
     Args:
-        learner: of deep control.
+        experiment: of deep control.
         index: the place of the seed.
 
     Raises:
-        ValueError: it is no perceptron of one vector: it looks at pictures or dictionaries, or has a memory.
+        ValueError: it is no perceptron of one vector: it looks at pictures or dictionaries, or has a memory; or it has
+            learned in wrappers.
     """
+    require_bare(experiment.env)
+    learner = experiment.learner
     if isinstance(learner, DQN):
         shape, skipped = learner.online.shape, int(learner.online.shape.dueling)
         found = _perceptron(shape.mlp, learner.online.layers, index)

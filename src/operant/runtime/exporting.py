@@ -4,18 +4,17 @@ import csv
 import json
 import shutil
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
+from operant.envs import BatchEnv, wrappers
 from operant.envs.registry import make_single, specified
-from operant.envs.spaces import GymnasiumActions
 from operant.runtime import exported_policy
 from operant.runtime.settings import Settings
 
@@ -51,6 +50,20 @@ def write_policy(settings: Settings, seed: int, network: Network, folder: Path) 
     return sorted(path.name for path in folder.iterdir())
 
 
+def require_bare(env: BatchEnv | None) -> None:
+    """Make sure that a policy sees the environment itself.
+
+    Raises:
+        ValueError: it has learned in wrappers, without which it would act otherwise.
+    """
+    changing = [] if env is None else [type(one).__name__ for one in wrappers(env) if one.in_evaluation]
+    if changing:
+        raise ValueError(
+            f"export writes policies alone, and this one has learned in {', '.join(changing)}, which it cannot do "
+            "without; it acts by `operant.load(run).predict`"
+        )
+
+
 def table_of(actions: NDArray[Any]) -> Network:
     """Return a table of one action a state as a network.
 
@@ -76,16 +89,17 @@ def write_table(path: Path, actions: NDArray[Any], values: NDArray[Any] | None) 
             writer.writerow([state, action, *([] if values is None else map(repr, values[state].tolist()))])
 
 
-def _observation(space: gymnasium.Space[Any], facts: dict[str, Any]) -> dict[str, Any]:
+def _observation(space: spaces.Space[Any], facts: dict[str, Any]) -> dict[str, Any]:
     """Say how observations become a vector."""
+    own: Any = space
     shape = list(space.shape or ())
     found: dict[str, Any] = {"shape": shape, **({"clip": facts["clip"]} if "clip" in facts else {})}
     if isinstance(space, spaces.Discrete):
         if facts["kind"] == "table":
-            return found | {"start": int(space.start)}
-        return found | {"sizes": [int(space.n)], "starts": [int(space.start)]}
+            return found | {"start": int(own.start)}
+        return found | {"sizes": [int(own.n)], "starts": [int(own.start)]}
     if facts["kind"] != "table" and isinstance(space, spaces.MultiDiscrete):
-        return found | {"sizes": space.nvec.ravel().tolist(), "starts": space.start.ravel().tolist()}
+        return found | {"sizes": own.nvec.ravel().tolist(), "starts": own.start.ravel().tolist()}
     if facts["kind"] != "table" and isinstance(space, spaces.Box | spaces.MultiBinary):
         return found
     raise ValueError(
@@ -94,13 +108,13 @@ def _observation(space: gymnasium.Space[Any], facts: dict[str, Any]) -> dict[str
     )
 
 
-def _action(space: gymnasium.Space[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _action(space: spaces.Space[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Say how what the learner does becomes an action of a Gymnasium space (`operant.envs.spaces.GymnasiumActions`)."""
-    GymnasiumActions.of(space)
+    own: Any = space
     found: dict[str, Tensor] = {}
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        first = np.asarray(space.start, np.int64)
+        first = np.asarray(own.start, np.int64)
         found = {"action.first": torch.as_tensor(first).reshape(-1)} if first.any() else {}
     elif isinstance(space, spaces.Box):
-        found = {f"action.{name}": torch.as_tensor(getattr(space, name).astype(np.float64)) for name in ("low", "high")}
-    return {"shape": list(space.shape or ()), "dtype": str(cast(Any, space).dtype)}, found
+        found = {f"action.{name}": torch.as_tensor(getattr(own, name).astype(np.float64)) for name in ("low", "high")}
+    return {"shape": list(space.shape or ()), "dtype": str(own.dtype)}, found

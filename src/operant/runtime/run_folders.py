@@ -3,7 +3,6 @@
 Nothing here touches a run that another process trains.
 """
 
-import importlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -92,7 +91,7 @@ def entry_of(run: Run) -> Entry:
         score=scored[-1][1].mean if scored else None,
         consumed=max([0, *steps, *(consumed for consumed, _ in scored)]),
         budget=settings.budget,
-        unit=catalog.find(settings.algorithm).unit,
+        unit=run.entry.unit,
         bytes=sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file()),
         changed=_time(str(last.get("ended") or last.get("started") or "")),
     )
@@ -188,11 +187,12 @@ def merge(runs: Sequence[Run], path: Path, command: Sequence[str] = ()) -> Run:
             "these runs were not evaluated at the same budgets: "
             + "; ".join(f"{run.path.name} {len(own)} times" for run, own in zip(runs, points, strict=True))
         )
-    entry = catalog.find(runs[0].settings.algorithm)
-    config = runs[0].config(getattr(importlib.import_module(entry.module), entry.config))
+    entry = runs[0].entry
+    config = runs[0].config(entry.config_class)
     settings = replace(runs[0].settings, seeds=seeds)
     facts = {**runs[0].resolved(), MERGED: ", ".join(str(run.path) for run in runs)}
-    whole = Run.create(path, settings, config, command=command, resolved=facts)
+    outside = None if entry in catalog.ALGORITHMS else entry
+    whole = Run.create(path, settings, config, command=command, resolved=facts, outside=outside)
     writer = RecordWriter(whole.evaluations_path)
     try:
         for consumed in points[0]:

@@ -219,7 +219,7 @@ def trackers_of(names: Any) -> list[Callback]:
         ValueError: there is no such tracker.
         ModuleNotFoundError: its package is not installed.
     """
-    listed = [*cast(Sequence[Any], names)] if isinstance(names, list | tuple) else [None]
+    listed: list[Any] = [*cast(Sequence[Any], names)] if isinstance(names, list | tuple) else [None]
     if any(name not in TRACKERS for name in listed):
         raise ValueError(f"track must be a list of names among {', '.join(TRACKERS)}, got {names!r}")
     kinds = [TRACKERS[name] for name in dict.fromkeys(listed)]
