@@ -35,6 +35,10 @@ def interrupted_after(iterations):
 def test_the_library_in_four_lines(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trained = operant.train("ppo", "CartPole-v1", seeds=2, **QUICK)
+    assert repr(trained).startswith(
+        f"Trained(run=Run('{trained.run.path}': ppo on CartPole-v1, 2 seeds from 0, budget 320)"
+    )
+    assert len(repr(trained).replace(str(trained.run.path), "")) < 600
     score = trained.evaluate(episodes=10)
     again = operant.load(trained.run.path)
     assert again.evaluate(episodes=10) == score

@@ -8,7 +8,7 @@ import operator
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -58,7 +58,7 @@ class Trained(LearnedTables):
     """
 
     run: Run
-    experiment: Any
+    experiment: Any = field(repr=False)
     outcome: Outcome | None = None
     consumed: tuple[int, ...] | None = None
 

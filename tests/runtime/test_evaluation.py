@@ -186,3 +186,10 @@ def test_what_else_was_measured_is_recorded_by_seed():
     assert math.isnan(measured.metrics["kl"][1])
     for one in (plain, Evaluation.of([[1.0], [2.0]], metrics=[{"kl": 3.0}, {"kl": 4.0}])):
         assert Evaluation.of_record(json.loads(json.dumps(one.record()))) == one
+
+
+def test_an_evaluation_of_many_episodes_fits_a_line():
+    shown = repr(Evaluation.of([range(2000 * seed, 2000 * (seed + 1)) for seed in range(5)]))
+    assert shown.startswith("Evaluation(mean=4999.5, iqm=4999.5, interval=(")
+    assert shown.endswith("), 5 seeds, 2000 episodes each)")
+    assert len(shown) < 120

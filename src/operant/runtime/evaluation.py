@@ -76,6 +76,14 @@ class Evaluation:
     metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     missing: tuple[int, ...] = ()
 
+    def __repr__(self) -> str:
+        """Fit a line, whatever the number of seeds and episodes."""
+        low, high = self.interval
+        return (
+            f"Evaluation(mean={self.mean:.5g}, iqm={self.iqm:.5g}, interval=({low:.5g}, {high:.5g}), "
+            f"{len(self.scores)} seeds, {self.episodes} episodes each)"
+        )
+
     @classmethod
     def of(
         cls,

@@ -96,6 +96,14 @@ class Run:
         self._config = config
         self._holds = 0
 
+    def __repr__(self) -> str:
+        """Say what it is in a line."""
+        settings = self.settings
+        return (
+            f"Run({str(self.path)!r}: {settings.algorithm} on {settings.task}, {len(settings.seeds)} seeds from "
+            f"{settings.seeds[0]}, budget {settings.budget:,})"
+        )
+
     @classmethod
     def create(
         cls,
