@@ -63,7 +63,7 @@ class Speaking(Alone):
 class Misspelled(Alone):
     """Says what is no fact."""
 
-    CATALOG: ClassVar = {"budgets": 3}
+    CATALOG: ClassVar = {"seed": 3}
 
 
 class Unlike(Alone):
@@ -191,7 +191,7 @@ def test_the_package_is_that_of_the_base(learner, package, observations, root):
     ("learner", "said"),
     [
         (Speaking, r"Speaking trains a language model, so it must stand on a built-in algorithm"),
-        (Misspelled, r"CATALOG of .*Misspelled holds 'budgets'; it can say like, title"),
+        (Misspelled, r"CATALOG of .*Misspelled holds 'seed'; it can say like, title"),
         (Unlike, r"CATALOG of .*Unlike: there is no built-in algorithm 'pppo'"),
         (Elsewhere, r"CATALOG of .*Elsewhere: package must be tabular, control, language, got 'web'"),
         (Unconfigured, r"Unconfigured does not say what it is configured by: annotate the parameter `config`"),

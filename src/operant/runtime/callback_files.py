@@ -63,7 +63,7 @@ def named(given: Sequence[Any]) -> tuple[str, ...]:
 
 def _made(text: str) -> Callback:
     name, arguments = _parts(text)
-    doors.fresh(name)
+    doors.refresh()
     maker = doors.load(name, expected="a subclass of operant.Callback, or a function that makes one", group=GROUP)
     try:
         inspect.signature(maker).bind(**arguments)
