@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import operant
-from operant import doors
+from operant import doors, envs
 from operant.cli import main
+from operant.cli.watching import _stage
 from operant.control import PPO, PPOConfig
-from operant.runtime.encoding import flatten
 from operant.runtime.run import Run, RunError
+from outside import SMALL, same
 
 MY_PPO = '''
 from dataclasses import dataclass, replace
@@ -63,7 +64,6 @@ class MyTable(QLearning):
         self.agent.table.q[:] *= self.config.shrink
         return metrics
 '''
-SMALL = {"num_envs": 4, "num_steps": 16, "num_minibatches": 2, "num_epochs": 2, "evaluate_episodes": 2}
 FLAGS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
@@ -82,15 +82,6 @@ def train(tmp_path):
         return operant.train(algorithm, task, **({} if "shrink" in options else SMALL) | options)
 
     return train
-
-
-def same(one, other):
-    (first, first_tensors), (second, second_tensors) = (
-        flatten(t.experiment.learner.state_dict()) for t in (one, other)
-    )
-    assert first == second
-    assert first_tensors.keys() == second_tensors.keys()
-    return all(torch.equal(tensor, second_tensors[name]) for name, tensor in first_tensors.items())
 
 
 @dataclass(frozen=True)
@@ -238,6 +229,134 @@ def test_a_function_is_named_by_its_file(train, tmp_path):
     assert trained.experiment.learner.config.objective == doors.name_of(here)
     with pytest.raises(ValueError, match="let it be a class or function at the top of a file"):
         train("ppo", "lambda", objective=lambda *_: 0)
+
+
+MY_WORLD = """
+import gymnasium
+import numpy as np
+import torch
+
+from operant.envs import Wrapper
+
+
+class Line(gymnasium.Env):
+    def __init__(self, size=5):
+        self.observation_space = gymnasium.spaces.Box(0, size, (1,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.size = size
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(self.size))
+        return np.array([self.place], np.float32), {}
+
+    def step(self, action):
+        self.place += 2 * int(action) - 1
+        ended = not 0 <= self.place < self.size
+        return np.array([min(max(self.place, 0), self.size)], np.float32), 1.0, ended, False, {}
+
+
+class Counted(Wrapper):
+    STATE = ("steps",)
+    in_evaluation = False
+
+    def __init__(self, env, scale=0.0):
+        super().__init__(env)
+        self.scale = scale
+
+    def start(self, seeds):
+        self.steps = torch.zeros(self.rows)
+
+    def step(self, actions):
+        step = super().step(actions)
+        self.steps += 1
+        return step._replace(reward=step.reward + self.scale * self.steps)
+
+
+class Shifted(Wrapper):
+    def observation(self, obs):
+        return obs + 1
+
+
+def nothing(env):
+    return env
+"""
+
+LIMITED = {"size": 3, "max_episode_steps": 20}
+
+
+@pytest.fixture
+def world(tmp_path):
+    path = tmp_path / "my_world.py"
+    path.write_text(MY_WORLD)
+    return path
+
+
+def test_wrappers_belong_to_the_run_and_go_on_bit_for_bit(world, train, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bare = train("ppo", "bare")
+    plain = train("ppo", "plain", wrappers=["my_world.py:Counted"]).experiment.learner.learned
+    assert all(torch.equal(tensor, plain[name]) for name, tensor in bare.experiment.learner.learned.items())
+    names = ["my_world.py:Counted(scale=0.1)", "my_world.py:Shifted"]
+    whole = train("ppo", "whole", wrappers=names)
+    asked = tomllib.loads((tmp_path / "whole" / "config.toml").read_text())
+    assert asked["settings"]["wrappers"] == [f"{world}:Counted(scale=0.1)", f"{world}:Shifted"]
+    stops = iter([False] * 2)
+    train("ppo", "part", wrappers=names, interrupted=lambda: next(stops, True))
+    again = operant.resume(tmp_path / "part", progress="silent")
+    assert same(again, whole)
+    found = envs.wrappers(again.experiment.env)
+    assert [type(wrapper).__name__ for wrapper in found] == ["Counted", "Shifted"]
+    assert found[0].steps.min() == 48
+    again.predict([0.0] * 4)
+    scored = again.evaluate(1, backend="gymnasium")
+    with _stage(again, 0, False, 1000) as stage:  # a policy that sees what it has learned from plays as it is scored
+        assert stage.play(1).scores == list(scored.episode_scores[0])
+    world.write_text(f"{MY_WORLD}# changed\n")
+    with pytest.raises(RunError, match=r"wrappers .*my_world\.py is no longer what it was"):
+        operant.load(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "wrapper", "said"),
+    [
+        (
+            "ppo",
+            "{}:Count",
+            r"has no 'Count', expected a class derived from operant\.envs\.Wrapper; did you mean Counted",
+        ),
+        ("ppo", "{}:nothing", r"the wrapper .*nothing must be a class derived from operant\.envs\.Wrapper"),
+        ("ppo", "{}:Counted(size=1)", r"the wrapper .*Counted\(size=1\) cannot be made around CartPole-v1: .*'size'"),
+        ("ppo", "{}:Counted(", "expected a name with parameters or without"),
+        ("q-learning", "{}:Counted", "q-learning has no environments that could be wrapped"),
+    ],
+)
+def test_what_is_no_wrapper_is_refused(world, algorithm, wrapper, said):
+    run = world.parent / "run"
+    with pytest.raises(ValueError, match=said):
+        operant.train(algorithm, "CartPole-v1", run=run, wrappers=[wrapper.format(world)], progress="silent")
+    assert not run.exists()
+
+
+def test_an_environment_in_a_file_is_a_task(world, train, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trained = train("ppo", "run", task="my_world.py:Line", env_kwargs=LIMITED)
+    assert trained.run.settings.task == f"{world}:Line"
+    assert max(trained.evaluate(2).lengths) <= 20
+    assert [entry["name"] for entry in json.loads((tmp_path / "run" / "run.json").read_text())["inputs"]] == ["task"]
+    trained.predict([1.0])
+    operant.load(tmp_path / "run").close()
+    with pytest.raises(ValueError, match=r"Line has no parameter 'sise'.*did you mean size"):
+        train("ppo", "wrong", task=f"{world}:Line", env_kwargs={"sise": 3})
+    with pytest.raises(ValueError, match=r"has no 'Lime', expected an environment: .*; did you mean Line"):
+        train("ppo", "wrong", task=f"{world}:Lime")
+
+
+def test_the_environments_in_a_file_run_in_other_processes(world, train):
+    here, there = (
+        train("ppo", how, task=f"{world}:Line", vectorization=how, env_kwargs=LIMITED) for how in ("sync", "async")
+    )
+    assert same(here, there)
 
 
 def test_the_command_line_tells_all_about_it(file, tmp_path, capfd, monkeypatch):

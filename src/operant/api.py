@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from operant import catalog, doors, streams
 from operant.build import assemble, begin_with, check_names, find, package, pin, reassemble, resolve
-from operant.envs import without_episodes, wrappers
+from operant.envs import Wrapper, without_episodes, wrappers
 from operant.envs.registry import drawn
 from operant.runtime.advice import hints_of
 from operant.runtime.callback_files import callbacks_of, named, recorded
@@ -112,6 +112,12 @@ class Trained(LearnedTables):
             return int(Best(self.run).load().scores.argmax())
         return int(learning_curve(self.run).scores[-1].argmax())
 
+    @property
+    def wrappers(self) -> list[Wrapper]:
+        """The wrappers of the environments that it has learned in, the innermost first."""
+        env = getattr(self.experiment, "env", None)
+        return [] if env is None else wrappers(env)
+
     @cached_property
     def _predictor(self) -> Predictor:
         settings, learner = self.run.settings, self.experiment.learner
@@ -121,14 +127,13 @@ class Trained(LearnedTables):
                 f"try `operant chat {self.run.path}`"
             )
         wrap = getattr(self.experiment, "wrap", None)
-        env = getattr(self.experiment, "env", None)
         return Predictor(
             learner,
             settings.task,
             seeds=len(settings.seeds),
             wrap=wrap,
             env_kwargs=settings.env_kwargs,
-            wrappers=[] if env is None else wrappers(env),
+            wrappers=self.wrappers,
             device=learner.device,
         )
 
@@ -182,8 +187,9 @@ def train(
     Args:
         algorithm: a name that `operant list` prints, such as `"ppo"`; or the class of a learner of yours, or where
             that is, `"path/to/file.py:Name"` or `"package.module:Name"`.
-        task: what to train on, such as `"CartPole-v1"`; a text file (`.txt`) with the drawing of a grid stands for
-            `"operant/Grid-v0"` with `env_kwargs={"drawing": ...}`.
+        task: what to train on, such as `"CartPole-v1"`; an environment of yours, `"path/to/file.py:MyEnv"` or its
+            class; a text file (`.txt`) with the drawing of a grid, which stands for `"operant/Grid-v0"` with
+            `env_kwargs={"drawing": ...}`.
         seeds: how many, counted from `seed`; or the seeds themselves.
         seed: the first one.
         budget: of each seed, in the algorithm's unit (environment steps, prompts, ...). Default: the algorithm's own.
@@ -211,6 +217,7 @@ def train(
         OSError: a server that the algorithm needs does not answer; nothing was written.
         KeyboardInterrupt: Ctrl-C came; the state is saved, after a second one that of the last checkpoint.
     """
+    task = doors.named(task)
     entry, parameters = find(algorithm), {name: doors.named(value) for name, value in parameters.items()}
     called = callbacks_of(callbacks) + trackers_of(parameters.get("track", ()))
     common = {field.name for field in fields(Settings)}

@@ -19,6 +19,7 @@ from operant.runtime.configuration import (
     require_no_env_kwargs,
     require_no_game,
     require_no_workers,
+    require_no_wrappers,
 )
 from operant.runtime.inputs import Input, pinned
 from operant.runtime.machine import cores, present
@@ -56,6 +57,7 @@ def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[s
         require_no_compiling(settings)
         require_no_game(settings)
         require_no_workers(settings)
+        require_no_wrappers(settings)
     language = entry.package == "language"
     if language:
         require_no_env_kwargs(settings)
@@ -89,7 +91,8 @@ def pin(
         config, own = package(entry).pin(settings, config)
     else:
         config, own = pinned(config)
-        own = [*(Input.of("environment", file) for file in own_files(settings.task)), *own]
+        known = {given.path for given in found}
+        own = [*(Input.of("environment", file) for file in own_files(settings.task) if file not in known), *own]
     start = [] if init is None or not init.exists() else [Input.of("init", init, at_start=True)]
     return settings, config, [*found, *own, *start]
 

@@ -64,7 +64,7 @@ def test_names_are_told_from_other_texts():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("my_part.py:median", r"there is no file .*my_part\.py; did you mean my_parts\.py\?"),
+        ("my_part.py:median", r"there is no file .*my_part\.py to take median from; did you mean my_parts\.py\?"),
         ("nowhere/my.py:median", r"there is no file .*, as there is no folder .*nowhere"),
         ("my_parts.py:medain", r"my_parts\.py has no 'medain', expected a function; did you mean median\?"),
         ("my_parts.py:xyz", r"has no 'xyz', expected a function; it has Mine, median"),

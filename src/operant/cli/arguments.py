@@ -64,6 +64,10 @@ class TrainOptions(Training, Settings):
     task: Annotated[str, *_NOT_A_FLAG] = _TASK
     seeds: Annotated[tuple[int, ...], *_NOT_A_FLAG] = tuple(range(catalog.Algorithm.seeds))
 
+    wrappers: Annotated[tuple[str, ...], tyro.conf.arg(name="wrapper"), tyro.conf.UseAppendAction] = ()
+    """A wrapper around the environments, the innermost first: a class of yours, path/to/file.py:Name or
+    'path/to/file.py:Name(scale=0.1)', as operant.envs.Wrapper describes it. May be given several times."""
+
     count: Annotated[int, tyro.conf.arg(name="seeds")] = catalog.Algorithm.seeds
     """How many seeds are trained side by side. One seed is no result: take 5 or more."""
 
@@ -105,6 +109,7 @@ class LanguageTrainOptions(TrainOptions):
     """What is common to all algorithms for language models."""
 
     env_kwargs: Annotated[Mapping[str, Any], *_NOT_A_FLAG] = field(default_factory=dict[str, Any])
+    wrappers: Annotated[tuple[str, ...], *_NOT_A_FLAG] = ()
     env_backend: Annotated[Literal["auto", "tensor", "gymnasium"], *_NOT_A_FLAG] = "auto"
     vectorization: Annotated[Literal["sync", "async"], *_NOT_A_FLAG] = "sync"
     num_workers: Annotated[int, *_NOT_A_FLAG] = 0

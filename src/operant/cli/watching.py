@@ -198,6 +198,7 @@ def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live
         live=live,
         env_kwargs=settings.env_kwargs,
         device=learner.device,
+        wrappers=trained.wrappers,
         value=_state_value(trained, index),
     )
 

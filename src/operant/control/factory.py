@@ -9,7 +9,7 @@ import torch
 
 from operant import catalog
 from operant.control.agent import Agent
-from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend
+from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend, wrapped
 from operant.nets import missing_tool, programs
 from operant.runtime.available_memory import require_memory
 from operant.runtime.configuration import learner_kind
@@ -152,6 +152,7 @@ def _assemble(
         episodic_life=settings.episodic_life,
     )
     try:
+        env = wrapped(env, settings.wrappers)
         named = {"algorithm": algorithm.name} if _takes_name(kind) else {}
         learner = kind(config, env, seeds=settings.seeds, budget=settings.budget, **named)
         if compiles(learner, settings):

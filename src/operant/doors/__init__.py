@@ -5,10 +5,12 @@ once in a process, as the module `operant.doors.<folder>.<file>`, so that it hid
 so that other processes can import it by that name, too. Nothing heavy is imported here.
 """
 
+from operant.doors.calls import Call
 from operant.doors.importing import refresh
 from operant.doors.naming import (
     DoorError,
     Place,
+    absence,
     absolute,
     choices,
     chosen,
@@ -23,8 +25,10 @@ from operant.doors.naming import (
 )
 
 __all__ = [
+    "Call",
     "DoorError",
     "Place",
+    "absence",
     "absolute",
     "choices",
     "chosen",

@@ -155,6 +155,14 @@ def name_of(thing: Any) -> str:
     return text
 
 
+def absence(path: Path, name: str) -> str:
+    """Say that there is no file to take something from, and which files may have been meant."""
+    said = f"there is no file {path}{f' to take {name} from' if name else ''}"
+    if not path.parent.is_dir():
+        return f"{said}, as there is no folder {path.parent}"
+    return f"{said}{_nearest(path.name, [file.name for file in path.parent.glob('*.py')], 'beside it are')}"
+
+
 def named(value: Any) -> Any:
     """Return a value with the names of classes and functions in their place, also in lists; others as they are.
 
@@ -182,7 +190,7 @@ def _module(place: Place, which: str) -> ModuleType:
     """Import the file or module of a place."""
     path = place.path
     if path is not None and not path.is_file():
-        raise DoorError(f"{which}there is no file {path}{_beside(path)}")
+        raise DoorError(f"{which}{absence(path, place.name)}")
     if path is not None and "." in path.stem:
         raise DoorError(f"{which}{path} cannot be imported: rename it so that its name has no dot but that of .py")
     try:
@@ -240,7 +248,7 @@ def _unreadable(text: str, expected: str) -> str:
     if text.endswith(".py") and path.is_file():
         return f"say what to take from {text}: {text}:NAME ({expected}){_nearest('', _defined(path), 'it defines')}"
     if text.endswith(".py"):
-        return f"there is no file {path.resolve()}{_beside(path)}"
+        return absence(path.resolve(), "")
     return f"{text!r} names nothing: expected {expected}, as path/to/file.py:Name or package.module:Name"
 
 
@@ -267,14 +275,6 @@ def _nearest(word: str, names: Iterable[str], otherwise: str) -> str:
     if near:
         return f"; did you mean {' or '.join(near)}?"
     return f"; {otherwise} {', '.join(sorted(names)[:12])}" if names else ""
-
-
-def _beside(path: Path) -> str:
-    """Name the files that may have been meant."""
-    folder = path.parent
-    if not folder.is_dir():
-        return f", as there is no folder {folder}"
-    return _nearest(path.name, [file.name for file in folder.glob("*.py")], "beside it are")
 
 
 def _package(point: importlib.metadata.EntryPoint) -> str:

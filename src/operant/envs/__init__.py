@@ -34,6 +34,7 @@ from operant.envs.wrapper import (
     reporting,
     start,
     unwrapped,
+    wrapped,
     wrappers,
 )
 
@@ -88,6 +89,7 @@ __all__ = [
     "start",
     "unwrapped",
     "without_episodes",
+    "wrapped",
     "wrappers",
 ]
 

@@ -7,6 +7,9 @@ import warnings
 import gymnasium
 from gymnasium.utils.env_checker import check_env
 
+from operant import doors
+from operant.envs.registry import registered
+
 logger = logging.getLogger(__name__)
 
 CHECKED_ELSEWHERE = ("gymnasium", "operant", "ale_py", "gymnasium_robotics", "minigrid")
@@ -19,7 +22,9 @@ _USUAL = ("is not in the environment registry", "render mode", "For Box action s
 
 def is_users(task: str) -> bool:
     """Return whether the environment of a task comes from neither Gymnasium nor operant."""
-    entry = gymnasium.spec(task).entry_point
+    if doors.is_file(task):
+        return True
+    entry = registered(task).entry_point
     package = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
     return package.partition(".")[0].partition(":")[0] not in CHECKED_ELSEWHERE
 
@@ -50,7 +55,7 @@ def check_users_environment(task: str) -> list[str]:
 
 def _failure(task: str) -> str | None:
     """Return what the check fails with, or None."""
-    env = gymnasium.make(task, disable_env_checker=True)
+    env = gymnasium.make(registered(task), disable_env_checker=True)
     try:
         check_env(env.unwrapped, skip_render_check=True, skip_close_check=True)
     except Exception as error:

@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, load_env_creator, parse_env_id
 
+from operant import doors
 from operant.envs.workers import EnvError, place
 
 GYMNASIUMS_OWN = ("max_episode_steps",)
@@ -132,13 +133,20 @@ def _hint(spec: EnvSpec) -> str:
 
 
 def registered(task: str) -> EnvSpec:
-    """Return what Gymnasium knows of `task`, after the import of the module that registers it."""
+    """Return what Gymnasium knows of `task`, after the import of the module that registers it.
+
+    A task such as `my.py:MyEnv` need not be registered.
+    """
+    if doors.is_file(task):
+        return _from_outside(task)
     module, _, name = task.rpartition(":")
     if not module and name.startswith("ALE/"):
         module = "ale_py"
     if module:
         _import(module, task)
     known = gymnasium.registry
+    if name not in known and hasattr(sys.modules.get(module), name):
+        return _from_outside(task)
     if name not in known:
         raise ValueError(_unknown(name, list(known)))
     namespace, stem, version = parse_env_id(name)
@@ -149,6 +157,18 @@ def registered(task: str) -> EnvSpec:
             "vector environment to operant.envs.GymnasiumEnv"
         )
     return known[name]
+
+
+def _from_outside(task: str) -> EnvSpec:
+    """Return how to make what a name such as `my.py:MyEnv` leads to.
+
+    Raises:
+        ValueError: it leads to nothing that makes an environment.
+    """
+    creator = doors.load(
+        task, expected="an environment: a class derived from gymnasium.Env, or a function that makes one"
+    )
+    return EnvSpec(id=doors.label(task), entry_point=creator)
 
 
 def own_files(task: str) -> list[Path]:

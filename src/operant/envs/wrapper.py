@@ -1,6 +1,6 @@
 """Environments around environments: `Wrapper`, which changes what steps hold and belongs to the run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, ClassVar, Self
 
@@ -8,6 +8,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
+from operant import doors
 from operant.envs.base import BatchEnv, Step, Tree, begins_anew
 from operant.state import DeclaredState, State, clone, load_part
 
@@ -134,6 +135,37 @@ def wrappers(env: BatchEnv) -> list[Wrapper]:
         found.append(env)
         env = env.env
     return found[::-1]
+
+
+ENTRY_POINTS = "operant.wrappers"
+"""The group of entry points by which installed packages offer wrappers."""
+
+
+def wrapped(env: BatchEnv, names: Iterable[str]) -> BatchEnv:
+    """Return an environment in wrappers, the innermost first.
+
+    Args:
+        env: not wrapped by others of them.
+        names: such as `my.py:Bonus` or `my.py:Bonus(scale=0.1)`, of classes that are called with the environment, or of
+            functions.
+
+    Raises:
+        ValueError: a name leads to no wrapper, or its parameters are wrong.
+    """
+    for name in names:
+        call = doors.Call.of(name)
+        make = call.load(expected="a class derived from operant.envs.Wrapper", group=ENTRY_POINTS)
+        try:
+            found = make(env)
+        except TypeError as error:
+            raise ValueError(f"the wrapper {name} cannot be made around {env.task}: {error}") from error
+        if all(wrapper.env is not env for wrapper in wrappers(found)):
+            raise ValueError(
+                f"the wrapper {name} must be a class derived from operant.envs.Wrapper, or a function that returns one "
+                f"around the environment, got {found!r:.80}"
+            )
+        env = found
+    return env
 
 
 def unwrapped(env: BatchEnv) -> BatchEnv:

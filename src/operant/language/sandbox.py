@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from operant import doors
 from operant.language import sandbox_worker
 
 _FILE = str(Path(sandbox_worker.__file__).resolve())
@@ -332,12 +333,9 @@ def _checked(target: str) -> str:
     Raises:
         ValueError: it is not of the form that is asked for, or there is no such file.
     """
-    where, colon, name = target.rpartition(":")
-    if not colon or not where or not name.isidentifier():
+    place = doors.place_of(target)
+    if place is None or "." in place.name:
         raise ValueError(f"a function is named path/to/file.py:function or package.module:function, got {target!r}")
-    if not where.endswith(".py"):
-        return target
-    path = Path(where).resolve()
-    if not path.is_file():
-        raise ValueError(f"there is no file {path} to take the function {name!r} from")
-    return f"{path}:{name}"
+    if place.path is not None and not place.path.is_file():
+        raise ValueError(doors.absence(place.path, place.name))
+    return str(place)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from operant import ops
+from operant import doors, ops
 from operant.language import options
 from operant.language.numerals import after_mark, answer_number, last_box, last_number, stated_number
 from operant.language.rewards import GIVEN, START, RewardFunction, text_of
@@ -55,7 +55,7 @@ def find(
         ValueError: there is no such verifier, option or file, or a value is out of its range.
         SandboxError: the file cannot be imported, or has no such function.
     """
-    if re.search(r"\.py:\w+$", text):
+    if doors.is_file(text):
         return user_function(text, seconds=timeout, workers=workers, memory=memory)
     limit = {} if max_completion_length is None else {"max_completion_length": max_completion_length}
     return options.build(text, VERIFIERS, "verifier", workers=workers, **limit)

@@ -78,6 +78,19 @@ def require_no_workers(settings: Settings) -> None:
             )
 
 
+def require_no_wrappers(settings: Settings) -> None:
+    """Refuse wrappers of environments for an algorithm that has no networks that act in some.
+
+    Raises:
+        ValueError: `Settings.wrappers` is not empty.
+    """
+    if settings.wrappers:
+        raise ValueError(
+            f"{settings.algorithm} has no environments that could be wrapped, as algorithms with networks have: leave "
+            f"out wrappers={list(settings.wrappers)}"
+        )
+
+
 def require_no_env_kwargs(settings: Settings) -> None:
     """Refuse parameters of an environment for an algorithm that acts in none.
 

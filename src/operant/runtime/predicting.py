@@ -63,13 +63,7 @@ class Predictor:
             self._space = game.observation_space
             game.close()
         seen = self._wrapper.observation_space if self._wrapper else self._space
-        self._wrappers = [wrapper for wrapper in wrappers if wrapper.in_evaluation]
-        for wrapper in self._wrappers:
-            if wrapper.observation_space != wrapper.env.observation_space and not changes_observations(wrapper):
-                raise ValueError(
-                    f"{wrapper.__class__.__name__} makes observations in step(), by more than a single one of {task}: "
-                    "play whole episodes in an evaluation, or change observations in Wrapper.observation alone"
-                )
+        self._wrappers = holding(wrappers, task)
         self._device = torch.device(device)
         self._format = ObservationFormat.of(seen, self._device)
 
@@ -103,7 +97,7 @@ class Predictor:
         rows = rows or 1
         read = self._read(_stacked(observations) if single else observations, rows)
         self._require_sound(read)
-        obs = self._wrapped(self._for_all(read), rows)
+        obs = seen(self._for_all(read), self._wrappers)
         if memory is not None and not single and len(memory) != rows:
             raise ValueError(f"memory is of {len(memory)} rows, but there are {rows} observations: one a row is needed")
         before = None if memory is None else torch.as_tensor(memory[None] if single else memory)
@@ -167,15 +161,6 @@ class Predictor:
             observations = np.stack([self._wrapper.observation(row) for row in batch])
         return self._format.read(observations)
 
-    def _wrapped(self, obs: Tree, rows: int) -> Tree:
-        """Return observations `[S, N, ...]` as the wrappers of the environment change them."""
-        if not self._wrappers:
-            return obs
-        obs = map_tree(obs, lambda part: part.flatten(0, 1))
-        for wrapper in self._wrappers:
-            obs = wrapper.observation(obs)
-        return map_tree(obs, lambda part: part.view(self._seeds, rows, *part.shape[1:]))
-
     def _for_all(self, tree: Tree) -> Tree:
         """View a tree of `[N, ...]` as `[S, N, ...]`, the same for every seed."""
         return map_tree(tree, lambda part: part.expand(self._seeds, *part.shape))
@@ -184,6 +169,44 @@ class Predictor:
         """Bring actions `[N, ...]`, as the policy knows them, into the action space, whatever the rounding."""
         chosen = self._write(actions)
         return np.clip(chosen, *self._bounds) if self._bounds else chosen
+
+
+def holding(wrappers: Sequence[Wrapper], task: str) -> list[Wrapper]:
+    """Return the wrappers that hold where a policy is asked outside of training.
+
+    Raises:
+        ValueError: one of them changes observations by what it keeps of earlier steps.
+    """
+    found = [wrapper for wrapper in wrappers if wrapper.in_evaluation]
+    for wrapper in found:
+        if wrapper.observation_space != wrapper.env.observation_space and not changes_observations(wrapper):
+            raise ValueError(
+                f"{wrapper.__class__.__name__} makes observations in step(), by more than a single one of {task}: "
+                "play whole episodes in an evaluation, or change observations in Wrapper.observation alone"
+            )
+    return found
+
+
+def seen(obs: Tree, wrappers: Sequence[Wrapper]) -> Tree:
+    """Return observations `[S, N, ...]` as wrappers change them, the innermost first."""
+    if not wrappers:
+        return obs
+    shape = first_leaf(obs).shape[:2]
+    flat = map_tree(obs, lambda part: part.flatten(0, 1))
+    for wrapper in wrappers:
+        flat = wrapper.observation(flat)
+
+    def apart(part: Tensor) -> Tensor:
+        return part.reshape(*shape, *part.shape[1:])
+
+    return map_tree(flat, apart)
+
+
+def first_leaf(tree: Tree) -> Tensor:
+    """Return the first tensor of a tree."""
+    while isinstance(tree, Mapping):
+        tree = next(iter(tree.values()))
+    return tree
 
 
 def map_tree(tree: Tree, function: Callable[[Tensor], Tensor]) -> Tree:

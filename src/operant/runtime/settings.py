@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from operant import doors
 from operant.runtime.bounds import require
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?|xpu(:\d+)?")
@@ -24,8 +25,8 @@ class Settings:
     """Name of the algorithm, as `operant list` prints it."""
 
     task: str
-    """What to train on: a Gymnasium id such as CartPole-v1; for language models a built-in task such as arithmetic, or
-    a data set."""
+    """What to train on: a Gymnasium id such as CartPole-v1, or an environment of yours, path/to/file.py:MyEnv; for
+    language models a built-in task such as arithmetic, or a data set."""
 
     seeds: tuple[int, ...] = (0,)
     """Seeds of the run, trained side by side; different integers from 0. One seed is no result: take 5 or more."""
@@ -36,6 +37,10 @@ class Settings:
 
     budget: int = 100_000
     """How much to train, for each seed, in the algorithm's own unit: environment steps, prompts or examples."""
+
+    wrappers: tuple[str, ...] = ()
+    """Wrappers around the environments, the innermost first: classes of yours, path/to/file.py:Name or
+    'path/to/file.py:Name(scale=0.1)', as operant.envs.Wrapper describes them. Those that say so hold in evaluations."""
 
     env_backend: Literal["auto", "tensor", "gymnasium", "envpool"] = "auto"
     """Where environments come from: operant's batched ones (tensor), Gymnasium's, or the faster of these that exists
@@ -134,6 +139,11 @@ class Settings:
             raise ValueError(f"env_kwargs must be a dictionary with names as keys, got {self.env_kwargs!r}")
         plain = {name: _plain(value, f"env_kwargs: {name}") for name, value in self.env_kwargs.items()}
         object.__setattr__(self, "env_kwargs", plain)
+        object.__setattr__(
+            self, "wrappers", (self.wrappers,) if isinstance(self.wrappers, str) else tuple(self.wrappers)
+        )
+        for wrapper in self.wrappers:
+            doors.Call.of(wrapper)
         for name in ("algorithm", "task"):
             if not getattr(self, name).strip():
                 raise ValueError(f"{name} must be named, got {getattr(self, name)!r}")

@@ -1,6 +1,6 @@
 """Showing what a policy does: episodes in Gymnasium's own environment, frame by frame."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from operant import streams
-from operant.envs import GymnasiumEnv, Tree
+from operant.envs import GymnasiumEnv, Tree, Wrapper
 from operant.envs.registry import make_single, specified
 from operant.runtime.learner import Policy
+from operant.runtime.predicting import holding, seen
 
 Frame = NDArray[np.uint8]
 """A picture `[height, width, 3]`."""
@@ -64,6 +65,8 @@ class Stage:
         env_kwargs: parameters of one's own for the constructor of the environment.
         device: where the policy lives.
         max_steps: after which an episode is cut; a task may have a shorter limit of its own. Default: never.
+        wrappers: of the environments that the policy has learned in; those that hold in evaluations change
+            observations here, too.
         value: the value of an observation `[1, ...]`, for `moment`. Default: none is known.
 
     Attributes:
@@ -87,6 +90,7 @@ class Stage:
         env_kwargs: Mapping[str, Any] | None = None,
         device: str | torch.device = "cpu",
         max_steps: int | None = None,
+        wrappers: Sequence[Wrapper] = (),
         value: Callable[[Tree], float] | None = None,
     ):
         if not 0 <= index < len(seeds):
@@ -94,6 +98,7 @@ class Stage:
                 f"index must lie between 0 and {len(seeds) - 1}, as there are {len(seeds)} seeds; got {index}"
             )
         self._value, self.moment = value, Moment(0, 0.0, None)
+        self._wrappers = holding(wrappers, task)
         mode = "human" if live else "rgb_array"
         spec = specified(task, env_kwargs)
         self.frames_per_second = _check_rendering(spec, mode)
@@ -129,7 +134,7 @@ class Stage:
         while True:
             with torch.no_grad():
                 noise = self._noise() if self._noise else None
-                actions, memory = self._policy.act(self._for_all(obs), memory, noise)
+                actions, memory = self._policy.act(seen(self._for_all(obs), self._wrappers), memory, noise)
             step = self._env.step(actions[self._index])
             obs = step.obs
             if not bool(step.valid):

@@ -1,0 +1,50 @@
+"""Names with parameters, such as `my.py:Bonus(scale=0.1)`: `Call`."""
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from operant.doors.naming import DoorError, load
+
+_CALL = re.compile(r"(?P<name>.*?\.py:[\w.]+|[\w.-]+(?::[\w.]+)?)\s*(?:\((?P<parameters>.*)\))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A name, and the parameters that what it leads to is called with.
+
+    Attributes:
+        name: as `operant.doors.load` takes it.
+        parameters: by name.
+    """
+
+    name: str
+    parameters: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, text: str) -> "Call":
+        """Read a text such as `my.py:Bonus(scale=0.1, kind="count")`, or a name alone.
+
+        Raises:
+            DoorError: it is written in another way, or a parameter is no number, text, list, ... of Python.
+        """
+        match = _CALL.fullmatch(text)
+        try:
+            if match is None:
+                raise ValueError("there is no name")
+            call: Any = ast.parse(f"f({match['parameters'] or ''})", mode="eval").body
+            if call.args or not all(keyword.arg for keyword in call.keywords):
+                raise ValueError("parameters are given by name")
+            return cls(match["name"], {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords})
+        except (SyntaxError, ValueError) as error:
+            raise DoorError(
+                f"expected a name with parameters or without, such as my.py:Bonus(scale=0.1), got {text!r}: {error}"
+            ) from error
+
+    def load(self, *, expected: str, accepts: Callable[[Any], bool] = callable, group: str = "") -> Any:
+        """Return what the name leads to, with the parameters bound to it; see `operant.doors.load`."""
+        found = load(self.name, expected=expected, accepts=accepts, group=group)
+        return partial(found, **self.parameters) if self.parameters else found
