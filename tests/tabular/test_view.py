@@ -46,3 +46,10 @@ def test_every_kind_of_table_can_be_seen(tmp_path, algorithm, task, shape):
         with pytest.raises(ValueError, match="learns values of states, not of actions"):
             trained.q  # noqa: B018 - a property
     trained.close()
+
+
+def test_a_grid_of_ones_own_is_laid_out_as_it_is_drawn(tmp_path):
+    drawing = "S.\n.G\n"
+    trained = api.train("q-learning", "operant/Grid-v0", run=tmp_path / "run", env_kwargs={"drawing": drawing}, **FLAGS)
+    view = view_of(trained.experiment, 0)
+    assert (view.shape, view.symbol(3)) == ((2, 2), "G")

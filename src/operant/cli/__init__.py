@@ -45,6 +45,7 @@ COMMANDS = {
     "chat": Command("chatting.chat", "RUN|MODEL", "talk to a language model"),
     "export": Command("exporting.export", "RUN FOLDER", "write a trained policy or language model for other programs"),
     "label": Command("labeling.label", "RUN", "compare what a language model has sampled, to teach it preferences"),
+    "serve": Command("serving.serve", "", "open the web app: the playground, live runs, labels, the map"),
     "list": Command("listing.list_algorithms", "[ALGORITHM]", "name the algorithms, or tell all about one"),
     "copy": Command("copying.copy", "ALGORITHM FILE.py", "write the file of an algorithm, to be changed and run"),
     "doctor": Command("doctor.doctor", "", "report versions, devices, threads and what is missing"),

@@ -98,6 +98,9 @@ class LabelOptions(Answering):
     rebuild: tyro.conf.FlagCreatePairsOff[bool] = False
     """Make a damaged or lost database anew from preferences.events.jsonl. Nothing is asked."""
 
+    web: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Label in the browser, on the page of `operant serve` (extra: web)."""
+
     def __post_init__(self) -> None:
         if not 2 <= self.completions <= len(LETTERS):
             raise ValueError(f"completions must be from 2 to {len(LETTERS)}, got {self.completions}")
@@ -107,6 +110,8 @@ class LabelOptions(Answering):
             raise ValueError("annotator must be a name, got an empty one")
         if self.count < 1:
             raise ValueError(f"count must be at least 1, got {self.count}")
+        if self.web and (self.ask or self.prompts or self.import_ or self.export or self.agreement or self.rebuild):
+            raise ValueError("web opens the page and does nothing else: give the other options to a command before it")
 
 
 def label(arguments: list[str]) -> int:
@@ -114,6 +119,8 @@ def label(arguments: list[str]) -> int:
     options = parse(LabelOptions, arguments, "label")
     if not options.run.is_dir():
         raise ValueError(f"{options.run} is not the folder of a run")
+    if options.web:
+        return _browse(options)
     from operant.language.preferences import PreferenceStore, rebuild
 
     database, samples = options.run / "preferences.sqlite", options.run / "eval" / "samples.jsonl"
@@ -147,6 +154,17 @@ def label(arguments: list[str]) -> int:
             what = samples if options.prompts is None else f"{options.count} {options.prompts} prompts"
             raise ValueError(f"there is nothing to label: no prompt in {what} has two different completions")
         return Session(store, options).run()
+
+
+def _browse(options: LabelOptions) -> int:
+    """Serve the page that labels this run."""
+    from urllib.parse import urlencode
+
+    from operant.cli.serving import start
+
+    run = options.run.resolve()
+    asked = {"run": run.name, "as": options.annotator or _login(), "overlap": options.overlap}
+    return start(run.parent, 0, page=f"/labels#{urlencode(asked)}")
 
 
 def _chores(store: "PreferenceStore", options: LabelOptions) -> None:

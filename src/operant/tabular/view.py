@@ -76,7 +76,8 @@ def view_of(experiment: Any, index: int) -> View:
     if mdp is not None:
         ends[mdp.successors[mdp.terminates]] = True
         unreached = ~ends & ~reachable_states(mdp)
-        mapped = read(experiment.settings.task) if mdp.states <= LARGEST_MAP else None
+        settings = experiment.settings
+        mapped = read(settings.task, env_kwargs=settings.env_kwargs) if mdp.states <= LARGEST_MAP else None
         layout = {} if mapped is None else {"shape": mapped.shape, "symbols": mapped.symbols, "arrows": mapped.arrows}
     return View(
         q=q,

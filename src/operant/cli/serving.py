@@ -1,0 +1,56 @@
+"""`operant serve`; imports nothing heavy, so that the page is there at once."""
+
+from pathlib import Path
+
+from operant.cli.flags import Parser
+from operant.cli.output import require_extra, say
+
+PORT = 8421
+
+
+def serve(arguments: list[str]) -> int:
+    """Serve the web app until Ctrl-C."""
+    parser = Parser(
+        "operant serve",
+        description="Open the web app on this machine: the playground, the runs, labels, a map of the algorithms.",
+    )
+    parser.add_argument("--port", type=int, default=PORT, help=f"port; 0 takes one that is free (default: {PORT})")
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="folder of the runs (default: runs)")
+    parser.add_argument("--no-browser", action="store_true", help="do not open the page")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; other machines reach any but the default, and need the token that is printed",
+    )
+    options = parser.parse_args(arguments)
+    if options.runs is not None and not options.runs.is_dir():
+        raise ValueError(f"there is no folder {options.runs}; --runs names the one that holds the folders of runs")
+    return start(options.runs or Path("runs"), options.port, host=options.host, browser=not options.no_browser)
+
+
+def start(runs: Path, port: int, *, host: str = "127.0.0.1", browser: bool = True, page: str = "/") -> int:
+    """Serve until Ctrl-C, and return an exit status.
+
+    Args:
+        runs: the folder of runs.
+        port: the port, 0 for one that is free.
+        host: where to listen.
+        browser: whether to open a page.
+        page: which one.
+
+    Raises:
+        ModuleNotFoundError: the extra `web` is not installed.
+        ValueError: the port is in use.
+    """
+    require_extra("web", "the web app", ["starlette", "uvicorn"])
+    from operant.web.serving import Options, serve
+
+    def announce(address: str) -> None:
+        print(address, flush=True)
+        if "?token=" in address:
+            say("other machines can reach this server: whoever has this address can read the runs and label")
+        say("Ctrl-C stops it")
+
+    serve(Options(host=host, port=port, runs=runs, browser=browser, page=page), announce)
+    say("stopped")
+    return 0

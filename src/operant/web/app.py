@@ -1,0 +1,147 @@
+"""The app: pages, their files, and one door to the worker processes.
+
+Pages are one shell (`static/index.html`) with a module of JavaScript each. Files are looked up by name among those that
+the package holds; nothing in a request is taken for a path.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from operant import __version__
+from operant.web.safety import Guard, Hosts
+from operant.web.taxonomy import taxonomy
+from operant.web.workers import Worker
+
+STATIC = Path(__file__).parent / "static"
+"""Files of the pages."""
+PAGES = ("/", "/runs", "/labels", "/map")
+"""Addresses of the pages."""
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".gif": "image/gif",
+    ".jpg": "image/jpeg",
+    ".mp4": "video/mp4",
+    ".webm": "video/webm",
+}
+"""Of the files that are served, by suffix."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who computes what.
+
+    Attributes:
+        playground: solves and learns.
+        library: reads runs and keeps labels.
+    """
+
+    playground: Worker
+    library: Worker
+
+    def of(self, name: str) -> Worker:
+        """Return the worker of a function by its name."""
+        return self.playground if name.startswith("playground.") else self.library
+
+    async def close(self) -> None:
+        """End the processes."""
+        await self.playground.close()
+        await self.library.close()
+
+
+def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
+    """Return the app.
+
+    Args:
+        runs: the folder of runs, which need not exist.
+        hosts: the names under which it is asked for.
+        token: that requests need; None for none.
+    """
+    workers = Workers(Worker(runs), Worker(runs))
+    files = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()}
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> Any:
+        yield
+        await workers.close()
+
+    routes = [
+        *(Route(page, _shell, methods=["GET"]) for page in PAGES),
+        Route("/static/{name:path}", _file(files), methods=["GET"]),
+        Route("/media/{run:path}/{name}", _medium(workers), methods=["GET"]),
+        Route("/api/about", _about(runs), methods=["POST"]),
+        Route("/api/map", _map, methods=["POST"]),
+        Route("/api/{package}/{function}", _call(workers), methods=["POST"]),
+    ]
+    return Guard(Starlette(routes=routes, lifespan=lifespan), hosts, token)
+
+
+async def _shell(_: Request) -> Response:
+    return _response(STATIC / "index.html")
+
+
+def _file(files: Mapping[str, Path]) -> Any:
+    async def answer(request: Request) -> Response:
+        path = files.get(request.path_params["name"])
+        return _nothing() if path is None else _response(path)
+
+    return answer
+
+
+def _medium(workers: Workers) -> Any:
+    async def answer(request: Request) -> Response:
+        """Serve a picture or a film of a run, which the worker finds."""
+        status, body = await workers.library.call("runs.medium", dict(request.path_params))
+        return _response(Path(json.loads(body)["path"])) if status == 200 else _nothing()
+
+    return answer
+
+
+def _about(runs: Path) -> Any:
+    async def answer(_: Request) -> Response:
+        return JSONResponse({"version": __version__, "runs": str(runs), "found": runs.is_dir()})
+
+    return answer
+
+
+async def _map(_: Request) -> Response:
+    return JSONResponse(taxonomy())
+
+
+def _call(workers: Workers) -> Any:
+    async def answer(request: Request) -> Response:
+        name = f"{request.path_params['package']}.{request.path_params['function']}"
+        try:
+            arguments = json.loads(await request.body() or b"{}")
+        except (ValueError, RecursionError):
+            arguments = None
+        except ClientDisconnect:
+            return _nothing()
+        if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
+            return JSONResponse({"error": "the body must be a JSON object"}, 400)
+        if name == "runs.medium":  # answers with a path, which is for the server alone
+            return _nothing()
+        status, body = await workers.of(name).call(name, arguments)
+        return Response(body, status, {"cache-control": "no-store"}, "application/json")
+
+    return answer
+
+
+def _response(path: Path) -> Response:
+    return FileResponse(path, media_type=TYPES[path.suffix], headers={"cache-control": "no-cache"})
+
+
+def _nothing() -> Response:
+    return PlainTextResponse("there is nothing here\n", 404)

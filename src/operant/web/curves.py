@@ -1,0 +1,184 @@
+"""Columns of JSON Lines that grow while they are read, and curves with no more points than a screen has.
+
+A line counts once it is whole; what was read before is kept, so that a look at a long run costs what is new.
+"""
+
+import json
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_POINTS = 500
+"""Of a curve."""
+MOST_FILES = 64
+"""Whose columns are kept."""
+TAIL_BYTES = 1 << 16
+"""In which the last line of a file is sought first."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Column:
+    """What was read of a file.
+
+    Attributes:
+        inode: of the file.
+        offset: bytes read.
+        consumed: budget used at each record.
+        values: by name, one list or number a record.
+    """
+
+    inode: int
+    offset: int = 0
+    consumed: list[int] = field(default_factory=list[int])
+    values: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+
+
+class Columns:
+    """Reads columns and keeps what it has read."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Path, tuple[str, ...]], Column] = OrderedDict()
+
+    def read(self, path: Path, names: Sequence[str]) -> Column:
+        """Return columns of the records that have the first of the names; empty where there is no file.
+
+        Args:
+            path: a file of JSON Lines, one object each.
+            names: of the fields.
+        """
+        key = path, tuple(names)
+        try:
+            file = path.open("rb")
+        except OSError:
+            self._kept.pop(key, None)
+            return Column(0)
+        with file:
+            found = os.fstat(file.fileno())
+            column = self._kept.get(key)
+            if column is None or column.inode != found.st_ino or found.st_size < column.offset:
+                column = Column(found.st_ino, values={name: [] for name in names})
+            file.seek(column.offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                column.offset += len(line)
+                _take(column, line, names)
+        self._kept[key] = column
+        self._kept.move_to_end(key)
+        if len(self._kept) > MOST_FILES:
+            self._kept.popitem(last=False)
+        return column
+
+
+def _take(column: Column, line: bytes, names: Sequence[str]) -> None:
+    if names[0].encode() not in line:
+        return
+    record = _record(line)
+    if record is None or names[0] not in record:
+        return
+    column.consumed.append(int(record.get("consumed", 0)))
+    for name in names:
+        column.values[name].append(record.get(name))
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def last_record(path: Path) -> dict[str, Any] | None:
+    """Return the last whole record of a file of JSON Lines, read from its end; None where there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            for span in (TAIL_BYTES, size):
+                file.seek(max(0, size - span))
+                lines = file.read().split(b"\n")
+                whole = lines[:-1] if span >= size else lines[1:-1]  # the first one may have been cut
+                for line in reversed(whole):
+                    record = _record(line)
+                    if record is not None:
+                        return record
+                if span >= size:
+                    break
+    except OSError:
+        pass
+    return None
+
+
+def decimated(column: Column, metric: str | None) -> dict[str, Any]:
+    """Return a curve with at most `MOST_POINTS` points: `x`, `center`, `low`, `high`, and `seeds`, one list each.
+
+    The center of evaluations is the recorded IQM between the ends of its interval; that of a metric of training is the
+    mean of the seeds between the least and the greatest. Where points are too many, those in a row become one: the mean
+    of their centers, between the least and the greatest.
+    """
+    if not column.consumed:
+        return {"x": [], "center": [], "low": [], "high": [], "seeds": []}
+    x = np.array(column.consumed)
+    if metric is None:
+        seeds = table(column.values["scores"])
+        center = table(column.values["iqm"])[:, 0]
+        low, high = table(column.values["interval"]).T[:2]
+    else:
+        seeds = table(column.values[metric])
+        with np.errstate(all="ignore"):
+            present = np.isfinite(seeds)
+            center = np.where(present, seeds, 0.0).sum(axis=1) / present.sum(axis=1)
+            low = np.where(present, seeds, np.inf).min(axis=1)
+            high = np.where(present, seeds, -np.inf).max(axis=1)
+    groups = np.array_split(np.arange(x.size), min(x.size, MOST_POINTS))
+    return {
+        "x": [int(x[group[-1]]) for group in groups],
+        "center": [_mean(center[group]) for group in groups],
+        "low": [_least(low[group]) for group in groups],
+        "high": [_most(high[group]) for group in groups],
+        "seeds": [[_mean(seeds[group, i]) for group in groups] for i in range(seeds.shape[1])],
+    }
+
+
+def table(rows: Sequence[Any]) -> Floats:
+    """Return records of numbers or lists as `[n, S]`; what is missing, or no number, is NaN."""
+    lists = [row if isinstance(row, list) else [row] for row in rows]
+    found = np.full((len(lists), max(map(len, lists))), np.nan)
+    for i, row in enumerate(lists):
+        found[i, : len(row)] = [_float(value) for value in row]
+    return found
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _finite(values: Floats) -> Floats:
+    return values[np.isfinite(values)]
+
+
+def _mean(values: Floats) -> float | None:
+    kept = _finite(values)
+    return float(kept.mean()) if kept.size else None
+
+
+def _least(values: Floats) -> float | None:
+    kept = _finite(values)
+    return float(kept.min()) if kept.size else None
+
+
+def _most(values: Floats) -> float | None:
+    kept = _finite(values)
+    return float(kept.max()) if kept.size else None

@@ -1,0 +1,162 @@
+"""Labels as the page asks for them: every answer goes through the preference store, and is on the disk when it returns.
+
+Names of models and of runs stay here: the page gets a prompt and its completions in the order of the presentation.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from operant.language.preferences import (
+    ConflictError,
+    Outcome,
+    PreferenceStore,
+    Presentation,
+    StoreError,
+    add_samples,
+)
+from operant.web.runs import folder_of, names_of
+from operant.web.workers import NotFoundError
+
+MOST_SECONDS = 86_400.0
+"""That an answer may have taken, by the clock of the page."""
+
+LONGEST_NAME = 100
+"""Of an annotator, in characters."""
+
+_open: dict[Path, PreferenceStore] = {}
+
+
+def index(runs: Path) -> dict[str, Any]:
+    """Return the runs that have something to label."""
+    return {"runs": [name for name in names_of(runs) if _is_labelable(folder_of(runs, name))]}
+
+
+def following(runs: Path, run: str, annotator: str, overlap: int = 1, repeat: bool = False) -> dict[str, Any]:
+    """Return what an annotator is to label next, reserved for them, and how far they are; `item` is None at the end.
+
+    Args:
+        runs: the folder of runs.
+        run: whose samples are labeled.
+        annotator: who labels.
+        overlap: how many annotators are to judge each item.
+        repeat: ask again what was judged.
+    """
+    _check_name(annotator)
+    store = _store(runs, run)
+    return _state(store, annotator, store.next_item(annotator, overlap=overlap, repeat=repeat))
+
+
+def record(  # noqa: PLR0917 - by name, from JSON
+    runs: Path,
+    run: str,
+    annotator: str,
+    item_id: str,
+    outcome: str,
+    event_id: str,
+    seconds: float,
+    ranks: list[int] | None = None,
+    round: int = 0,  # noqa: A002 - its name in the log
+    overlap: int = 1,
+) -> dict[str, Any]:
+    """Store an answer and return what is next; the same `event_id` again changes nothing.
+
+    Args:
+        runs: the folder of runs.
+        run: whose samples are labeled.
+        annotator: who labels.
+        item_id: of what was shown.
+        outcome: in terms of what was shown: `A`, `B`, `tie`, `both-bad`, `skip` or `ranking`.
+        event_id: of the page's choice, the same when it tries again.
+        seconds: since the item was shown.
+        ranks: for a ranking, of each completion in the order shown.
+        round: as it was shown.
+        overlap: as for `following`.
+
+    Raises:
+        ConflictError: the item was answered otherwise in the meantime; nothing was stored.
+        StoreError: it could not be stored.
+    """
+    _check_name(annotator)
+    store = _store(runs, run)
+    try:
+        shown = store.present(item_id, annotator, round=round)
+    except KeyError as error:
+        raise NotFoundError(f"there is no item {item_id!r}") from error
+    now = time.time()
+    taken = min(max(float(seconds), 0.0), MOST_SECONDS)
+    outcome = cast(Outcome, outcome)
+    try:
+        store.record(shown, outcome, event_id=event_id, shown_at=now - taken, answered_at=now, ranks=ranks)
+    except ConflictError:
+        if not _is_stored(store, event_id, item_id, annotator, outcome):
+            raise
+    return {"saved": True, **following(runs, run, annotator, overlap, bool(round))}
+
+
+def undo(runs: Path, run: str, annotator: str, event_id: str) -> dict[str, Any]:
+    """Undo the last label of an annotator and show its item again; `undone` is false where there was none."""
+    store = _store(runs, run)
+    event = store.undo(annotator, event_id=event_id)
+    if event is None:
+        return {"undone": False}
+    return {"undone": True, **_state(store, annotator, store.present(event.item_id, annotator, round=event.round))}
+
+
+def _check_name(annotator: str) -> None:
+    if not isinstance(annotator, str) or not 1 <= len(annotator) <= LONGEST_NAME:
+        raise ValueError(f"annotator must be a name of at most {LONGEST_NAME} characters, got {annotator!r}")
+
+
+def _is_stored(store: PreferenceStore, event_id: str, item_id: str, annotator: str, outcome: str) -> bool:
+    """Tell whether an answer is there already: one that was sent again has other times."""
+    return any(
+        (event.event_id, event.item_id, event.annotator, event.outcome) == (event_id, item_id, annotator, outcome)
+        for event in store.events()
+    )
+
+
+def _state(store: PreferenceStore, annotator: str, shown: Presentation | None) -> dict[str, Any]:
+    answered = sum(event.annotator == annotator for event in store.labels())
+    counts = {"answered": answered, "items": len(store.items())}
+    if shown is None:
+        return {"item": None, "waiting": store.waiting(annotator), **counts}
+    texts = [_text(text) for text in shown.completions]
+    return {
+        "item": {"id": shown.item_id, "round": shown.round, "prompt": _text(shown.prompt), "completions": texts},
+        **counts,
+    }
+
+
+def _text(text: Any) -> str | list[dict[str, str]]:
+    """Return a text, or the messages of a conversation."""
+    if isinstance(text, str):
+        return text
+    messages = cast(list[Mapping[str, Any]], text)
+    return [{"role": str(m.get("role", "")), "content": str(m.get("content", ""))} for m in messages]
+
+
+def _is_labelable(path: Path) -> bool:
+    return (path / "preferences.sqlite").is_file() or (path / "eval" / "samples.jsonl").is_file()
+
+
+def _store(runs: Path, run: str) -> PreferenceStore:
+    """Return the store of a run, which stays open; new samples of the run are added when it is opened."""
+    path = folder_of(runs, run)
+    if not _is_labelable(path):
+        raise NotFoundError(f"there is nothing to label in {run}: it has no eval/samples.jsonl and no preferences")
+    database = path / "preferences.sqlite"
+    if database in _open and not database.exists():
+        _open.pop(database).close()
+    if database not in _open:
+        store = PreferenceStore(database)
+        try:
+            samples = path / "eval" / "samples.jsonl"
+            if samples.is_file():
+                add_samples(store, samples, run=path.resolve().name)
+        except (StoreError, ValueError, OSError):
+            store.close()
+            raise
+        _open[database] = store
+    return _open[database]

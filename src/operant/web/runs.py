@@ -1,0 +1,286 @@
+"""Runs as the pages show them: found, listed, looked at, compared. Nothing here writes.
+
+Runs are named by their paths below the folder of runs; a name is looked up part by part, and whatever leads out of the
+folder, such as a symbolic link, is not there.
+"""
+
+import json
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from operant import catalog
+from operant.runtime.files import read_regular
+from operant.runtime.sessions import UNFINISHED, described
+from operant.web.curves import Columns, decimated, last_record
+from operant.web.workers import NotFoundError
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+"""Of a folder of a run, or of one that holds runs."""
+DEPTH = 3
+"""Folders above a run, that of runs included."""
+MOST_RUNS = 20_000
+MEDIA = (".png", ".jpg", ".gif", ".svg", ".mp4", ".webm")
+"""Suffixes of the pictures and films that are shown."""
+
+_COLUMNS = Columns()
+
+
+def index(runs: Path) -> dict[str, Any]:
+    """Return every run, the newest first: what it is, how far, how good, and how it ended."""
+    found = [_entry(runs, name) for name in names_of(runs)]
+    found.sort(key=lambda entry: str(entry.get("started", "")), reverse=True)
+    return {"folder": str(runs), "found": runs.is_dir(), "runs": found}
+
+
+def show(runs: Path, run: str) -> dict[str, Any]:
+    """Return all about a run: settings, sessions, metrics, evaluations, pictures and films, and commands."""
+    path = folder_of(runs, run)
+    tables = _tables(path / "config.toml", _stamp(path / "config.toml"))
+    facts = _facts(path)
+    shown = _shown(path)
+    commands = {"show": f"operant show {shown}", "evaluate": f"operant evaluate {shown}"}
+    if _entry(runs, run)["outcome"] != "finished":
+        commands["resume"] = f"operant resume {shown}"
+    language = catalog.find(str(tables["settings"].get("algorithm"))).package == "language"
+    commands |= {"chat": f"operant chat {shown}"} if language else {"watch": f"operant watch {shown}"}
+    return {
+        **_entry(runs, run),
+        "settings": tables["settings"],
+        "config": tables["config"],
+        "resolved": facts.get("resolved", {}),
+        "sessions": facts.get("sessions", []),
+        "metrics": _metrics(path),
+        "media": _media(path),
+        "has_samples": (path / "eval" / "samples.jsonl").is_file(),
+        "commands": commands,
+    }
+
+
+def curves(runs: Path, names: list[str], metric: str | None = None, known: str = "") -> dict[str, Any]:
+    """Return a metric of some runs over the budget used, for every seed and all together.
+
+    Args:
+        runs: the folder of runs.
+        names: of the runs.
+        metric: of `metrics.jsonl`. Default: the scores of evaluations, with IQM and its 95 % interval as recorded.
+        known: the `version` of an earlier answer; nothing else is returned where nothing has changed since.
+    """
+    paths = {name: folder_of(runs, name) for name in names}
+    files = {name: path / ("metrics.jsonl" if metric else "eval/evaluations.jsonl") for name, path in paths.items()}
+    version = json.dumps([[name, *_stamp(file)] for name, file in files.items()])
+    if version == known:
+        return {"version": version, "unchanged": True}
+    wanted = [metric] if metric else ["scores", "iqm", "interval"]
+    read = {name: _COLUMNS.read(file, wanted) for name, file in files.items()}
+    found = {name: decimated(columns, metric) for name, columns in read.items()}
+    return {"version": version, "curves": found}
+
+
+def compare(runs: Path, names: list[str], metric: str | None = None) -> dict[str, Any]:
+    """Return in what runs differ, and how they stand; the first is what the others are compared with.
+
+    Where the protocols differ, or a run is not at its end, `problem` says so in the place of `standings`.
+    """
+    from operant.runtime.comparison import compare as standings_of  # noqa: PLC0415 - torch takes seconds
+    from operant.runtime.comparison import different_settings  # noqa: PLC0415
+    from operant.runtime.run import Run, RunError  # noqa: PLC0415
+
+    opened = [Run.open(folder_of(runs, name)) for name in names]
+    differ = {name: [_plain(value) for value in values] for name, values in different_settings(opened).items()}
+    command = " ".join(["operant compare", *(_shown(run.path) for run in opened)])
+    answer: dict[str, Any] = {"differ": differ, "problem": "", "standings": [], "command": command}
+    if metric:
+        answer["command"] += f" --metric {metric}"
+    try:
+        standings = standings_of(opened, metric=metric)
+    except (RunError, ValueError) as error:
+        return answer | {"problem": str(error)}
+    answer["standings"] = [
+        {
+            "name": name,
+            "iqm": standing.final.iqm,
+            "mean": standing.final.mean,
+            "interval": list(standing.final.interval),
+            "scores": list(standing.final.scores),
+            "difference": standing.difference,
+            "difference_interval": list(standing.difference_interval),
+            "improvement": standing.improvement,
+            "improvement_interval": list(standing.improvement_interval),
+        }
+        for name, standing in zip(names, standings, strict=True)
+    ]
+    return answer | {"budget": standings[0].budget}
+
+
+def medium(runs: Path, run: str, name: str) -> dict[str, str]:
+    """Return the path of a picture or film, for the server."""
+    path = folder_of(runs, run)
+    if name not in {entry["name"] for entry in _media(path)}:
+        raise NotFoundError(f"{run} has no {name}")
+    return {"path": str(path / "media" / name)}
+
+
+def names_of(runs: Path) -> Iterator[str]:
+    """Find the runs by name: folders with a `config.toml`, not below another run."""
+    count, level = 0, [""]
+    for _ in range(DEPTH):
+        below: list[str] = []
+        for parent in level:
+            try:
+                entries = sorted(os.scandir(runs / parent), key=lambda entry: entry.name)
+            except OSError:
+                continue
+            for entry in entries:
+                if not NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+                    continue
+                name = f"{parent}/{entry.name}" if parent else entry.name
+                if not (runs / name / "config.toml").is_file():
+                    below.append(name)
+                    continue
+                yield name
+                count += 1
+                if count >= MOST_RUNS:
+                    return
+        level = below
+
+
+def folder_of(runs: Path, name: str) -> Path:
+    """Return the folder of a run.
+
+    Raises:
+        NotFoundError: there is none of that name in the folder of runs.
+    """
+    parts = name.split("/") if isinstance(name, str) else []
+    missing = NotFoundError(f"there is no run {name!r}")
+    if not 1 <= len(parts) <= DEPTH or not all(NAME.fullmatch(part) for part in parts):
+        raise missing
+    path = runs.joinpath(*parts)
+    inside = path.resolve().is_relative_to(runs.resolve()) and not path.is_symlink()
+    if not inside or not (path / "config.toml").is_file():
+        raise missing
+    return path
+
+
+def _entry(runs: Path, name: str) -> dict[str, Any]:
+    """Return a line of the list; `problem` says why where a run cannot be read."""
+    path = runs / name
+    try:
+        settings = _settings(path / "config.toml", _stamp(path / "config.toml"))
+        facts = _facts(path)
+    except (OSError, ValueError, RecursionError) as error:
+        return {"name": name, "outcome": "damaged", "problem": str(error)}
+    sessions = facts.get("sessions") or [{}]
+    outcome, reason = described(sessions)
+    if outcome == UNFINISHED and _alive(sessions[-1]):
+        outcome = "running"
+    evaluation = last_record(path / "eval" / "evaluations.jsonl") or {}
+    latest = last_record(path / "metrics.jsonl") if outcome in ("running", UNFINISHED) else None
+    consumed = max(int(record.get("consumed", 0)) for record in (sessions[-1], evaluation, latest or {}))
+    return {
+        "name": name,
+        "algorithm": settings.get("algorithm", ""),
+        "task": settings.get("task", ""),
+        "seeds": len(settings.get("seeds", ())),
+        "budget": settings.get("budget", 0),
+        "consumed": consumed,
+        "outcome": outcome,
+        "reason": reason,
+        "started": sessions[0].get("started", ""),
+        "iqm": _number(evaluation.get("iqm")),
+        "interval": evaluation.get("interval"),
+    }
+
+
+def _alive(session: dict[str, Any]) -> bool:
+    """Tell whether the process of a session is still there; on other machines that is not known."""
+    if session.get("host") != socket.gethostname() or not isinstance(session.get("process"), int):
+        return False
+    try:
+        os.kill(session["process"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Return what changes when a file does; zeros where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=MOST_RUNS)
+def _settings(path: Path, _: tuple[int, int, int]) -> dict[str, Any]:
+    """Return the table of settings, which stands first: the rest is longer and not read."""
+    text = read_regular(path).decode()
+    head, cut, _ = text.partition("\n[config")
+    try:
+        settings = tomllib.loads(head).get("settings")
+    except tomllib.TOMLDecodeError:  # a text within the settings may hold the words
+        settings = tomllib.loads(text).get("settings") if cut else None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} has no table [settings]")
+    return settings
+
+
+@lru_cache(maxsize=64)
+def _tables(path: Path, _: tuple[int, int, int]) -> dict[str, Any]:
+    tables = tomllib.loads(read_regular(path).decode())
+    return {name: _plain(tables.get(name, {})) for name in ("settings", "config")}
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    return _json(path / "run.json", _stamp(path / "run.json"))
+
+
+@lru_cache(maxsize=MOST_RUNS)
+def _json(path: Path, _: tuple[int, int, int]) -> dict[str, Any]:
+    facts = json.loads(read_regular(path))
+    if not isinstance(facts, dict):
+        raise ValueError(f"{path} must hold an object")
+    return facts
+
+
+def _metrics(path: Path) -> list[str]:
+    record = last_record(path / "metrics.jsonl") or {}
+    return sorted(name for name in record if name != "consumed")
+
+
+def _media(path: Path) -> list[dict[str, Any]]:
+    """Return the pictures and films of a run, the newest first."""
+    try:
+        entries = [entry for entry in os.scandir(path / "media") if entry.is_file(follow_symlinks=False)]
+    except OSError:
+        return []
+    kept = [entry for entry in entries if Path(entry.name).suffix in MEDIA and NAME.fullmatch(entry.name)]
+    kept.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
+    return [{"name": entry.name, "bytes": entry.stat().st_size} for entry in kept]
+
+
+def _shown(path: Path) -> str:
+    """Return the path as one types it where the server was started."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a table as JSON has it."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

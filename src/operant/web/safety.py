@@ -1,0 +1,184 @@
+"""What stands between a browser and the app: who may ask, how, and what a page may load.
+
+A server on this machine is reached by every page that the browser shows, so allow-lists decide:
+
+- The `Host` header names this server, or a foreign name was made to point here (DNS rebinding).
+- Only GET and HEAD, which show pages and files, and POST, which asks for data.
+- A POST is JSON, comes from a page of this server (`Origin`, `Sec-Fetch-Site`) and carries a header that other sites
+  cannot send, as no answer ever allows them to (CORS).
+- With a token, every request carries it: in the address that is printed, then in a cookie.
+- Pages load nothing from elsewhere and run no inline scripts (Content-Security-Policy).
+"""
+
+import ipaddress
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs, quote
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+MOST_BYTES = 1_000_000
+"""Of the body of a request."""
+COOKIE = "operant_token"
+"""That keeps the token."""
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+"""Names of this machine that only it can reach."""
+
+POLICY = (
+    "default-src 'self'; img-src 'self' data: blob:; media-src 'self'; object-src 'none'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+"""The Content-Security-Policy of every answer."""
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+)
+"""Of every answer."""
+
+
+class Hosts:
+    """The names under which the server may be asked for.
+
+    Args:
+        host: what it is bound to.
+        port: the port.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._port, self._any = port, host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+        shown = f"[{host}]" if ":" in host else host
+        self._names = {name.lower() for name in (*LOOPBACK, *([] if self._any else [shown]))}
+        if self._any:
+            self._names.add(socket.gethostname().lower())
+
+    def allow(self, header: str) -> bool:
+        """Tell whether a `Host` header names this server; bound to every address, also by any numeric address."""
+        name, _, port = header.lower().rpartition(":") if not header.endswith("]") else (header.lower(), "", "80")
+        if not name:
+            name, port = port, "80"
+        return port == str(self._port) and (name in self._names or (self._any and _is_address(name)))
+
+
+class Guard:
+    """The app, behind the rules of this module.
+
+    Args:
+        app: what answers.
+        hosts: the names under which it is asked for.
+        token: that requests need; None where only this machine can reach it.
+    """
+
+    def __init__(self, app: Any, hosts: Hosts, token: str | None) -> None:
+        self._app, self._hosts, self._token = app, hosts, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers = _headers(scope)
+        refused = self._refusal(scope["method"], headers)
+        if refused is None and self._token is not None and not self._knows_token(headers):
+            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+            if scope["method"] == "GET" and secrets.compare_digest(given.encode(), self._token.encode()):
+                await self._admit(scope, send)
+                return
+            refused = 403, "open the address that `operant serve` has printed: it holds the token"
+        if refused is not None:
+            await _answer(send, *refused)
+            return
+        await self._app(scope, _bounded(receive), _with_headers(send))
+
+    def _refusal(self, method: str, headers: dict[str, list[str]]) -> tuple[int, str] | None:
+        """Return status and reason where a request breaks a rule."""
+        host = headers.get("host", [])
+        if len(host) != 1 or not self._hosts.allow(host[0]):
+            return 421, "this server is not called that; open the address that `operant serve` has printed"
+        if method not in ("GET", "HEAD", "POST"):
+            return 405, f"{method} is not allowed: GET and POST are"
+        return _cross_site(headers, host[0]) if method == "POST" else None
+
+    def _knows_token(self, headers: dict[str, list[str]]) -> bool:
+        try:
+            cookie = SimpleCookie("; ".join(headers.get("cookie", []))).get(COOKIE)
+        except CookieError:
+            return False
+        return cookie is not None and secrets.compare_digest(cookie.value.encode(), str(self._token).encode())
+
+    async def _admit(self, scope: Scope, send: Send) -> None:
+        """Put the token into a cookie and take it out of the address."""
+        cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+        path = "/" + quote(scope["path"].lstrip("/"))
+        await _answer(send, 303, "", (b"location", path.encode()), (b"set-cookie", cookie.encode()))
+
+
+def _cross_site(headers: dict[str, list[str]], host: str) -> tuple[int, str] | None:
+    """Return status and reason where a POST does not come from a page of this server."""
+    if headers.get("content-type", [""])[0].partition(";")[0].strip().lower() != "application/json":
+        return 415, "a POST must be application/json"
+    site = headers.get("sec-fetch-site", ["same-origin"])
+    origin = headers.get("origin", [f"http://{host}"])
+    if headers.get("x-operant") != ["1"] or site != ["same-origin"] or origin != [f"http://{host}"]:
+        return 403, "only pages of this server may ask for that"
+    length = headers.get("content-length", ["0"])[0]
+    if not length.isdecimal() or int(length) > MOST_BYTES:
+        return 413, f"a request may have {MOST_BYTES} bytes"
+    return None
+
+
+def _headers(scope: Scope) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in scope["headers"]:
+        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return found
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+async def _answer(send: Send, status: int, text: str, *headers: tuple[bytes, bytes]) -> None:
+    body = f"{text}\n".encode()
+    plain = ((b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode()))
+    start = {"type": "http.response.start", "status": status, "headers": [*plain, *HEADERS, *headers]}
+    await send(start)
+    await send({"type": "http.response.body", "body": body})
+
+
+def _with_headers(send: Send) -> Send:
+    async def forward(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *HEADERS]}
+        await send(message)
+
+    return forward
+
+
+def _bounded(receive: Receive) -> Receive:
+    """Return what receives a body, and ends it where one without a stated length is too long."""
+    taken = 0
+
+    async def limited() -> Message:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        return {"type": "http.disconnect"} if taken > MOST_BYTES else message
+
+    return limited

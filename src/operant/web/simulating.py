@@ -1,0 +1,182 @@
+"""Algorithms in a world, frame by frame, each by the library's own functions."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant import mdp as known
+from operant.mdp import MDP, Step
+from operant.mdp.stepwise import StepMethod
+
+Floats = NDArray[np.float64]
+
+MOST_STEPS = 10_000
+"""Steps of a solver before it is given up."""
+MOST_NUMBERS = 300_000
+"""In the tables of all frames; where there are more, frames are left out evenly."""
+MOST_FRAMES = 1_500
+"""Of a recording, likewise."""
+FIRST_FRAMES = 40
+"""That are always kept."""
+MOST_BUDGET = 5_000_000
+"""Environment steps of a learner."""
+
+LEARNERS: Mapping[str, tuple[str, ...]] = {
+    "monte-carlo-prediction": (),
+    "td-lambda": ("step_size", "td_lambda"),
+    "monte-carlo": ("step_size", "epsilon"),
+    "sarsa": ("step_size", "epsilon"),
+    "expected-sarsa": ("step_size", "epsilon"),
+    "q-learning": ("step_size", "epsilon"),
+    "double-q-learning": ("step_size", "epsilon"),
+    "sarsa-lambda": ("step_size", "epsilon", "td_lambda"),
+    "dyna-q": ("step_size", "epsilon", "planning_steps"),
+}
+"""What learns from samples, by its name in the catalog, and which parameters it has."""
+FIELDS = {"epsilon": "exploration_initial_eps"}
+"""Fields of the configurations that have another name there."""
+
+
+@dataclass
+class Recording:
+    """What an algorithm did.
+
+    Attributes:
+        unit: what `ticks` count.
+        followed: the policy `[S, A]` whose values are predicted; None where the best is sought.
+        ticks: sweeps, backups or environment steps so far, of every frame.
+        phases: what happened in each.
+        values: `[S]` of each.
+        policy: `[S]` of each, the bits of the actions that the policy takes.
+        q: `[S, A]` of each; None where there are none.
+        visits: `[S]` of each, updates so far; None where none are counted.
+        places: the state of the agent at each; None where there is none.
+        residuals: of each; None for learners.
+        returns: mean undiscounted return of the episodes that ended in each, NaN where none did; None for solvers.
+        complete: whether nothing more would change.
+    """
+
+    unit: str
+    followed: Floats | None = None
+    ticks: list[int] = field(default_factory=list[int])
+    phases: list[str] = field(default_factory=list[str])
+    values: list[Floats] = field(default_factory=list[Floats])
+    policy: list[NDArray[np.int64]] = field(default_factory=list[NDArray[np.int64]])
+    q: list[Floats] | None = None
+    visits: list[NDArray[np.int64]] | None = None
+    places: list[int] | None = None
+    residuals: list[float] | None = None
+    returns: list[float] | None = None
+    complete: bool = False
+
+
+def planned(model: MDP, algorithm: str, gamma: float, *, seed: int, backups: int) -> Recording:
+    """Record a solver until it ends, or for `MOST_STEPS` steps.
+
+    Args:
+        model: the world.
+        algorithm: `"policy-evaluation"`, of uniform moves, or a `StepMethod`.
+        gamma: the discount factor.
+        seed: of random orders.
+        backups: single backups of a frame of prioritized sweeping.
+    """
+    if algorithm == "policy-evaluation":
+        followed: Floats | None = uniform(model)
+        found = known.evaluation_sweeps(model, followed, gamma=gamma)
+    else:
+        followed = None
+        method = cast(StepMethod, algorithm)
+        found = known.steps(model, gamma=gamma, method=method, backups=backups, seed=seed)
+    unit = "backups" if algorithm == "prioritized-sweeping" else "sweeps"
+    recording = Recording(unit, followed, q=[], residuals=[])
+    blank = Step(np.zeros(model.states), np.full(model.states, -1), np.nan, "start", 0)
+    kept, complete = _thinned(found, model.states * model.actions)
+    for count, step in [(0, blank), *kept]:
+        recording.ticks.append(step.backups if unit == "backups" else count)
+        recording.phases.append(step.phase)
+        recording.values.append(step.values)
+        policy = followed > 0 if followed is not None else step.policy[:, None] == np.arange(model.actions)
+        recording.policy.append(bits(policy))
+        cast(list[Floats], recording.q).append(known.action_values(model, step.values, gamma=gamma))
+        cast(list[float], recording.residuals).append(step.residual)
+    recording.complete = complete
+    return recording
+
+
+def _thinned(found: Iterator[Step], size: int) -> tuple[list[tuple[int, Step]], bool]:
+    """Return steps with their numbers, not too many: the first ones, the last, and some in between."""
+    room = max(FIRST_FRAMES + 10, min(MOST_FRAMES, MOST_NUMBERS // size))
+    kept: list[tuple[int, Step]] = []
+    stride, last = 1, None
+    for count, step in enumerate(found, 1):
+        last = count, step
+        if count <= FIRST_FRAMES or count % stride == 0:
+            kept.append(last)
+        if len(kept) > room:
+            stride *= 2
+            kept = [item for item in kept if item[0] <= FIRST_FRAMES or item[0] % stride == 0]
+        if count >= MOST_STEPS:
+            break
+    if last is not None and (not kept or kept[-1][0] != last[0]):
+        kept.append(last)
+    return kept, last is None or last[0] < MOST_STEPS
+
+
+def learn(
+    model: MDP, algorithm: str, gamma: float, chosen: Mapping[str, float], *, seed: int, stride: int, count: int
+) -> tuple[Recording, dict[str, Any]]:
+    """Record a learner, and return the fields of its configuration that were set.
+
+    Args:
+        model: the world.
+        algorithm: one of `LEARNERS`.
+        gamma: the discount factor.
+        chosen: values of parameters; those that the algorithm has not are left out.
+        seed: of its randomness.
+        stride: environment steps of a frame.
+        count: frames.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+    from operant.tabular import learner_for  # noqa: PLC0415 - torch takes seconds, and solvers do without
+
+    if stride < 1 or count < 1 or stride * count > MOST_BUDGET:
+        raise ValueError(f"stride is {stride} and count {count}, expected at least 1, and {MOST_BUDGET} steps at most")
+    names = (*LEARNERS[algorithm], "initial_value")
+    values: dict[str, Any] = {"gamma": gamma, **{FIELDS.get(name, name): chosen[name] for name in names}}
+    count = min(count, MOST_FRAMES, max(FIRST_FRAMES, MOST_NUMBERS // (model.states * model.actions)))
+    learner = learner_for(algorithm, model, seeds=[seed], budget=stride * count, **values, steps_per_iteration=stride)
+    predicts = not learner.learns_action_values
+    recording = Recording("environment steps", uniform(model) if predicts else None, visits=[], places=[], returns=[])
+    recording.q = None if predicts else []
+    _keep(recording, learner, np.nan, "start")
+    for _ in range(count):
+        metrics = learner.iterate()
+        _keep(recording, learner, float(metrics["rollout/episode_return"][0]), "learning")
+    return recording, values
+
+
+def _keep(recording: Recording, learner: Any, episode_return: float, phase: str) -> None:
+    recording.ticks.append(learner.consumed)
+    recording.phases.append(phase)
+    recording.values.append(learner.values[0].copy())
+    recording.policy.append(bits(learner.policy()[0] > 0))
+    if recording.q is not None:
+        recording.q.append(np.where(learner.feasible, learner.q[0], -np.inf))
+    cast(list[NDArray[np.int64]], recording.visits).append(learner.visits[0].sum(axis=1))
+    cast(list[int], recording.places).append(int(learner.world.state[0]))
+    cast(list[float], recording.returns).append(episode_return)
+
+
+def uniform(model: MDP) -> Floats:
+    """Return the policy that takes every feasible action alike, `[S, A]`."""
+    return model.feasible / np.maximum(model.feasible.sum(axis=1, keepdims=True), 1)
+
+
+def bits(policy: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return which actions are taken, `[S, A]`, as a bit each, `[S]`."""
+    return policy @ (1 << np.arange(policy.shape[1]))

@@ -1,0 +1,165 @@
+// Elements, calls to the server, numbers: what every page needs.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, properties, children) {
+  for (const [name, value] of Object.entries(properties ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name in element && !(element instanceof SVGElement) && name !== "list" && name !== "form") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** Make an element of HTML; properties named on... are listeners. */
+export const h = (tag, properties, ...children) => fill(document.createElement(tag), properties, children);
+/** Make an element of SVG. */
+export const s = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
+
+/** Put children into an element in the place of what it holds; null and false are left out. */
+export function put(element, ...children) {
+  element.replaceChildren();
+  return fill(element, {}, children);
+}
+
+export class ServerError extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** Ask the server; it answers JSON, or the error that is thrown. */
+export async function call(name, body = {}, signal = undefined) {
+  let response;
+  try {
+    response = await fetch(`/api/${name}`, {
+      method: "POST",
+      headers: { "content-type": "application/json", "x-operant": "1" },
+      body: JSON.stringify(body),
+      signal,
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ServerError("the server does not answer: is `operant serve` still running?", 0);
+  }
+  const text = await response.text();
+  let answer;
+  try {
+    answer = JSON.parse(text);
+  } catch {
+    throw new ServerError(text.trim() || `status ${response.status}`, response.status);
+  }
+  if (!response.ok) throw new ServerError(answer.error ?? `status ${response.status}`, response.status);
+  return answer;
+}
+
+const KINDS = { f8: Float64Array, u2: Uint16Array, i4: Int32Array, u1: Uint8Array };
+
+/** Return an array from base64; null stays null. */
+export function unpack(text, kind = "f8") {
+  if (text === null || text === undefined) return null;
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+  return new KINDS[kind](bytes.buffer);
+}
+
+/** Return a number as a person reads it. */
+export function short(value, digits = 3) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  const text = size >= 1e5 || size < 1e-3 ? value.toExponential(Math.max(0, digits - 2)) : Number(value.toPrecision(digits)).toString();
+  return text.replace("-", "−");
+}
+
+/** Return the number of a cell: two decimals, fewer where there is no room for them. */
+export function cellNumber(value) {
+  const size = Math.abs(value);
+  const text = size >= 1000 ? value.toExponential(0) : size >= 100 ? value.toFixed(0) : size >= 10 ? value.toFixed(1) : value.toFixed(2);
+  return /^-0(\.0+)?$/.test(text) ? text.slice(1) : text.replace("-", "−");
+}
+
+export const count = (n, what) => `${whole(n)} ${what}${n === 1 ? "" : "s"}`;
+export const whole = (value) => value.toLocaleString("en-US");
+
+let spoken = 0;
+/** Tell a screen reader, once a second at most. */
+export function announce(text) {
+  const now = performance.now();
+  if (now - spoken < 1000) return;
+  spoken = now;
+  document.getElementById("announcer").textContent = text;
+}
+
+/** Return a line with a command, and a button that copies it. */
+export function commandLine(label = "The same on the command line") {
+  const code = h("code", {});
+  const button = h("button", {
+    type: "button",
+    className: "quiet small",
+    onclick: async () => {
+      await copy(code.textContent);
+      button.textContent = "Copied";
+      setTimeout(() => (button.textContent = "Copy"), 1200);
+    },
+  }, "Copy");
+  const line = h("div", { className: "command" }, h("span", { className: "label" }, label), h("div", { className: "line" }, code, button));
+  line.show = (text) => {
+    code.textContent = text;
+    line.hidden = !text;
+  };
+  return line;
+}
+
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = h("textarea", { value: text, className: "unseen" });
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+}
+
+/** Let the user save a text as a file. */
+export function save(name, text, type = "text/plain") {
+  const address = URL.createObjectURL(new Blob([text], { type }));
+  const link = h("a", { href: address, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
+/** Return a callback that runs once calls have ceased for a while. */
+export function debounced(action, milliseconds) {
+  let timer = 0;
+  return (...values) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => action(...values), milliseconds);
+  };
+}
+
+/** Whether a key is meant for the page, and not for a field. */
+export function isForPage(event) {
+  const target = event.target;
+  return !(event.ctrlKey || event.metaKey || event.altKey) && !target.closest?.("input, select, textarea, dialog[open]");
+}
+
+/** Return the state in the fragment of the address. */
+export const fragment = () => new URLSearchParams(location.hash.slice(1));
+
+/** Put a state into the fragment of the address; a pushed one is a step for the back button. */
+export function setFragment(parameters, push = false) {
+  const text = parameters.toString();
+  const address = `${location.pathname}${text ? `#${text}` : ""}`;
+  if (address === location.pathname + location.hash) return;
+  history[push ? "pushState" : "replaceState"](null, "", address);
+}

@@ -1,0 +1,213 @@
+// A world and the numbers of its states as a picture that can be clicked, painted and walked by keys.
+
+import { cellNumber, h, s, short } from "./dom.js";
+import { kindOf, rewardOf } from "./world.js";
+
+const SIDE = 60;
+const MOVES = [[-1, 0], [0, 1], [1, 0], [0, -1], [-1, 1], [1, 1], [1, -1], [-1, -1], [0, 0]];
+const NAMES = ["up", "right", "down", "left", "up right", "down right", "down left", "up left", "stay"];
+const MANY = 900;
+const TRIANGLES = [[0, 0, 1, 0], [1, 0, 1, 1], [1, 1, 0, 1], [0, 1, 0, 0]];
+const PLACES = [[0.5, 0.17], [0.8, 0.53], [0.5, 0.9], [0.2, 0.53]];
+
+/** The names of the actions in a mask of bits. */
+export const actionNames = (bits) => NAMES.filter((_, a) => bits & (1 << a));
+
+function shade(element, value, scale) {
+  const share = scale > 0 ? Math.min(1, Math.abs(value) / scale) : 0;
+  const strength = Math.round(share ** 0.75 * 80);
+  element.style.fill = strength ? `color-mix(in oklab, var(--${value < 0 ? "neg" : "pos"}) ${strength}%, var(--cell))` : "var(--cell)";
+}
+
+function arrow(bits) {
+  let path = "";
+  const several = (bits & (bits - 1)) !== 0;
+  const size = several ? 11 : 14;
+  for (let a = 0; a < MOVES.length; a++) {
+    if (!(bits & (1 << a))) continue;
+    const [dr, dc] = MOVES[a];
+    if (!dr && !dc) {
+      path += "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0";
+      continue;
+    }
+    const n = Math.hypot(dr, dc);
+    const [x, y] = [dc / n, dr / n];
+    const from = several ? 0 : -size * 0.75;
+    const tip = [x * size * 0.75, y * size * 0.75];
+    const left = [tip[0] - 5 * x - 4 * y, tip[1] - 5 * y + 4 * x];
+    const right = [tip[0] - 5 * x + 4 * y, tip[1] - 5 * y - 4 * x];
+    path += `M${from * x} ${from * y}L${tip[0]} ${tip[1]}M${left[0]} ${left[1]}L${tip[0]} ${tip[1]}L${right[0]} ${right[1]}`;
+  }
+  return path;
+}
+
+export class GridView {
+  /** act(state, token, first): a cell was clicked, painted over, or chosen by a key. */
+  constructor(label, act) {
+    this.label = label;
+    this.act = act;
+    this.cells = [];
+    this.focused = 0;
+    this.svg = s("svg", { class: "world", role: "grid", "aria-label": label });
+    this.element = h("div", { className: "world-box" }, this.svg);
+    this.svg.addEventListener("pointerdown", (event) => this.press(event));
+    this.svg.addEventListener("pointermove", (event) => this.paint(event));
+    this.svg.addEventListener("keydown", (event) => this.key(event));
+    this.svg.addEventListener("focusin", (event) => this.focusOn(event.target.closest("[data-state]")));
+    addEventListener("pointerup", () => (this.painting = null));
+  }
+
+  /** Draw the cells of a world; their numbers come by `show`. */
+  draw(world, held = null) {
+    const rows = world.cells.length;
+    const columns = world.cells[0].length;
+    const windy = world.rules.wind.some((strength) => strength !== 0);
+    this.world = world;
+    this.columns = columns;
+    this.plain = rows * columns > MANY;
+    this.svg.setAttribute("viewBox", `-1 -1 ${columns * SIDE + 2} ${rows * SIDE + 2 + (windy ? 22 : 0)}`);
+    this.svg.style.maxWidth = `${Math.max(260, Math.min(760, columns * 84))}px`;
+    this.svg.setAttribute("aria-rowcount", rows);
+    this.svg.setAttribute("aria-colcount", columns);
+    this.cells = [];
+    const lines = world.cells.map((row, r) => s("g", { role: "row" }, row.map((token, c) => this.cell(world, token, r, c, held))));
+    const wind = windy ? world.rules.wind.map((strength, c) =>
+      s("text", { class: "wind", x: (c + 0.5) * SIDE, y: rows * SIDE + 17 }, strength ? `${strength}↑` : "")) : [];
+    this.agent = s("circle", { class: "agent", r: SIDE * 0.13, visibility: "hidden" });
+    this.svg.replaceChildren(...lines, ...wind, this.agent);
+    this.focused = Math.min(this.focused, this.cells.length - 1);
+    this.cells[this.focused]?.group.setAttribute("tabindex", "0");
+  }
+
+  cell(world, token, r, c, held) {
+    const state = this.cells.length;
+    const kind = kindOf(token);
+    const reward = rewardOf(world, token);
+    const tint = kind === "end" ? (reward > 0 ? " gain" : reward < 0 ? " loss" : " blank") : "";
+    const group = s("g", {
+      class: `cell ${kind}${tint}${held === state ? " held" : ""}`, role: "gridcell", "data-state": state, tabindex: "-1",
+      transform: `translate(${c * SIDE} ${r * SIDE})`, "aria-rowindex": r + 1, "aria-colindex": c + 1,
+    });
+    const base = s("rect", { class: "base", width: SIDE, height: SIDE });
+    group.append(base);
+    const cell = { group, base, kind, token, row: r, column: c, reward };
+    if (!this.plain && (kind === "floor" || kind === "start" || kind === "bonus" || kind === "jump")) {
+      cell.triangles = TRIANGLES.map(([x1, y1, x2, y2]) => s("path", { class: "triangle", d: `M${SIDE / 2} ${SIDE / 2}L${x1 * SIDE} ${y1 * SIDE}L${x2 * SIDE} ${y2 * SIDE}Z` }));
+      cell.numbers = PLACES.map(([x, y]) => s("text", { class: "q", x: x * SIDE, y: y * SIDE }));
+      cell.value = s("text", { class: "value", x: SIDE / 2, y: SIDE * 0.36 });
+      cell.arrow = s("path", { class: "arrow", transform: `translate(${SIDE / 2} ${SIDE * 0.68})` });
+      cell.exact = s("text", { class: "exact", x: SIDE / 2, y: SIDE * 0.54 });
+      group.append(...cell.triangles, ...cell.numbers, cell.value, cell.exact, cell.arrow);
+    }
+    const sign = kind === "start" ? "S" : kind === "jump" ? token : "";
+    if (sign && !this.plain) group.append(s("text", { class: "sign", x: 9, y: 14 }, sign));
+    if (reward !== null && !this.plain) {
+      const corner = kind === "bonus";
+      group.append(s("text", { class: corner ? "reward corner" : "reward", x: corner ? SIDE - 5 : SIDE / 2, y: corner ? 14 : SIDE / 2 + 5 }, `${reward > 0 ? "+" : ""}${short(reward)}`));
+    }
+    if (kind === "cliff" && !this.plain) group.append(s("path", { class: "hatch", d: `M0 ${SIDE}L${SIDE} 0M0 ${SIDE / 2}L${SIDE / 2} 0M${SIDE / 2} ${SIDE}L${SIDE} ${SIDE / 2}` }));
+    group.append(s("rect", { class: "frame", x: 1.5, y: 1.5, width: SIDE - 3, height: SIDE - 3, rx: 3 }));
+    this.cells.push(cell);
+    return group;
+  }
+
+  /**
+   * Show numbers: `values`, `q`, `policy`, `visits`, `exact` of one frame, each per state; `view` says what colors mean,
+   * `scale` the value of the strongest color, `place` the state of the agent.
+   */
+  show({ values, q, policy, visits, exact, view, scale, place, actions, overlay }) {
+    this.svg.dataset.view = view;
+    this.cells.forEach((cell, state) => {
+      const value = values[state];
+      cell.group.dataset.value = value;
+      if (exact) cell.group.dataset.exact = exact[state];
+      const known = cell.kind !== "wall" && cell.kind !== "end" && cell.kind !== "cliff";
+      if (!known) return;
+      const error = exact ? value - exact[state] : 0;
+      const painted = view === "visits" ? visits?.[state] ?? 0 : view === "error" ? -Math.abs(error) : value;
+      const triangular = view === "q" && q && actions === 4;
+      shade(cell.base, triangular ? 0 : painted, scale);
+      cell.best = policy[state];
+      if (this.plain) return;
+      for (let a = 0; a < 4; a++) {
+        const number = triangular ? q[state * actions + a] : 0;
+        cell.triangles[a].style.display = triangular ? "" : "none";
+        cell.numbers[a].textContent = triangular ? (Math.abs(number) >= 10 ? cellNumber(Math.round(number)).replace(/\.\d+$/, "") : cellNumber(number)) : "";
+        cell.numbers[a].classList.toggle("best", Boolean(policy[state] & (1 << a)));
+        if (triangular) shade(cell.triangles[a], number, scale);
+      }
+      const main = view === "visits" ? String(visits?.[state] ?? "") : view === "error" ? short(Math.abs(error), 2) : cellNumber(value);
+      cell.value.textContent = triangular ? "" : main;
+      const small = overlay && exact && view === "values";
+      cell.exact.textContent = small && !triangular ? cellNumber(exact[state]) : "";
+      cell.value.setAttribute("y", SIDE * (small ? 0.32 : 0.36));
+      cell.arrow.setAttribute("d", triangular ? "" : arrow(policy[state]));
+      cell.arrow.setAttribute("transform", `translate(${SIDE / 2} ${SIDE * (small ? 0.78 : 0.7)})`);
+    });
+    const there = place === null || place === undefined ? null : this.cells[place];
+    this.agent.setAttribute("visibility", there ? "visible" : "hidden");
+    if (there) {
+      this.agent.setAttribute("cx", (there.column + 0.82) * SIDE);
+      this.agent.setAttribute("cy", (there.row + 0.82) * SIDE);
+    }
+    this.describe(this.cells[this.focused]);
+  }
+
+  /** Give every cell its sentence for screen readers; only the one in focus changes while frames run. */
+  describeAll() {
+    this.cells.forEach((cell) => this.describe(cell));
+  }
+
+  describe(cell) {
+    if (!cell) return;
+    const what = { wall: "wall", start: "start", end: `end, reward ${cell.reward}`, cliff: `cliff, reward ${cell.reward}`, bonus: `pays ${cell.reward}`, jump: `jump ${cell.token}`, floor: "" }[cell.kind];
+    const best = cell.best ? `best action ${actionNames(cell.best).join(" or ")}` : "";
+    const value = cell.kind === "wall" || cell.group.dataset.value === undefined ? "" : `value ${short(Number(cell.group.dataset.value))}`;
+    cell.group.setAttribute("aria-label", [`row ${cell.row + 1} column ${cell.column + 1}`, what, value, best].filter(Boolean).join(", "));
+  }
+
+  stateAt(event) {
+    const group = document.elementFromPoint(event.clientX, event.clientY)?.closest?.(".cell");
+    return group && this.svg.contains(group) ? Number(group.dataset.state) : null;
+  }
+
+  press(event) {
+    const state = this.stateAt(event);
+    if (state === null || event.button) return;
+    this.painting = state;
+    this.act(state, true);
+  }
+
+  paint(event) {
+    if (this.painting === null || this.painting === undefined || !event.buttons) return;
+    const state = this.stateAt(event);
+    if (state === null || state === this.painting) return;
+    this.painting = state;
+    this.act(state, false);
+  }
+
+  focusOn(group) {
+    if (!group) return;
+    this.cells[this.focused]?.group.setAttribute("tabindex", "-1");
+    this.focused = Number(group.dataset.state);
+    group.setAttribute("tabindex", "0");
+    this.describe(this.cells[this.focused]);
+  }
+
+  key(event) {
+    const steps = { ArrowUp: -this.columns, ArrowDown: this.columns, ArrowLeft: -1, ArrowRight: 1 };
+    if (event.key in steps) {
+      const next = this.focused + steps[event.key];
+      const sideways = Math.abs(steps[event.key]) === 1;
+      if (this.cells[next] && (!sideways || this.cells[next].row === this.cells[this.focused].row)) this.cells[next].group.focus();
+    } else if (event.key === "Enter" || event.key === " ") this.act(this.focused, true);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  /** Put the focus back to where it was, after a redraw. */
+  refocus() {
+    this.cells[this.focused]?.group.focus();
+  }
+}

@@ -1,0 +1,30 @@
+// One run: what it is, how it ended, what it was asked for, its pictures and films.
+
+import { commandLine, count, h, whole } from "./dom.js";
+
+const FILMS = /\.(mp4|webm)$/;
+
+/** Return the description of a run. */
+export function details(run) {
+  const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+  const table = (rows) => h("table", {}, h("tbody", {}, Object.entries(rows).map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, name)), h("td", {}, text(value))))));
+  const sessions = run.sessions.map((session) => h("tr", {},
+    h("td", {}, session.started ?? ""), h("td", {}, session.ended ?? ""), h("td", {}, session.outcome ?? "open"), h("td", {}, session.host ?? ""), h("td", {}, h("code", {}, (session.command ?? []).join(" ")))));
+  const media = run.media.map((medium) => {
+    const address = `/media/${run.name}/${encodeURIComponent(medium.name)}`;
+    const shown = FILMS.test(medium.name) ? h("video", { src: address, controls: true, loop: true, muted: true, preload: "metadata" }) : h("img", { src: address, alt: medium.name, loading: "lazy" });
+    return h("figure", { className: "medium" }, shown, h("figcaption", {}, medium.name, h("span", { className: "hint" }, ` ${whole(Math.ceil(medium.bytes / 1000))} kB`)));
+  });
+  const commands = Object.entries(run.commands).map(([name, command]) => {
+    const line = commandLine({ show: "All of it", evaluate: "Score it again", resume: "Go on with it", chat: "Talk to it", watch: "Film it" }[name]);
+    line.show(command);
+    return line;
+  });
+  return h("section", { className: "card", "aria-label": run.name },
+    h("h1", {}, run.name), h("p", { className: "hint" }, `${run.algorithm} on ${run.task}, ${count(run.seeds, "seed")}, ${whole(run.consumed)} of ${whole(run.budget)} used by each; ${run.outcome}${run.reason ? `: ${run.reason}` : ""}`),
+    media.length ? h("div", { className: "media" }, media) : null,
+    h("details", { open: true }, h("summary", {}, "Configuration"), h("div", { className: "scroll" }, table(run.config))),
+    h("details", {}, h("summary", {}, "Settings, and what was decided"), h("div", { className: "scroll" }, table({ ...run.settings, ...run.resolved }))),
+    h("details", {}, h("summary", {}, "Sessions"), h("div", { className: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Started", "Ended", "Outcome", "Host", "Command"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, sessions)))),
+    commands);
+}

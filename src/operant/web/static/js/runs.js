@@ -1,0 +1,277 @@
+// Runs: the list, live curves, comparison with a pinned one, what differs, pictures and films.
+
+import { Chart } from "./chart.js";
+import { call, commandLine, fragment, h, isForPage, put, setFragment, short, whole } from "./dom.js";
+import { details } from "./rundetails.js";
+
+const LIVE_SECONDS = 2;
+const SHOWN_ROWS = 500;
+const KEYS = [["/", "filter"], ["b", "band or single seeds"], ["j k", "next, previous run"], ["x", "select it"], ["p", "pin it"], ["c", "compare: to the table"], ["Esc", "clear the filter"]];
+
+class Runs {
+  constructor(root) {
+    this.root = root;
+    this.entries = [];
+    this.version = "";
+    this.read();
+    this.build();
+    addEventListener("hashchange", () => {
+      this.read();
+      this.filter.value = this.query;
+      this.list();
+      this.update(true);
+    });
+    document.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  read() {
+    const given = fragment();
+    this.selected = (given.get("runs") ?? "").split(",").filter(Boolean);
+    this.pinned = given.get("pin") ?? "";
+    this.metric = given.get("metric") ?? "";
+    this.seeds = given.get("show") === "seeds";
+    this.query = given.get("q") ?? "";
+  }
+
+  remember(push = true) {
+    const found = new URLSearchParams();
+    if (this.selected.length) found.set("runs", this.selected.join(","));
+    if (this.pinned) found.set("pin", this.pinned);
+    if (this.metric) found.set("metric", this.metric);
+    if (this.seeds) found.set("show", "seeds");
+    if (this.query) found.set("q", this.query);
+    setFragment(found, push);
+  }
+
+  build() {
+    this.filter = h("input", { type: "search", placeholder: "Filter: name, algorithm, task, status", value: this.query, "aria-label": "Filter", oninput: () => {
+      this.query = this.filter.value;
+      this.remember(false);
+      this.list();
+    } });
+    this.count = h("span", { className: "hint" });
+    this.body = h("tbody", {});
+    this.table = h("table", { className: "runs" }, h("thead", {}, h("tr", {}, ["", "Run", "Algorithm", "Task", "Score", "State"].map((name) => h("th", { scope: "col" }, name)))), this.body);
+    this.chart = new Chart({ title: "Score", xLabel: "budget used by a seed", height: 330, sparse: true, empty: "select runs that have been scored" });
+    this.metrics = h("select", { "aria-label": "Metric", onchange: () => {
+      this.metric = this.metrics.value;
+      this.remember();
+      this.update(true);
+    } });
+    this.mode = h("div", { className: "segments", role: "radiogroup", "aria-label": "Lines" }, [["band", "Band"], ["seeds", "Seeds"]].map(([name, title]) =>
+      h("button", { type: "button", role: "radio", "data-mode": name, onclick: () => this.lines(name === "seeds") }, title)));
+    this.live = h("span", { className: "hint live" });
+    this.comparison = h("section", { className: "card", id: "comparison", "aria-label": "Comparison" });
+    this.detail = h("div", {});
+    this.problem = h("div", { className: "notice bad", role: "alert", hidden: true });
+    this.root.replaceChildren(h("div", { className: "runs-page" },
+      h("section", { className: "card list", "aria-label": "Runs" }, h("div", { className: "bar" }, this.filter, this.count), h("div", { className: "scroll tall" }, this.table)),
+      h("div", { className: "stage" }, this.problem,
+        h("section", { className: "card" }, h("div", { className: "bar" }, this.metrics, this.mode, this.live), this.chart.element),
+        this.comparison, this.detail)));
+  }
+
+  async start() {
+    await this.refresh();
+    if (!this.selected.length && this.entries.length) {
+      const first = this.entries.find((entry) => entry.outcome === "running") ?? this.entries.find((entry) => entry.iqm !== null) ?? this.entries[0];
+      this.selected = [first.name];
+      this.remember(false);
+      this.list();
+    }
+    await this.update(true);
+    this.root.dataset.ready = "1";
+    const tick = async () => {
+      if (!document.hidden) {
+        await this.refresh().catch((error) => this.fail(error));
+        await this.update(false);
+      }
+      setTimeout(tick, LIVE_SECONDS * 1000);
+    };
+    setTimeout(tick, LIVE_SECONDS * 1000);
+  }
+
+  fail(error) {
+    this.problem.textContent = error.message;
+    this.problem.hidden = false;
+  }
+
+  async refresh() {
+    const answer = await call("runs/index");
+    const text = JSON.stringify(answer.runs);
+    this.problem.hidden = true;
+    if (!answer.runs.length) {
+      this.root.replaceChildren(h("div", { className: "card empty-page" }, h("h1", {}, answer.found ? "No runs yet" : "There is no folder of runs yet"),
+        h("p", {}, `Runs appear here as soon as there are some in ${answer.folder}. To begin with:`), (() => {
+          const line = commandLine("");
+          line.show("operant train ppo CartPole-v1");
+          return line;
+        })()));
+    }
+    if (text === this.text) return;
+    this.text = text;
+    this.entries = answer.runs;
+    this.list();
+  }
+
+  matching() {
+    const words = this.query.toLowerCase().split(/\s+/).filter(Boolean);
+    return this.entries.filter((entry) => {
+      const text = `${entry.name} ${entry.algorithm} ${entry.task} ${entry.outcome}`.toLowerCase();
+      return words.every((word) => text.includes(word));
+    });
+  }
+
+  list() {
+    const matching = this.matching();
+    this.count.textContent = `${matching.length === this.entries.length ? "" : `${whole(matching.length)} of `}${whole(this.entries.length)} runs`;
+    const focused = document.activeElement?.closest?.("tr")?.dataset.run;
+    this.body.replaceChildren(...matching.slice(0, SHOWN_ROWS).map((entry) => this.row(entry)));
+    if (matching.length > SHOWN_ROWS) this.body.append(h("tr", {}, h("td", { colSpan: 6, className: "hint" }, `and ${whole(matching.length - SHOWN_ROWS)} more: filter them`)));
+    if (focused) this.body.querySelector(`tr[data-run="${CSS.escape(focused)}"] input`)?.focus();
+  }
+
+  row(entry) {
+    const { name } = entry;
+    const chosen = this.selected.includes(name);
+    const box = h("input", { type: "checkbox", checked: chosen, "aria-label": `Select ${name}`, onchange: () => this.toggle(name) });
+    const share = entry.budget ? Math.min(1, entry.consumed / entry.budget) : 0;
+    const progress = entry.outcome === "finished" ? null : h("progress", { max: 1, value: share, title: `${whole(entry.consumed ?? 0)} of ${whole(entry.budget ?? 0)}`, "aria-label": "progress" });
+    return h("tr", { "data-run": name, className: chosen ? "chosen" : "" },
+      h("td", {}, h("span", { className: `swatch c${chosen ? this.color(name) : 0}` }), box),
+      h("td", {}, h("button", { type: "button", className: "link", onclick: () => this.only(name) }, name), this.pinned === name ? h("span", { className: "tag" }, "pinned") : null),
+      h("td", {}, entry.algorithm ?? ""), h("td", {}, entry.task ?? ""), h("td", { className: "number" }, entry.iqm === null || entry.iqm === undefined ? "–" : short(entry.iqm, 4)),
+      h("td", { title: entry.reason || entry.problem || "" }, h("span", { className: `state ${entry.outcome}` }, entry.outcome), progress));
+  }
+
+  color(name) {
+    return (this.selected.indexOf(name) % 6) + 1;
+  }
+
+  toggle(name) {
+    this.selected = this.selected.includes(name) ? this.selected.filter((one) => one !== name) : [...this.selected, name];
+    if (!this.selected.includes(this.pinned)) this.pinned = "";
+    this.remember();
+    this.list();
+    this.update(true);
+  }
+
+  only(name) {
+    this.selected = [name];
+    if (this.pinned && this.pinned !== name) this.selected.unshift(this.pinned);
+    this.remember();
+    this.list();
+    this.update(true);
+  }
+
+  pin(name) {
+    this.pinned = this.pinned === name ? "" : name;
+    this.remember();
+    this.list();
+    this.update(true);
+  }
+
+  lines(seeds) {
+    this.seeds = seeds;
+    this.remember();
+    this.plot();
+  }
+
+  /** The pinned run comes first: the others are compared with it. */
+  ordered() {
+    return this.pinned ? [this.pinned, ...this.selected.filter((name) => name !== this.pinned)] : this.selected;
+  }
+
+  async update(all) {
+    const names = this.selected.filter((name) => this.entries.some((entry) => entry.name === name));
+    const turn = (this.turn = (this.turn ?? 0) + (all ? 1 : 0));
+    try {
+      const answer = names.length ? await call("runs/curves", { names, metric: this.metric || null, known: all ? "" : this.version }) : { version: "", curves: {} };
+      if (turn !== this.turn) return;
+      this.version = answer.version;
+      if (answer.unchanged) return;
+      this.curves = answer.curves;
+      this.plot();
+      await this.describe(names);
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  plot() {
+    for (const button of this.mode.children) button.setAttribute("aria-checked", String((button.dataset.mode === "seeds") === this.seeds));
+    const running = this.entries.filter((entry) => this.selected.includes(entry.name) && entry.outcome === "running").length;
+    this.live.textContent = running ? `● live, every ${LIVE_SECONDS} s` : "";
+    const series = this.selected.flatMap((name) => {
+      const curve = this.curves?.[name];
+      if (!curve) return [];
+      const color = this.color(name);
+      const dashed = name === this.pinned && this.selected.length > 1;
+      const center = { name, color, x: curve.x, y: curve.center, dashed };
+      if (this.seeds) return [...curve.seeds.map((y) => ({ name: "", color, x: curve.x, y, faint: true })), center];
+      return [{ ...center, low: curve.low, high: curve.high }];
+    });
+    this.chart.options.title = this.metric || "Score";
+    this.chart.element.querySelector("strong").textContent = this.metric || "Score of greedy evaluations: IQM and 95 % interval";
+    if (this.metric) this.chart.element.querySelector("strong").textContent = `${this.metric}: mean of the seeds, least and greatest`;
+    this.chart.show(series);
+  }
+
+  async describe(names) {
+    const shown = await Promise.all(names.slice(0, 1).map((run) => call("runs/show", { run })));
+    const options = ["", ...(shown[0]?.metrics ?? [])];
+    if (this.metric && !options.includes(this.metric)) options.push(this.metric);
+    this.metrics.replaceChildren(...options.map((name) => h("option", { value: name, selected: name === this.metric }, name || "Score of evaluations")));
+    this.detail.replaceChildren(...(names.length === 1 ? [details(shown[0])] : []));
+    this.comparison.hidden = names.length < 2;
+    if (names.length >= 2) await this.compare(names);
+  }
+
+  async compare() {
+    const names = this.ordered();
+    const answer = await call("runs/compare", { names, metric: this.metric || null });
+    const line = commandLine();
+    line.show(answer.command);
+    const pins = h("div", { className: "pins" }, "Compared with ", names.map((name) => h("button", { type: "button", className: "quiet small", "aria-pressed": String(this.pinned === name || (!this.pinned && names[0] === name)), onclick: () => this.pin(name) }, name)));
+    const interval = ([low, high]) => `[${short(low, 4)}, ${short(high, 4)}]`;
+    const standings = answer.standings.length ? h("div", { className: "scroll" }, h("table", {},
+      h("thead", {}, h("tr", {}, ["Run", "IQM", "95 % interval", "Difference", "95 % interval", "P(better)"].map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, answer.standings.map((one, i) => h("tr", {}, h("th", { scope: "row" }, h("span", { className: `swatch c${this.color(one.name)}` }), one.name), h("td", { className: "number" }, short(one.iqm, 4)), h("td", {}, interval(one.interval)),
+        h("td", { className: "number" }, i ? short(one.difference, 4) : "–"), h("td", {}, i ? interval(one.difference_interval) : "–"), h("td", {}, i ? `${short(one.improvement, 3)} ${interval(one.improvement_interval)}` : "–")))))) : null;
+    const differ = Object.entries(answer.differ);
+    const value = (one) => (one === null ? "–" : typeof one === "string" ? one : JSON.stringify(one));
+    put(this.comparison, h("h2", {}, "Comparison"), pins,
+      answer.problem ? h("p", { className: "notice" }, `No scores side by side: ${answer.problem}`) : null, standings,
+      h("h2", { className: "later" }, differ.length ? "What differs" : "Nothing differs but the seeds"),
+      differ.length ? h("div", { className: "scroll" }, h("table", { className: "differ" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Setting"), names.map((name) => h("th", { scope: "col" }, name)))),
+        h("tbody", {}, differ.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, name)), values.map((one, i) => h("td", { className: value(one) === value(values[0]) && i ? "same" : "" }, value(one)))))))) : null,
+      line);
+  }
+
+  key(event) {
+    if (event.key === "Escape" && document.activeElement === this.filter) {
+      this.filter.value = "";
+      this.filter.dispatchEvent(new Event("input"));
+      this.filter.blur();
+      return;
+    }
+    if (!isForPage(event) && !(event.target.type === "checkbox")) return;
+    const rows = [...this.body.querySelectorAll("tr[data-run]")];
+    const at = rows.indexOf(document.activeElement?.closest?.("tr"));
+    const focus = (i) => rows[Math.max(0, Math.min(rows.length - 1, i))]?.querySelector("input").focus();
+    const actions = {
+      "/": () => this.filter.focus(), b: () => this.lines(!this.seeds), j: () => focus(at + 1), k: () => focus(at - 1),
+      x: () => rows[at] && this.toggle(rows[at].dataset.run), p: () => rows[at] && this.pin(rows[at].dataset.run),
+      c: () => this.comparison.scrollIntoView({ block: "start" }),
+    };
+    if (!(event.key in actions)) return;
+    event.preventDefault();
+    actions[event.key]();
+  }
+}
+
+export async function show(root) {
+  const page = new Runs(root);
+  await page.start();
+  return KEYS;
+}

@@ -1,0 +1,90 @@
+// A world as the page edits it: cells, rules, jumps. Its text is what the server computes with.
+
+export const WALL = "#";
+const DEFAULTS = { step: 0, goal: 1, hole: 0, cliff: -100, bump: null, slip: 0, gusts: false, actions: 4 };
+
+/** Return a world from an answer of the server. */
+export const worldOf = ({ cells, rules, jumps }) => ({ cells: cells.map((row) => [...row]), rules: { ...rules, wind: [...rules.wind] }, jumps: [...jumps] });
+
+export const copyOf = (world) => structuredClone(world);
+
+/** Return the drawing of a world. */
+export function drawingOf(world) {
+  const { rules, cells, jumps } = world;
+  const lines = [];
+  for (const [name, usual] of Object.entries(DEFAULTS)) {
+    const value = rules[name];
+    if (value === usual || value === undefined) continue;
+    lines.push(`${name}: ${value === true ? "yes" : value}`);
+  }
+  if (rules.wind.some((strength) => strength !== 0)) lines.push(`wind: ${rules.wind.join(" ")}`);
+  for (const jump of jumps) lines.push(`jump: ${jump}`);
+  const width = Math.max(...cells.flat().map((token) => token.length));
+  const rows = cells.map((row) => row.map((token) => token.padStart(width)).join(" ").trimEnd());
+  return [...lines, ...(lines.length ? [""] : []), ...rows, ""].join("\n");
+}
+
+/** Return a world in few characters: runs of equal cells are counted, longer tokens stand in brackets. */
+export function encoded(world) {
+  const rows = world.cells.map((row) => {
+    let text = "";
+    for (let i = 0; i < row.length;) {
+      let n = 1;
+      while (i + n < row.length && row[i + n] === row[i]) n++;
+      text += (n > 1 ? n : "") + (row[i].length > 1 ? `[${row[i]}]` : row[i]);
+      i += n;
+    }
+    return text;
+  });
+  const rules = Object.entries(DEFAULTS).filter(([name, usual]) => (world.rules[name] ?? usual) !== usual)
+    .map(([name]) => `${name}:${world.rules[name]}`);
+  if (world.rules.wind.some((strength) => strength !== 0)) rules.push(`wind:${world.rules.wind.join(" ")}`);
+  return [rows.join("/"), rules.join(","), world.jumps.join(",")].join("|").replace(/\|+$/, "");
+}
+
+/** Return the world of a text that `encoded` has made, or null where it is none. */
+export function decoded(text) {
+  const [map, rules = "", jumps = ""] = text.split("|");
+  const cells = map.split("/").map((row) => [...row.matchAll(/(\d*)(\[[^\]]*\]|[^\d[\]])/g)].flatMap(([, n, token]) =>
+    Array(Math.min(Number(n || 1), 200)).fill(token.replace(/^\[|\]$/g, ""))));
+  if (!cells.length || cells.length > 200 || cells.some((row) => row.length !== cells[0].length || !row.length)) return null;
+  const world = { cells, rules: { ...DEFAULTS, wind: [] }, jumps: jumps ? jumps.split(",") : [] };
+  for (const part of rules ? rules.split(",") : []) {
+    const [name, value] = part.split(":");
+    if (name === "wind") world.rules.wind = value.split(" ").map(Number);
+    else if (name === "gusts") world.rules.gusts = value === "true";
+    else if (name in DEFAULTS) world.rules[name] = Number(value);
+  }
+  return world;
+}
+
+/** Return a world of another size; what does not fit is cut off, what is new is floor. */
+export function resized(world, rows, columns) {
+  const next = copyOf(world);
+  next.cells = Array.from({ length: rows }, (_, r) => Array.from({ length: columns }, (_, c) => world.cells[r]?.[c] ?? "."));
+  if (next.rules.wind.length) next.rules.wind = Array.from({ length: columns }, (_, c) => world.rules.wind[c] ?? 0);
+  const kept = new Set(next.cells.flat());
+  next.jumps = next.jumps.filter((jump) => jump.split(" ").slice(0, 2).every((letter) => kept.has(letter)));
+  return next;
+}
+
+/** Return what a cell is: wall, start, end, cliff, bonus, jump or floor. */
+export function kindOf(token) {
+  if (token === WALL) return "wall";
+  if (token === "S") return "start";
+  if (token === "C") return "cliff";
+  if (token === "G" || token === "H" || /^[+-]/.test(token)) return "end";
+  if (token.startsWith("(")) return "bonus";
+  return token === "." || token === "F" ? "floor" : "jump";
+}
+
+/** Return the reward of entering an end, a cliff or a bonus; null where a cell has none of its own. */
+export function rewardOf(world, token) {
+  if (token === "G") return world.rules.goal;
+  if (token === "H") return world.rules.hole;
+  if (token === "C") return world.rules.cliff;
+  return /^[(+-]/.test(token) ? Number(token.replace(/[()]/g, "")) : null;
+}
+
+/** Return the token of a reward. */
+export const signed = (reward) => (reward < 0 || Object.is(reward, -0) ? String(reward) : `+${reward}`);

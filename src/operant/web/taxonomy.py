@@ -1,0 +1,93 @@
+"""The map: every algorithm of the catalog in its place, with the command that runs it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from operant import catalog
+from operant.catalog import Algorithm
+
+KNOWN: tuple[tuple[str, str, str], ...] = (
+    ("policy-iteration", "Policy iteration", "Value a policy exactly, make it greedy, and again."),
+    ("value-iteration", "Value iteration", "Back up every state by the best action until nothing changes."),
+    ("gauss-seidel", "Gauss-Seidel value iteration", "Value iteration that uses the newest values at once."),
+    ("prioritized-sweeping", "Prioritized sweeping", "Back up first where the value would change most."),
+    ("asynchronous-value-iteration", "Real-time value iteration", "Back up the states where greedy trajectories go."),
+    ("modified-policy-iteration", "Modified policy iteration", "Improve, then evaluate by a few cheap sweeps."),
+    (
+        "inexact-policy-iteration",
+        "Inexact policy iteration",
+        "Sweeps and Krylov evaluations in turn, for large models.",
+    ),
+    ("q-value-iteration", "Q-value iteration", "Value iteration on the table of action values."),
+    ("linear-programming", "Linear programming", "The least values that no action can raise."),
+)
+"""Methods of `operant solve`: what to call them on the command line, their titles, their ideas."""
+
+BRANCHES: tuple[tuple[str, str, str], ...] = (
+    ("bandit", "Bandits", "one state, many arms"),
+    ("prediction", "Prediction", "values of a policy that is given"),
+    ("value", "Value based", "learn Q, act greedily"),
+    ("policy", "Policy gradient", "climb the return itself"),
+    ("actor-critic", "Actor-critic", "a policy, and a critic that judges it"),
+    ("imitation", "Imitation", "likelier what was demonstrated"),
+    ("reward", "Reward models", "scores learned from preferences"),
+    ("none", "Baseline", "learns nothing"),
+)
+"""Families, their titles, and what they learn."""
+TASKS = {"none": "operant/BernoulliBandit-v0", "finite": "FrozenLake-v1", "text": "addition"}
+"""A task to try an algorithm on, by what it observes."""
+
+
+def taxonomy() -> dict[str, Any]:
+    """Return the tree: nodes with `title`, `note` and `children`; leaves with `name`, `idea`, `paper`, `command`."""
+    known = [
+        {"name": name, "title": title, "idea": idea, "command": f"operant solve FrozenLake-v1 --method {name}"}
+        for name, title, idea in KNOWN
+    ]
+    packages = {name: [a for a in catalog.ALGORITHMS if a.package == name] for name in ("tabular", "control")}
+    children = [
+        {
+            "title": "The model is known",
+            "note": "solve it exactly",
+            "children": [_node("Dynamic programming", "", known)],
+        },
+        {"title": "Tables from samples", "note": "states can be counted", "children": _families(packages["tabular"])},
+        {"title": "Networks from samples", "note": "states cannot", "children": _families(packages["control"])},
+        {"title": "Language models", "note": "prompts and completions", "children": _families(catalog.LANGUAGE)},
+    ]
+    return {"title": "Reinforcement learning", "children": children}
+
+
+def _families(algorithms: Sequence[Algorithm]) -> list[dict[str, Any]]:
+    """Return a node a family, those that learn a model of the world apart."""
+    found: dict[str, tuple[str, str]] = {name: (title, note) for name, title, note in BRANCHES}
+    groups: dict[tuple[str, str], list[Algorithm]] = {}
+    for entry in algorithms:
+        title, note = found.get(entry.family, (entry.family.capitalize(), ""))
+        if entry.model == "learned":
+            title, note = "Model based", "learn the world, then plan in it"
+        groups.setdefault((title, note), []).append(entry)
+    return [_node(title, note, [_leaf(entry) for entry in entries]) for (title, note), entries in groups.items()]
+
+
+def _node(title: str, note: str, children: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"title": title, "note": note, "children": list(children)}
+
+
+def _leaf(entry: Algorithm) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "idea": entry.idea,
+        "paper": entry.paper,
+        "on_policy": entry.on_policy,
+        "actions": list(entry.actions),
+        "module": entry.module,
+        "command": f"operant train {entry.name} {_task(entry)}",
+    }
+
+
+def _task(entry: Algorithm) -> str:
+    if entry.observations in TASKS:
+        return TASKS[entry.observations]
+    return "CartPole-v1" if "discrete" in entry.actions else "Pendulum-v1"

@@ -1,0 +1,100 @@
+"""A worker process: reads calls from standard input, one a line, and answers on standard output.
+
+It imports a part of the library when a call needs it, ends with its input, and yields to trainings on the same cores.
+"""
+
+import importlib
+import inspect
+import json
+import math
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from operant.web.workers import HEADER, NotFoundError
+
+FUNCTIONS: Mapping[str, str] = {
+    "playground.presets": "operant.web.playground:presets",
+    "playground.read": "operant.web.playground:read",
+    "playground.exact": "operant.web.playground:exact",
+    "playground.frames": "operant.web.playground:frames",
+    "playground.export": "operant.web.playground:export",
+    "runs.index": "operant.web.runs:index",
+    "runs.show": "operant.web.runs:show",
+    "runs.curves": "operant.web.runs:curves",
+    "runs.compare": "operant.web.runs:compare",
+    "runs.medium": "operant.web.runs:medium",
+    "labels.index": "operant.web.labels:index",
+    "labels.following": "operant.web.labels:following",
+    "labels.record": "operant.web.labels:record",
+    "labels.undo": "operant.web.labels:undo",
+}
+"""What may be called, and where it is; each takes the folder of runs first."""
+
+
+def answer(runs: Path, line: bytes) -> tuple[int, bytes]:
+    """Return an HTTP status and JSON for a call.
+
+    Args:
+        runs: the folder of runs.
+        line: a name in `FUNCTIONS` and arguments by name, as JSON.
+    """
+    try:
+        name, arguments = json.loads(line)
+        if name not in FUNCTIONS:
+            raise NotFoundError(f"there is no {name}")
+        module, _, function = FUNCTIONS[name].partition(":")
+        found = getattr(importlib.import_module(module), function)
+        try:
+            inspect.signature(found).bind(runs, **arguments)
+        except TypeError as error:
+            return 400, _error(f"{name}: {error}")
+        return 200, json.dumps(_plain(found(runs, **arguments)), allow_nan=False).encode()
+    except NotFoundError as error:
+        return 404, _error(str(error))
+    except Exception as error:
+        if type(error).__name__ != "ConflictError" and isinstance(error, ValueError):
+            return 400, _error(str(error))
+        expected = type(error).__name__ in ("RunError", "CheckpointError", "StoreError", "ConflictError")
+        if not expected:
+            traceback.print_exc()
+        return 409 if expected else 500, _error(str(error) if expected else f"{type(error).__name__}: {error}")
+
+
+def _error(message: str) -> bytes:
+    return json.dumps({"error": message}).encode()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with null in the place of numbers that are NaN or Inf, as JSON has none."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def run(runs: Path, calls: BinaryIO, answers: BinaryIO) -> None:
+    """Answer calls until there are no more."""
+    for line in calls:
+        status, body = answer(runs, line)
+        answers.write(HEADER.pack(status, len(body)) + body)
+        answers.flush()
+
+
+def main() -> None:
+    """Answer the calls of the server that has started this process."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not come among the answers
+    with suppress(OSError, AttributeError):
+        os.nice(5)
+    with suppress(BrokenPipeError):
+        run(Path(sys.argv[1]), sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main()

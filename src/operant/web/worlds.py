@@ -1,0 +1,101 @@
+"""The worlds that the playground begins with."""
+
+from dataclasses import dataclass
+
+from operant.envs.worlds import drawings
+
+FROZEN_LAKE = """
+slip: 0.6666666666666666
+
+SFFF
+FHFH
+FFFH
+HFFG
+"""
+"""Gymnasium's FrozenLake-v1: two of three moves go sideways."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A world to begin with.
+
+    Attributes:
+        name: in addresses.
+        title: what it is called.
+        note: what there is to see.
+        drawing: as in `operant.envs.drawing`.
+        gamma: the discount factor that shows it best.
+        task: the Gymnasium id of the same model; empty where there is none.
+    """
+
+    name: str
+    title: str
+    note: str
+    drawing: str
+    gamma: float
+    task: str = ""
+
+
+WORLDS: tuple[World, ...] = (
+    World(
+        "trap",
+        "8 × 8 with a trap",
+        "One reward, one trap, and 62 cells that pay nothing. Move either and watch the values follow.",
+        drawings.TRAP_8X8,
+        0.9,
+        "operant/Trap8x8-v0",
+    ),
+    World("maze", "2 × 3 maze", "Small enough to do by hand.", drawings.MAZE_2X3, 0.9, "operant/Maze2x3-v0"),
+    World(
+        "goal", "4 × 4", "From corner to corner, at a small cost a step.", drawings.GOAL_4X4, 0.99, "operant/Goal4x4-v0"
+    ),
+    World(
+        "lake",
+        "FrozenLake",
+        "Two of three moves slip sideways, so the best way avoids the edge of the holes.",
+        FROZEN_LAKE,
+        0.99,
+        "FrozenLake-v1",
+    ),
+    World(
+        "cliff",
+        "Cliff walking",
+        "Q-learning walks along the edge; SARSA, which knows that it explores, keeps away (S&B example 6.6).",
+        drawings.CLIFF,
+        1.0,
+        "operant/Cliff-v0",
+    ),
+    World(
+        "windy",
+        "Windy grid",
+        "The wind blows upwards; numbers below the columns say how far (S&B example 6.5).",
+        drawings.WINDY,
+        1.0,
+        "operant/Windy-v0",
+    ),
+    World(
+        "dyna",
+        "Dyna maze",
+        "Planning with remembered steps finds the way in a few episodes (S&B figure 8.2).",
+        drawings.DYNA_MAZE,
+        0.95,
+        "operant/DynaMaze-v0",
+    ),
+    World(
+        "corners",
+        "4 × 4 with two corners",
+        "Policy evaluation of random moves, as in S&B example 4.1.",
+        drawings.CORNERS_4X4,
+        1.0,
+        "operant/Corners4x4-v0",
+    ),
+    World(
+        "jumps",
+        "5 × 5 with jumps",
+        "No end: A pays 10 and leads to a, B pays 5 and leads to b (S&B example 3.5).",
+        drawings.JUMPS_5X5,
+        0.9,
+        "operant/Jumps5x5-v0",
+    ),
+)
+"""The first is what one sees first."""

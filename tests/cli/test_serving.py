@@ -1,0 +1,35 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import importlib.util, json, sys
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "starlette" else real(name, *rest)
+from operant.cli import main
+print(json.dumps(main(["serve", "--no-browser"])))
+"""
+
+
+def test_without_the_extra_it_says_how_to_install_it():
+    result = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    assert json.loads(result.stdout) == 2
+    assert 'the web app needs starlette: pip install "operant[web]"' in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--runs", "nowhere"], "there is no folder nowhere"),
+        (["--port", "many"], "invalid int value"),
+        (["--prot", "3"], "unknown flag --prot"),
+    ],
+)
+def test_what_is_wrong_is_said(cli, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = cli("serve", *arguments)
+    assert status == 2
+    assert out == ""
+    assert message in err

@@ -1,0 +1,165 @@
+import json
+import threading
+
+import pytest
+from folders import make_run  # type: ignore[import-not-found]
+
+from operant.language.preferences import ConflictError, PreferenceStore, StoreError, new_event_id
+from operant.web import labels
+from operant.web.worker import answer
+from operant.web.workers import NotFoundError
+
+PROMPTS = ("1+1=", "2+2=", "<script>alert(1)</script>")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Give a run with three prompts of two answers each."""
+    run = make_run(tmp_path / "runs" / "spoken", [[0.5]])
+    with run.samples_path.open("w", encoding="utf-8") as file:
+        for prompt in PROMPTS:
+            for i, text in enumerate((f"{prompt}right", f"{prompt}wrong")):
+                sample = {"consumed": 5, "seed": 0, "prompt": prompt, "completion": text, "reward": 1.0 - i}
+                file.write(json.dumps(sample | {"truncated": False, "temperature": 0.0}) + "\n")
+    yield tmp_path / "runs"
+    for database in [path for path in labels._open if path.is_relative_to(tmp_path)]:
+        labels._open.pop(database).close()
+
+
+def record(folder, item, outcome, *, annotator="ann", event_id=None, **more):
+    event_id = event_id or new_event_id()
+    return labels.record(folder, "spoken", annotator, item["id"], outcome, event_id, 1.5, **more)
+
+
+def stored(folder):
+    with PreferenceStore(folder / "spoken" / "preferences.sqlite") as store:
+        return store.labels()
+
+
+def test_runs_with_answers_are_offered(folder):
+    make_run(folder / "silent", [[0.5]])
+    assert labels.index(folder) == {"runs": ["spoken"]}
+
+
+def test_every_item_is_asked_once_and_every_answer_is_on_the_disk(folder):
+    state, seen = labels.following(folder, "spoken", "ann"), []
+    assert (state["answered"], state["items"]) == (0, 3)
+    for count, outcome in enumerate(("A", "tie", "both-bad"), 1):
+        seen.append(state["item"]["prompt"])
+        state = record(folder, state["item"], outcome)
+        assert state["saved"]
+        assert state["answered"] == count == len(stored(folder))
+    assert sorted(seen) == sorted(PROMPTS)
+    assert state["item"] is None
+    assert [event.outcome for event in stored(folder)] == ["A", "tie", "both-bad"]
+
+
+def test_the_page_does_not_learn_what_wrote_an_answer(folder):
+    state = labels.following(folder, "spoken", "ann")
+    assert set(state["item"]) == {"id", "round", "prompt", "completions"}
+    assert "reward" not in json.dumps(state)
+
+
+def test_an_answer_is_in_terms_of_what_was_shown(folder):
+    state = labels.following(folder, "spoken", "ann")
+    record(folder, state["item"], "B")
+    (event,) = stored(folder)
+    with PreferenceStore(folder / "spoken" / "preferences.sqlite") as store:
+        item = store.item(event.item_id)
+    assert item.completions[event.shown[1]].text == state["item"]["completions"][1]
+    assert event.answered_at - event.shown_at == pytest.approx(1.5)
+
+
+def test_an_answer_that_is_sent_again_is_one_answer(folder):
+    item = labels.following(folder, "spoken", "ann")["item"]
+    first = record(folder, item, "A", event_id="the-same")
+    again = record(folder, item, "A", event_id="the-same")
+    assert first == again
+    assert len(stored(folder)) == 1
+
+
+def test_another_answer_to_the_same_item_is_refused(folder):
+    item = labels.following(folder, "spoken", "ann")["item"]
+    record(folder, item, "A", event_id="one")
+    for event_id, outcome in (("two", "B"), ("one", "B")):
+        with pytest.raises(ConflictError):
+            record(folder, item, outcome, event_id=event_id)
+    arguments = {"run": "spoken", "annotator": "ann", "item_id": item["id"], "outcome": "B", "event_id": "x"}
+    assert answer(folder, json.dumps(["labels.record", arguments | {"seconds": 1}]).encode())[0] == 409
+    assert [event.outcome for event in stored(folder)] == ["A"]
+
+
+def test_an_answer_that_is_undone_is_asked_again(folder):
+    item = labels.following(folder, "spoken", "ann")["item"]
+    record(folder, item, "A")
+    undone = labels.undo(folder, "spoken", "ann", new_event_id())
+    assert (undone["undone"], undone["item"], undone["answered"]) == (True, item, 0)
+    assert labels.undo(folder, "spoken", "ann", new_event_id()) == {"undone": False}
+    assert labels.undo(folder, "spoken", "bob", new_event_id()) == {"undone": False}
+
+
+def test_annotators_share_the_work(folder):
+    first = labels.following(folder, "spoken", "ann")["item"]
+    assert labels.following(folder, "spoken", "bob")["item"]["id"] != first["id"]
+
+
+def test_what_could_not_be_stored_is_not_called_saved(folder):
+    item = labels.following(folder, "spoken", "ann")["item"]
+    (folder / "spoken" / "preferences.sqlite").rename(folder / "spoken" / "moved.sqlite")
+    with pytest.raises(StoreError):
+        record(folder, item, "A")
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"run": "nothing"}, NotFoundError),
+        ({"run": "../spoken"}, NotFoundError),
+        ({"item_id": "nothing"}, NotFoundError),
+        ({"outcome": "C"}, ValueError),
+        ({"annotator": ""}, ValueError),
+        ({"ranks": [1, 2]}, ValueError),
+    ],
+)
+def test_an_answer_that_makes_no_sense(folder, change, error):
+    item = labels.following(folder, "spoken", "ann")["item"]
+    arguments = {"run": "spoken", "annotator": "ann", "item_id": item["id"], "outcome": "A", "event_id": "e"}
+    with pytest.raises(error):
+        labels.record(folder, **(arguments | change), seconds=1.0)
+    assert stored(folder) == []
+
+
+def test_a_run_without_answers(folder):
+    make_run(folder / "silent", [[0.5]])
+    with pytest.raises(NotFoundError, match=r"it has no eval/samples\.jsonl"):
+        labels.following(folder, "silent", "ann")
+
+
+def test_a_page_that_was_open_long_or_has_a_wrong_clock(folder):
+    for seconds in (-5.0, 1e12):
+        item = labels.following(folder, "spoken", "ann")["item"]
+        labels.record(folder, "spoken", "ann", item["id"], "tie", new_event_id(), seconds)
+    spans = [event.answered_at - event.shown_at for event in stored(folder)]
+    assert spans == pytest.approx([0.0, labels.MOST_SECONDS])
+
+
+def test_another_process_labels_at_the_same_time(folder):
+    labels.following(folder, "spoken", "ann")
+    shown = []
+
+    def other():
+        with PreferenceStore(folder / "spoken" / "preferences.sqlite") as store:
+            shown.append(store.next_item("bob"))
+            store.record(shown[0], "A", event_id=new_event_id(), shown_at=1.0, answered_at=2.0)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    state = labels.following(folder, "spoken", "ann")
+    assert state["item"]["id"] != shown[0].item_id
+    assert len(stored(folder)) == 1
+
+
+def test_a_conversation_is_sent_as_messages():
+    given = [{"role": "user", "content": "hi", "extra": 1}]
+    assert labels._text(given) == [{"role": "user", "content": "hi"}]

@@ -1,0 +1,192 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from folders import make_run  # type: ignore[import-not-found]
+
+from operant.runtime.comparison import learning_curve
+from operant.runtime.run import RunError
+from operant.web import runs
+from operant.web.workers import NotFoundError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Give two runs, one of them in a folder of its own, a film, and things that are no runs."""
+    path = tmp_path_factory.mktemp("web") / "runs"
+    first = make_run(path / "first", [[0.1, 0.2, 0.3], [0.4, 0.5, 0.9]], metrics=30)
+    make_run(path / "set" / "second", [[0.2, 0.2, 0.2], [0.7, 0.8, 0.9]], gamma=0.9)
+    (first.media_path / "film.mp4").write_bytes(b"film")
+    (first.media_path / "page.html").write_text("<script>", encoding="utf-8")
+    (path / "empty").mkdir()
+    (path / "note.txt").write_text("no run", encoding="utf-8")
+    return path
+
+
+def test_every_run_is_listed(folder):
+    found = {entry["name"]: entry for entry in runs.index(folder)["runs"]}
+    assert set(found) == {"first", "set/second"}
+    first = found["first"]
+    assert (first["algorithm"], first["task"], first["seeds"]) == ("q-learning", "FrozenLake-v1", 3)
+    assert (first["outcome"], first["consumed"], first["budget"]) == ("finished", 2000, 2000)
+    assert first["iqm"] == pytest.approx(0.6)
+
+
+def test_a_folder_that_is_not_there_has_no_runs(tmp_path):
+    assert runs.index(tmp_path / "runs") == {"folder": str(tmp_path / "runs"), "found": False, "runs": []}
+
+
+def test_a_run_says_what_it_is(folder):
+    found = runs.show(folder, "first")
+    assert found["config"]["gamma"] == 0.99
+    assert found["metrics"] == ["rollout/episode_return"]
+    assert [medium["name"] for medium in found["media"]] == ["film.mp4"]
+    assert found["commands"]["show"] == f"operant show {folder / 'first'}"
+    assert "resume" not in found["commands"]
+    json.dumps(found, allow_nan=False)
+
+
+def test_curves_of_evaluations_are_those_of_compare(folder):
+    from operant.runtime.run import Run
+
+    curve = runs.curves(folder, ["first"])["curves"]["first"]
+    expected = learning_curve(Run.open(folder / "first"))
+    assert curve["x"] == expected.consumed.tolist()
+    assert curve["center"] == expected.iqm.tolist()
+    assert (curve["low"], curve["high"]) == (expected.low.tolist(), expected.high.tolist())
+    assert curve["seeds"] == expected.scores.T.tolist()
+
+
+def test_curves_of_a_metric(folder):
+    curve = runs.curves(folder, ["first"], "rollout/episode_return")["curves"]["first"]
+    assert curve["x"][:2] == [10, 20]
+    assert (curve["low"][5], curve["center"][5], curve["high"][5]) == (5.0, 6.0, 7.0)
+    assert runs.curves(folder, ["set/second"], "rollout/episode_return")["curves"]["set/second"]["x"] == []
+
+
+def test_what_has_not_changed_is_not_sent_again(folder, tmp_path):
+    shutil.copytree(folder / "first", tmp_path / "runs" / "first")
+    answer = runs.curves(tmp_path / "runs", ["first"])
+    assert runs.curves(tmp_path / "runs", ["first"], known=answer["version"])["unchanged"]
+    with (tmp_path / "runs" / "first" / "eval" / "evaluations.jsonl").open("a", encoding="utf-8") as file:
+        file.write("\n")
+    assert "curves" in runs.curves(tmp_path / "runs", ["first"], known=answer["version"])
+
+
+def test_a_comparison_is_that_of_the_library(folder):
+    found = runs.compare(folder, ["first", "set/second"])
+    assert found["differ"] == {"gamma": [0.99, 0.9]}
+    assert found["problem"] == ""
+    first, second = found["standings"]
+    assert first["improvement"] == 0.5
+    assert second["difference"] == pytest.approx(0.2)
+    assert found["command"] == f"operant compare {folder / 'first'} {folder / 'set' / 'second'}"
+
+
+def test_runs_that_cannot_be_compared_still_show_what_differs(folder, tmp_path):
+    shutil.copytree(folder / "first", tmp_path / "runs" / "first")
+    make_run(tmp_path / "runs" / "open", [[0.1, 0.1, 0.1]], ended=False, gamma=0.5)
+    with (tmp_path / "runs" / "open" / "config.toml").open("r+", encoding="utf-8") as file:
+        text = file.read().replace("budget = 1000", "budget = 9000")
+        file.seek(0)
+        file.write(text)
+    found = runs.compare(tmp_path / "runs", ["first", "open"])
+    assert "was last scored at 1000 of 9000" in found["problem"]
+    assert found["standings"] == []
+    assert found["differ"] == {"budget": [2000, 9000], "gamma": [0.99, 0.5]}
+
+
+def test_whether_a_run_is_running(tmp_path):
+    make_run(tmp_path / "runs" / "open", [[0.1]], ended=False, metrics=7)
+    (entry,) = runs.index(tmp_path / "runs")["runs"]
+    assert (entry["outcome"], entry["consumed"]) == ("running", 1000)  # this process is there
+    file = tmp_path / "runs" / "open" / "run.json"
+    facts = json.loads(file.read_text())
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    facts["sessions"][0]["process"] = ended.pid
+    file.write_text(json.dumps(facts))
+    (entry,) = runs.index(tmp_path / "runs")["runs"]
+    assert entry["outcome"] == "unfinished"
+    assert "resume" in runs.show(tmp_path / "runs", "open")["commands"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("config.toml", "[settings"), ("config.toml", "x = 1"), ("run.json", "{"), ("run.json", "[]"), ("run.json", None)],
+)
+def test_a_damaged_run_is_listed_as_what_it_is(folder, tmp_path, file, text):
+    shutil.copytree(folder, tmp_path / "runs")
+    damaged = tmp_path / "runs" / "first" / file
+    damaged.unlink() if text is None else damaged.write_text(text, encoding="utf-8")
+    found = {entry["name"]: entry for entry in runs.index(tmp_path / "runs")["runs"]}
+    assert found["first"]["outcome"] == "damaged"
+    assert found["first"]["problem"]
+    assert found["set/second"]["outcome"] == "finished"
+
+
+OUTSIDE = [
+    "..",
+    "../runs/first",
+    "first/..",
+    "/etc",
+    "first/../first",
+    "first\\",
+    "",
+    ".",
+    "first\0",
+    "a" * 200,
+    "link",
+]
+OUTSIDE += ["%2e%2e", "C:", "set/../../x", "nothing", "note.txt", "empty", 3, None, ["first"]]
+
+
+@pytest.mark.parametrize("name", OUTSIDE, ids=repr)
+def test_no_name_leads_out_of_the_folder(folder, tmp_path, name):
+    link = folder / "link"
+    if not link.exists():
+        shutil.copytree(folder / "first", tmp_path / "elsewhere")
+        link.symlink_to(tmp_path / "elsewhere")
+    try:
+        assert "link" not in {entry["name"] for entry in runs.index(folder)["runs"]}
+        with pytest.raises(NotFoundError):
+            runs.show(folder, name)
+        with pytest.raises(NotFoundError):
+            runs.medium(folder, name, "film.mp4")
+    finally:
+        link.unlink()
+
+
+@pytest.mark.parametrize("name", ["page.html", "../run.json", "..", "", "film.mp4/", "nothing.mp4", "secret.mp4"])
+def test_no_file_but_media_is_served(folder, name):
+    link = folder / "first" / "media" / "secret.mp4"
+    link.symlink_to(folder / "note.txt")
+    try:
+        with pytest.raises(NotFoundError):
+            runs.medium(folder, "first", name)
+    finally:
+        link.unlink()
+    assert runs.medium(folder, "first", "film.mp4")["path"].endswith("first/media/film.mp4")
+
+
+def test_a_run_of_another_version_cannot_be_compared(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "runs")
+    file = tmp_path / "runs" / "first" / "config.toml"
+    file.write_text(file.read_text().replace("schema_version = 1", "schema_version = 99"))
+    with pytest.raises(RunError, match="schema_version 99"):
+        runs.compare(tmp_path / "runs", ["first", "set/second"])
+
+
+def test_a_thousand_runs_are_listed_within_a_second(folder, tmp_path):
+    """Of processor time, so that other programs do not count."""
+    for i in range(1000):
+        (tmp_path / f"run-{i}" / "eval").mkdir(parents=True)
+        for name in ("config.toml", "run.json", "eval/evaluations.jsonl"):
+            os.link(folder / "first" / name, tmp_path / f"run-{i}" / name)
+    began = time.process_time()
+    assert len(runs.index(tmp_path)["runs"]) == 1000
+    assert time.process_time() - began < 1.0

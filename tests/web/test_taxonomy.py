@@ -1,0 +1,25 @@
+import pytest
+
+from operant import catalog
+from operant.mdp.solving import METHODS
+from operant.web.taxonomy import taxonomy
+
+
+def leaves(node):
+    return [node] if "command" in node else [leaf for child in node["children"] for leaf in leaves(child)]
+
+
+def test_every_algorithm_stands_in_it_once():
+    names = [leaf["name"] for leaf in leaves(taxonomy()) if leaf["command"].startswith("operant train")]
+    assert sorted(names) == sorted(entry.name for entry in catalog.ALGORITHMS)
+
+
+def test_every_solver_stands_in_it():
+    names = {leaf["name"] for leaf in leaves(taxonomy()) if leaf["command"].startswith("operant solve")}
+    assert names == {*METHODS, "gauss-seidel"}
+
+
+@pytest.mark.parametrize("leaf", leaves(taxonomy()), ids=lambda leaf: leaf["command"])
+def test_a_command_names_its_algorithm(leaf):
+    assert leaf["name"] in leaf["command"].split()
+    assert leaf["idea"]
