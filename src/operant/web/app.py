@@ -5,7 +5,7 @@ the package holds; nothing in a request is taken for a path.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +73,7 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
     files = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()}
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> Any:
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         yield
         await workers.close()
 

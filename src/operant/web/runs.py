@@ -220,7 +220,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=MOST_RUNS)
-def _settings(path: Path, _: tuple[int, int, int]) -> dict[str, Any]:
+def _settings(path: Path, _stamp: tuple[int, int, int]) -> dict[str, Any]:
     """Return the table of settings, which stands first: the rest is longer and not read."""
     text = read_regular(path).decode()
     head, cut, _ = text.partition("\n[config")

@@ -86,11 +86,10 @@ class _Server(uvicorn.Server):
         """Turn the signals into the wish to exit."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            try:
+            if sys.platform == "win32":  # whose loops take no signals
+                signal.signal(number, lambda *_: self._stop())
+            else:
                 loop.add_signal_handler(number, self._stop)
-            except (NotImplementedError, RuntimeError):  # on Windows, or outside the main thread
-                if threading.current_thread() is threading.main_thread():
-                    signal.signal(number, lambda *_: self._stop())
         yield
 
     def _stop(self) -> None:

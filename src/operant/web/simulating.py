@@ -156,7 +156,7 @@ def learn(
     _keep(recording, learner, np.nan, "start")
     for _ in range(count):
         metrics = learner.iterate()
-        _keep(recording, learner, float(metrics["rollout/episode_return"][0]), "learning")
+        _keep(recording, learner, float(cast(Any, metrics)["rollout/episode_return"][0]), "learning")
     return recording, values
 
 

@@ -56,7 +56,7 @@ class Worker:
                 await self._kill()
                 logger.warning("the worker process has ended in %s: %r", function, error)
                 return 503, _error("the worker process has ended; the next request starts another")
-            except asyncio.CancelledError:  # its answer would be taken for that of the next call
+            except BaseException:  # given up: its answer would be taken for that of the next call
                 await self._kill()
                 raise
 

@@ -2,7 +2,7 @@
 
 import { h, s, short, whole } from "./dom.js";
 
-const PAD = { left: 46, right: 12, top: 12, bottom: 28 };
+const PAD = { left: 46, right: 12, top: 12, bottom: 36 };
 
 function ticksOf(low, high, count) {
   const span = high - low || 1;
@@ -87,8 +87,8 @@ export class Chart {
       s("text", { class: "tick", x: PAD.left - 6, y: y(value) + 4, "text-anchor": "end" }, this.options.log ? power10(value) : compact(value)),
     ]);
     const across = ticksOf(left, right, Math.max(2, Math.floor(inner.w / 80))).map((value) =>
-      s("text", { class: "tick", x: x(value), y: height - 11, "text-anchor": "middle" }, compact(value)));
-    const label = s("text", { class: "tick axis", x: width - PAD.right, y: height - 0.5, "text-anchor": "end" }, this.options.xLabel ?? "");
+      s("text", { class: "tick", x: x(value), y: height - 20, "text-anchor": "middle" }, compact(value)));
+    const label = s("text", { class: "tick axis", x: width - PAD.right, y: height - 5, "text-anchor": "end" }, this.options.xLabel ?? "");
     const marks = this.series.flatMap((one) => [
       one.low ? s("path", { class: `band c${one.color}`, d: this.band(one) }) : null,
       ...(one.x.length <= 3 ? [...one.x].map((at, i) => (this.usable(one.y[i]) ? s("circle", { class: `point c${one.color}`, cx: x(at), cy: y(one.y[i]), r: 3.5 }) : null)) : []),

@@ -13,6 +13,12 @@ const PLACES = [[0.5, 0.17], [0.8, 0.53], [0.5, 0.9], [0.2, 0.53]];
 /** The names of the actions in a mask of bits. */
 export const actionNames = (bits) => NAMES.filter((_, a) => bits & (1 << a));
 
+/** Return a number with no more digits than a triangle has room for. */
+function tight(value) {
+  const size = Math.abs(value);
+  return size >= 1000 ? cellNumber(value) : value.toFixed(size >= 10 ? 0 : size >= 1 ? 1 : 2).replace("-", "−");
+}
+
 function shade(element, value, scale) {
   const share = scale > 0 ? Math.min(1, Math.abs(value) / scale) : 0;
   const strength = Math.round(share ** 0.75 * 80);
@@ -100,7 +106,7 @@ export class GridView {
       group.append(...cell.triangles, ...cell.numbers, cell.value, cell.exact, cell.arrow);
     }
     const sign = kind === "start" ? "S" : kind === "jump" ? token : "";
-    if (sign && !this.plain) group.append(s("text", { class: "sign", x: 9, y: 14 }, sign));
+    if (sign && !this.plain) group.append(s("text", { class: "sign", x: 9, y: SIDE - 6 }, sign));
     if (reward !== null && !this.plain) {
       const corner = kind === "bonus";
       group.append(s("text", { class: corner ? "reward corner" : "reward", x: corner ? SIDE - 5 : SIDE / 2, y: corner ? 14 : SIDE / 2 + 5 }, `${reward > 0 ? "+" : ""}${short(reward)}`));
@@ -132,7 +138,7 @@ export class GridView {
       for (let a = 0; a < 4; a++) {
         const number = triangular ? q[state * actions + a] : 0;
         cell.triangles[a].style.display = triangular ? "" : "none";
-        cell.numbers[a].textContent = triangular ? (Math.abs(number) >= 10 ? cellNumber(Math.round(number)).replace(/\.\d+$/, "") : cellNumber(number)) : "";
+        cell.numbers[a].textContent = triangular ? tight(number) : "";
         cell.numbers[a].classList.toggle("best", Boolean(policy[state] & (1 << a)));
         if (triangular) shade(cell.triangles[a], number, scale);
       }

@@ -1,0 +1,88 @@
+"""The pages in a real browser, against a real server; skipped where there is no Chromium."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("starlette")
+sync_api = pytest.importorskip("playwright.sync_api")
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+SECONDS = 200
+sync_api.expect.set_options(timeout=1000 * SECONDS)
+PROMPTS = 5
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Give Chromium, for no longer than needed: its event loop would run in all other tests, too."""
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium")
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Give a folder with two short trainings, and one with answers to label."""
+    from operant import api
+
+    path = tmp_path_factory.mktemp("browser") / "runs"
+    for name, gamma in (("low", 0.5), ("high", 0.99)):
+        api.train("q-learning", "FrozenLake-v1", seeds=3, budget=2000, run=path / name, gamma=gamma, progress="silent")
+    with (path / "low" / "eval" / "samples.jsonl").open("w", encoding="utf-8") as file:
+        for i in range(PROMPTS):
+            for text in ("<img src=x onerror=alert(1)>", f"answer {i}"):
+                sample = {"consumed": 5, "seed": 0, "prompt": f"question {i}", "completion": text, "reward": 1.0}
+                file.write(json.dumps(sample | {"truncated": False, "temperature": 0.0}) + "\n")
+    return path
+
+
+class Server:
+    """`operant serve`, which can be killed and started again at the same address."""
+
+    def __init__(self, runs):
+        self.runs, self.port, self.process = runs, 0, None
+        self.start()
+
+    def start(self):
+        command = [sys.executable, "-m", "operant", "serve", "--no-browser", "--port", str(self.port)]
+        self.process = subprocess.Popen([*command, "--runs", str(self.runs)], stdout=subprocess.PIPE, text=True)
+        self.address = self.process.stdout.readline().strip().rstrip("/")
+        self.port = int(self.address.rpartition(":")[2])
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def server(runs):
+    """Give a server of the runs."""
+    found = Server(runs)
+    yield found
+    found.kill()
+
+
+@pytest.fixture
+def page(browser, server):
+    """Give a page that fails the test if it asks another server or has an error."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=server.address)
+    context.set_default_timeout(SECONDS * 1000)
+    found, faults = context.new_page(), []
+    found.on("pageerror", lambda error: faults.append(str(error)))
+    found.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    found.on(
+        "request",
+        lambda asked: None if asked.url.startswith((server.address, "data:", "blob:")) else faults.append(asked.url),
+    )
+    found.faults = faults
+    yield found
+    context.close()
+    assert faults == []
