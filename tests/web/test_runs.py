@@ -190,3 +190,18 @@ def test_a_thousand_runs_are_listed_within_a_second(folder, tmp_path):
     began = time.process_time()
     assert len(runs.index(tmp_path)["runs"]) == 1000
     assert time.process_time() - began < 1.0
+
+
+def test_a_look_at_a_run_never_imports_the_code_that_it_names(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "runs")
+    code = tmp_path / "evil.py"
+    code.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')", encoding="utf-8")
+    for name in ("first", "set/second"):
+        file = tmp_path / "runs" / name / "config.toml"
+        file.write_text(file.read_text().replace('"q-learning"', f'"{code}:Evil"'))
+    names = ["first", "set/second"]
+    assert runs.show(tmp_path / "runs", "first")["algorithm"] == f"{code}:Evil"
+    assert "which a page does not run" in runs.compare(tmp_path / "runs", names)["problem"]
+    runs.index(tmp_path / "runs")
+    runs.curves(tmp_path / "runs", names)
+    assert not (tmp_path / "ran").exists()

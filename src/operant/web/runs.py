@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from operant import catalog
+from operant import catalog, doors
 from operant.runtime.files import read_regular
 from operant.runtime.sessions import UNFINISHED, described
 from operant.web.curves import Columns, decimated, last_record
@@ -47,7 +47,7 @@ def show(runs: Path, run: str) -> dict[str, Any]:
     commands = {"show": f"operant show {shown}", "evaluate": f"operant evaluate {shown}"}
     if _entry(runs, run)["outcome"] != "finished":
         commands["resume"] = f"operant resume {shown}"
-    language = catalog.find(str(tables["settings"].get("algorithm"))).package == "language"
+    language = tables["settings"].get("algorithm") in {entry.name for entry in catalog.LANGUAGE}
     commands |= {"chat": f"operant chat {shown}"} if language else {"watch": f"operant watch {shown}"}
     return {
         **_entry(runs, run),
@@ -97,6 +97,9 @@ def compare(runs: Path, names: list[str], metric: str | None = None) -> dict[str
     answer: dict[str, Any] = {"differ": differ, "problem": "", "standings": [], "command": command}
     if metric:
         answer["command"] += f" --metric {metric}"
+    foreign = [run.settings.algorithm for run in opened if doors.is_name(run.settings.algorithm)]
+    if foreign:  # the library would import what a folder of a run names
+        return answer | {"problem": f"{foreign[0]} is code of its own, which a page does not run: {answer['command']}"}
     try:
         standings = standings_of(opened, metric=metric)
     except (RunError, ValueError) as error:
