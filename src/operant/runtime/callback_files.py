@@ -32,6 +32,7 @@ def callbacks_of(given: Any) -> list[Callback]:
     """
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ValueError(f"callbacks must be a list of callbacks and of texts such as {_FORM}, got {given!r}")
+    doors.refresh()  # a file may have been edited since it was imported
     found: list[Any] = [_made(one) if isinstance(one, str) else one for one in cast(Iterable[Any], given)]
     for one in found:
         check(one)
@@ -63,7 +64,6 @@ def named(given: Sequence[Any]) -> tuple[str, ...]:
 
 def _made(text: str) -> Callback:
     name, arguments = _parts(text)
-    doors.refresh()
     maker = doors.load(name, expected="a subclass of operant.Callback, or a function that makes one", group=GROUP)
     try:
         inspect.signature(maker).bind(**arguments)
