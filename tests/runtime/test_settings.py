@@ -8,6 +8,24 @@ from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 
 
+def test_a_file_names_the_settings_that_the_package_has():
+    settings = Settings("sft", "arithmetic")
+    common = {"algorithm", "task", "seeds", "budget", "device", "threads", "precision", "evaluate_every"}
+    assert set(settings.table("language")) == common | {"checkpoint_seconds"}
+    assert set(settings.table("control")) == set(settings.table(None)) == {field.name for field in fields(Settings)}
+    assert settings.table("tabular").keys() - settings.table("language").keys() == {
+        *("env_kwargs", "env_backend", "evaluate_episodes", "evaluate_max_steps"),
+    }
+
+
+@pytest.mark.parametrize("package", ["language", "tabular", "control"])
+def test_what_was_changed_is_in_the_file_in_any_case(package):
+    settings = Settings("sft", "arithmetic", num_workers=3, evaluate_episodes=7)
+    table = settings.table(package)
+    assert (table["num_workers"], table["evaluate_episodes"]) == (3, 7)
+    assert from_table(Settings, table) == settings
+
+
 def test_defaults_are_good():
     settings = Settings("ppo", "CartPole-v1")
     assert settings.seeds == (0,)

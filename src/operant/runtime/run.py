@@ -135,7 +135,8 @@ class Run:
         path = _absolute(path)
         check_name(path)
         own = to_table(config)
-        tables = {"schema_version": SCHEMA, "settings": to_table(settings), "config": own}
+        entry = outside or _cataloged(settings.algorithm)
+        tables = {"schema_version": SCHEMA, "settings": settings.table(entry and entry.package), "config": own}
         facts = {
             "schema_version": SCHEMA,
             "seeds": list(settings.seeds),
@@ -347,7 +348,10 @@ class Run:
 
     def keep_settings(self) -> None:
         """Write `settings` to `config.toml`."""
-        tables = {"schema_version": SCHEMA, "settings": to_table(self.settings), "config": self._config}
+        known = outside_of(self.path)
+        entry = _cataloged(self.settings.algorithm) if known is None else catalog.Algorithm.of_facts(known)
+        table = self.settings.table(entry and entry.package)
+        tables = {"schema_version": SCHEMA, "settings": table, "config": self._config}
         try:
             replace_durably(self.path / "config.toml", tomli_w.dumps(tables).encode())
         except OSError as error:
@@ -412,6 +416,10 @@ def default_run_path(algorithm: str, task: str, root: str | Path = "runs") -> Pa
     while (path := Path(root) / f"{stem}-{n}").exists():
         n += 1
     return path
+
+
+def _cataloged(name: str) -> catalog.Algorithm | None:
+    return next((entry for entry in catalog.ALGORITHMS if entry.name == name), None)
 
 
 def _absolute(path: str | Path) -> Path:

@@ -9,6 +9,16 @@ import numpy as np
 
 from operant import doors
 from operant.runtime.bounds import require
+from operant.runtime.tables import to_table
+
+_ACTING, _CONTROL = ("control", "tabular"), ("control",)
+
+OF_PACKAGES: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("env_kwargs", "env_backend", "evaluate_episodes", "evaluate_max_steps"), _ACTING),
+    **dict.fromkeys(("vectorization", "num_workers", "lost_workers", "worker_seconds"), _CONTROL),
+    **dict.fromkeys(("clip_rewards", "episodic_life", "compile"), _CONTROL),
+}
+"""Packages whose algorithms have a setting; those that are not named here all have."""
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?|xpu(:\d+)?")
 
@@ -108,6 +118,18 @@ class Settings:
     def evaluation_interval(self) -> int:
         """Budget units of one seed between two evaluations."""
         return self.evaluate_every or max(1, self.budget // 20)
+
+    def table(self, package: str | None) -> dict[str, Any]:
+        """Return what a file says of the settings of a run.
+
+        Args:
+            package: of the algorithm, whose file names no setting that others alone have, unless it was changed; None
+                where there is nothing to say about the algorithm.
+        """
+        idle = {name for name, packages in OF_PACKAGES.items() if package is not None and package not in packages}
+        plain = vars(Settings(self.algorithm, self.task))
+        changed = {name for name in idle if getattr(self, name) != plain[name]}
+        return {name: value for name, value in to_table(self).items() if name not in idle - changed}
 
     def __post_init__(self) -> None:
         require(
