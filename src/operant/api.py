@@ -27,8 +27,10 @@ from operant.runtime.callbacks import Callback, Report
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
+from operant.runtime.experiment import Answering, Collecting, Experiment, Numbering, Reachable
 from operant.runtime.generations import keep_samples
 from operant.runtime.learned_tables import LearnedTables
+from operant.runtime.learner import HasWeights
 from operant.runtime.predicting import Predictor
 from operant.runtime.progress import ProgressMode, announce
 from operant.runtime.run import Run, RunError, TakenError, default_run_path
@@ -58,7 +60,7 @@ class Trained(LearnedTables):
     """
 
     run: Run
-    experiment: Any = field(repr=False)
+    experiment: Experiment = field(repr=False)
     outcome: Outcome | None = None
     consumed: tuple[int, ...] | None = None
 
@@ -70,7 +72,7 @@ class Trained(LearnedTables):
             backend: "tensor" or "gymnasium"; means nothing for language models. Default: that of the run.
         """
         if episodes is None:
-            episodes = getattr(self.experiment, "held_out", EPISODES)
+            episodes = self.experiment.held_out if isinstance(self.experiment, Answering) else EPISODES
         return self.experiment.evaluate(episodes, backend=backend)
 
     def predict(
@@ -126,12 +128,11 @@ class Trained(LearnedTables):
                 f"{settings.algorithm} has trained a language model, which answers prompts and takes no observations; "
                 f"try `operant chat {self.run.path}`"
             )
-        wrap = getattr(self.experiment, "wrap", None)
         return Predictor(
             learner,
             settings.task,
             seeds=len(settings.seeds),
-            wrap=wrap,
+            wrap=self.experiment.wrap if isinstance(self.experiment, Numbering) else None,
             env_kwargs=settings.env_kwargs,
             wrappers=self.wrappers,
             device=learner.device,
@@ -247,7 +248,7 @@ def train(
         _reach(experiment)
         if source is not None:
             begin_with(teacher, experiment.learner, source)
-        facts = resolved | {"compile": getattr(experiment, "compiled", False)}
+        facts = resolved | {"compile": isinstance(experiment, Collecting) and experiment.compiled}
         facts |= {} if source is None else {"init": str(source)}
         own = {"inputs": inputs, "outside": None if entry in catalog.ALGORITHMS else entry}
         make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts, **own)
@@ -371,7 +372,7 @@ def _teacher(path: Path, entry: catalog.Algorithm) -> Any:
         other, learner = source.run.entry, source.experiment.learner
         files = {catalog.find(algorithm.root).module for algorithm in (entry, other)}
         related = len(files) == 1 or (entry.on_policy and other.on_policy)
-        if entry.package != other.package or not related or not hasattr(learner, "learned"):
+        if entry.package != other.package or not related or not isinstance(learner, HasWeights):
             raise ValueError(
                 f"{entry.name} cannot begin with what {other.name} has learned in {path}; init takes runs of deep "
                 "control, on-policy methods those of each other, and the other ones those of the same file"
@@ -405,9 +406,9 @@ def _require_budget(folder: Run) -> None:
         )
 
 
-def _reach(experiment: Any) -> None:
+def _reach(experiment: Experiment) -> None:
     """Fail now if a server that the learners need is not there, before anything is written."""
-    if hasattr(experiment, "reach"):
+    if isinstance(experiment, Reachable):
         experiment.reach()
 
 
@@ -419,7 +420,7 @@ def _go(
     callbacks: Sequence[Callback],
 ) -> Trained:
     settings = trained.run.settings
-    rollout = getattr(trained.experiment, "rollout_steps", 0)
+    rollout = trained.experiment.rollout_steps if isinstance(trained.experiment, Collecting) else 0
     if rollout > settings.budget:
         logger.warning(
             "a rollout takes %d steps of each seed, the budget is %d: each seed uses %d steps more than that; for "
@@ -428,7 +429,7 @@ def _go(
             settings.budget,
             rollout - settings.budget,
         )
-    announce(progress, getattr(trained.experiment, "notes", ()))
+    announce(progress, trained.experiment.notes if isinstance(trained.experiment, Answering) else ())
     hints = hints_of(trained.run, kept=bool(keepers(trained.run, trained.experiment)))
     outcome = run_training(
         trained.experiment.learner,
@@ -450,7 +451,8 @@ def _go(
 def _evaluate(trained: Trained, interrupted: Callable[[], bool]) -> Evaluation:
     """Score the policies in the course of training, and keep what they answered, where they do."""
     evaluation = trained.experiment.evaluate(interrupted=interrupted)
-    keep_samples(trained.run, trained.experiment.learner.consumed, getattr(trained.experiment, "samples", ()))
+    samples = trained.experiment.samples if isinstance(trained.experiment, Answering) else ()
+    keep_samples(trained.run, trained.experiment.learner.consumed, samples)
     for taught, best in keepers(trained.run, trained.experiment):
         best.offer(taught, evaluation)
     return evaluation

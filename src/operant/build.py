@@ -21,6 +21,7 @@ from operant.runtime.configuration import (
     require_no_workers,
     require_no_wrappers,
 )
+from operant.runtime.experiment import Experiment
 from operant.runtime.inputs import Input, pinned
 from operant.runtime.machine import cores, present
 from operant.runtime.run import Run
@@ -97,7 +98,7 @@ def pin(
     return settings, config, [*found, *own, *start]
 
 
-def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Any:
+def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved: dict[str, Any]) -> Experiment:
     """Return the experiment of a run, and have this process compute as `resolved` says.
 
     Args:
@@ -115,7 +116,7 @@ def assemble(entry: catalog.Algorithm, settings: Settings, config: Any, resolved
     return package(entry).assemble(entry, settings, config, device=resolved["device"])
 
 
-def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> Any:
+def reassemble(folder: Run, remote_code: bool, accept_changes: bool = False) -> Experiment:
     """Return the experiment of a run that was made before, as it was resolved then; what is missing now is warned of.
 
     Args:

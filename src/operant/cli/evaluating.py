@@ -58,6 +58,7 @@ def evaluate(arguments: list[str]) -> int:
     """Score the policies of a run."""
     options = parse(EvaluateOptions, arguments, "evaluate")
     from operant import api
+    from operant.runtime.experiment import Answering
     from operant.runtime.run import Run
 
     entry = Run.open(options.run).entry
@@ -70,7 +71,7 @@ def evaluate(arguments: list[str]) -> int:
     trained = api.load(options.run, best=options.best, **permissions)
     with closing(trained.experiment):
         evaluation = trained.evaluate(options.episodes, backend=backend)
-        if options.samples:
+        if options.samples and isinstance(trained.experiment, Answering):
             sampled = trained.experiment.sample(options.samples, evaluation.episodes)
     keep(trained, evaluation, None if speaks else backend)
     settings = trained.run.settings
@@ -93,7 +94,10 @@ def evaluate(arguments: list[str]) -> int:
 
 
 def _print(trained: "Trained", evaluation: "Evaluation", sampled: Sequence["Sampled"], threshold: float | None) -> None:
-    seeds, answers = trained.run.settings.seeds, getattr(trained.experiment, "samples", None)
+    from operant.runtime.experiment import Answering
+
+    seeds = trained.run.settings.seeds
+    answers = trained.experiment.samples if isinstance(trained.experiment, Answering) else None
     counted = "episodes" if answers is None else "examples"
     print(seed_table(seeds, evaluation, threshold=threshold, counted=counted))
     if notes := score_notes(trained, evaluation):

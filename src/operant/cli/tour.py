@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from operant.cli.answers import answer_table
 from operant.cli.arguments import parse
@@ -94,7 +94,7 @@ def explore(folder: Path, interrupted: Interruption, *, budget: int = 200_000, s
         print(f"Interrupted and saved. Go on with `operant resume {place}`.")
         return 75
     threshold = gymnasium.spec(LAKE).reward_threshold
-    lake = trained.experiment.mdp
+    lake = cast(Any, trained.experiment).mdp
     assert threshold is not None  # noqa: S101 - the lake has one
     exact = tabular.expected_returns(lake, trained.experiment.learner.policy()) @ lake.start
     ceiling = lake.start @ backward_induction(lake, horizon=lake.max_steps).values[0]
@@ -254,7 +254,7 @@ def calculate(
     before, after = imitator.outcome.evaluation.scores, trained.outcome.evaluation.scores
     rows = [[str(s), f"{a:.1%}", f"{b:.1%}"] for s, a, b in zip(seeds, before, after, strict=True)]
     print(table([["seed", "demonstrations", "and rewards"], *rows], ">>>"))
-    print(f"\n{answer_table(trained.experiment.samples)}")
+    print(f"\n{answer_table(cast(Any, trained.experiment).samples)}")
     print(f"\nNext:\n  operant chat {place}                  ask it yourself")
     print(f"  operant evaluate {place} --samples 8  how often one of several answers is right")
     good = [b - a >= GAIN and b >= REACHED for a, b in zip(before, after, strict=True)]

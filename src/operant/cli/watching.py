@@ -183,6 +183,7 @@ def _show(trained: "Trained", index: int, *, episodes: int, sample: bool, max_st
 
 def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live: bool = False) -> "Stage":
     from operant import streams
+    from operant.runtime.experiment import Numbering
     from operant.runtime.watching import Stage
 
     learner, settings = trained.experiment.learner, trained.run.settings
@@ -193,7 +194,7 @@ def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live
         seeds=settings.seeds,
         index=index,
         noise=(lambda: learner.noise(1, stream)) if sample else None,
-        wrap=getattr(trained.experiment, "wrap", lambda bare: bare),
+        wrap=trained.experiment.wrap if isinstance(trained.experiment, Numbering) else lambda bare: bare,
         max_steps=max_steps,
         live=live,
         env_kwargs=settings.env_kwargs,

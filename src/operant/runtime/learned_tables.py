@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from operant.runtime.experiment import Experiment
 from operant.runtime.run import Run
 
 
@@ -12,7 +13,7 @@ class LearnedTables:
     """What a run that has learned a table knows, for all S seeds; other runs raise an error that says so."""
 
     run: Run
-    experiment: Any
+    experiment: Experiment
 
     @property
     def q(self) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
 """The one protocol of everything that learns from data, and of what it learns."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -35,6 +35,33 @@ class Learner(Protocol):
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state of `state_dict`, exactly."""
+        ...
+
+
+Weights = Mapping[str, Tensor]
+"""Networks of S seeds, and the moments by which they normalize, `[S, ...]` by name."""
+
+
+@runtime_checkable
+class HasWeights(Protocol):
+    """Something that has learned what others can begin with, and whose best can be kept."""
+
+    @property
+    def consumed(self) -> int:
+        """Budget used so far, per seed."""
+        ...
+
+    @property
+    def learned(self) -> Weights:
+        """The tensors themselves, not copies."""
+        ...
+
+
+class RenewableWeights(HasWeights, Protocol):
+    """Weights that something else is computed from."""
+
+    def refresh(self) -> None:
+        """Compute it anew, after they were changed."""
         ...
 
 

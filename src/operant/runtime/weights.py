@@ -4,37 +4,23 @@ A learner with networks names them in its attribute `learned`.
 """
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from operant.runtime.checkpoints import CheckpointError, Checkpoints, load
 from operant.runtime.evaluation import Evaluation
+from operant.runtime.experiment import Experiment, SeparateWeights
+from operant.runtime.learner import HasWeights, Weights
 from operant.runtime.run import Run, RunError
 from operant.state import State
 
 logger = logging.getLogger(__name__)
 
-Weights = Mapping[str, Tensor]
-"""Networks of S seeds, and the moments by which they normalize, `[S, ...]` by name."""
 
-
-class Taught(Protocol):
-    """Something that has learned.
-
-    Attributes:
-        consumed: budget used so far, per seed.
-        learned: the tensors themselves, not copies.
-    """
-
-    consumed: int
-    learned: Weights
-
-
-def load_weights(learner: Taught, learned: Weights) -> None:
+def load_weights(learner: HasWeights, learned: Weights) -> None:
     """Put what others have learned in the place of what a learner has, for each seed; that of a single one for all.
 
     Raises:
@@ -94,7 +80,7 @@ class Best:
             self._checkpoints = Checkpoints(folder / f"seed_{run.settings.seeds[place]}")
             self._checkpoints.keep = 1
 
-    def offer(self, learner: Taught, evaluation: Evaluation) -> None:
+    def offer(self, learner: HasWeights, evaluation: Evaluation) -> None:
         """Keep what seeds have learned that never scored higher; a failure to do so is only warned of.
 
         Seeds whose networks hold a number that is not finite are passed over.
@@ -149,14 +135,14 @@ def opened(name: str | Path) -> tuple[Run, bool]:
     return Run.open(path.parent if best else path), best
 
 
-def keepers(run: Run, experiment: Any) -> list[tuple[Taught, Best]]:
+def keepers(run: Run, experiment: Experiment) -> list[tuple[HasWeights, Best]]:
     """What has learned, with where its best is kept: all seeds together, or each by itself; nothing for tables."""
-    if weights := getattr(experiment, "weights", None):
-        return [(one, Best(run, place=place)) for place, one in enumerate(weights)]
-    return [(experiment.learner, Best(run))] if hasattr(experiment.learner, "learned") else []
+    if isinstance(experiment, SeparateWeights):
+        return [(one, Best(run, place=place)) for place, one in enumerate(experiment.weights)]
+    return [(experiment.learner, Best(run))] if isinstance(experiment.learner, HasWeights) else []
 
 
-def teach_best(run: Run, experiment: Any) -> tuple[int, ...]:
+def teach_best(run: Run, experiment: Experiment) -> tuple[int, ...]:
     """Put the best that a run has kept in the place of what its learners have learned.
 
     Returns:
@@ -171,8 +157,9 @@ def teach_best(run: Run, experiment: Any) -> tuple[int, ...]:
         kept = found.load()
         load_weights(taught, kept.learned)
         consumed += [int(number) for number in kept.consumed]
-    for weights in getattr(experiment, "weights", ()):
-        weights.refresh()
+    if isinstance(experiment, SeparateWeights):
+        for weights in experiment.weights:
+            weights.refresh()
     return tuple(consumed)
 
 

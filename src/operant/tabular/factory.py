@@ -105,7 +105,7 @@ class Experiment:
             check_users_environment(self.settings.task)
 
     @staticmethod
-    def wrap(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    def wrap(env: gymnasium.Env[Any, Any]) -> gymnasium.ObservationWrapper[Any, Any, Any]:
         """Return an environment of the task with the observations that the learner knows: the numbers of states."""
         return Enumerated(env)
 
