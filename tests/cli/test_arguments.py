@@ -289,3 +289,10 @@ def test_parameters_of_an_environment_come_from_a_file_and_flags_win(tmp_path):
     assert options.settings()["env_kwargs"] == {"size": 3}
     options, _ = parse_training(["ppo", "Y-v0", "--config", str(file), "--env-kwargs", "size=4"])
     assert options.settings()["env_kwargs"] == {"size": 4}
+
+
+def test_wrappers_are_given_one_by_one():
+    words = ["ppo", "CartPole-v1", "--wrapper", "a.py:A(scale=0.1)", "--wrapper", "b.py:B"]
+    options, _ = parse_training(words)
+    assert options.settings()["wrappers"] == ("a.py:A(scale=0.1)", "b.py:B")
+    assert parse_training(words[:2])[0].wrappers == ()
