@@ -33,6 +33,9 @@ def blocks(page: Path, language: str) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for match in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        if named := re.match(r"# (\w+\.py)\n", match[2]):  # a file that the page shows is there
+            (tmp_path / named[1]).write_text(match[2], encoding="utf-8")
     script = tmp_path / f"{page.stem}.py"
     script.write_text(blocks(page, "python"), encoding="utf-8")
     names = runpy.run_path(str(script))
