@@ -1,12 +1,15 @@
 import dataclasses
 import multiprocessing
+import re
 import time
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 
+import operant
 from operant import catalog
 from operant.control import A3CConfig, PPOConfig, assemble, configuration, ppo
 from operant.envs import Atari, Wrapper, make
@@ -328,3 +331,44 @@ def test_evaluations_are_played_in_the_wrappers_that_hold_there():
             return act(-obs, memory, noise)
 
     assert dataclasses.replace(wrapped, learner=Same()).evaluate(4).scores == scores
+
+
+@pytest.fixture
+def net(tmp_path, monkeypatch):
+    """The module that the documentation shows, in a file of the working folder."""
+    page = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
+    section = page[page.index("## A network of your own") :]
+    (tmp_path / "net.py").write_text(re.search(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)[1])
+    monkeypatch.chdir(tmp_path)
+    return "net.py:Net"
+
+
+ENCODED = {
+    "ppo": {"num_envs": 2, "num_steps": 32, "num_minibatches": 2, "num_epochs": 2},
+    "a2c": {"num_envs": 4, "num_steps": 8},
+    "dqn": {"num_envs": 2, "train_freq": 16, "learning_starts": 32, "batch_size": 8, "buffer_size": 100},
+}
+
+
+@pytest.mark.parametrize("algorithm", ENCODED)
+def test_a_network_of_the_users_own_trains_and_resumes_exactly(algorithm, net):
+    options = {"seeds": 2, "budget": 256, "encoder": net, "evaluate_every": 1000, "progress": "silent"}
+    options |= {"hidden_sizes": (8,) if algorithm == "dqn" else (), **ENCODED[algorithm]}
+    whole = operant.train(algorithm, "CartPole-v1", run="whole", **options)
+    stops = iter([False, False])
+    part = operant.train(algorithm, "CartPole-v1", run="part", interrupted=lambda: next(stops, True), **options)
+    assert part.experiment.learner.consumed < 256
+    resumed = operant.resume("part", progress="silent")
+    for name, tensor in whole.experiment.learner.learned.items():
+        assert torch.equal(resumed.experiment.learner.learned[name], tensor), name
+    action, _ = resumed.predict(np.zeros(4, np.float32))
+    assert action in {0, 1}
+
+
+def test_what_is_no_network_is_refused(net):
+    with pytest.raises(ValueError, match=r"encoder must be auto, nature, .* path/to/file.py:Name, got 'natur'"):
+        PPOConfig(encoder="natur")
+    with pytest.raises(ValueError, match=r"net.py"):
+        experiment(config=dataclasses.replace(SMALL, encoder="net.py:Missing"))
+    with pytest.raises(ValueError, match="networks with a memory take no encoder from outside"):
+        operant.train("recurrent-ppo", "CartPole-v1", encoder=net, budget=100, progress="silent")

@@ -16,7 +16,7 @@ action space.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from operant import ops
 from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
 from operant.envs import BatchEnv
-from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable
+from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable, encoders
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
@@ -75,8 +75,9 @@ class A2CConfig:
     """Nonlinearity of the hidden layers."""
     share_features: bool = False
     """Whether policy and value share the hidden layers."""
-    encoder: TorsoName = "auto"
-    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size."""
+    encoder: TorsoName | str = "auto"
+    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
+    `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     normalize_obs: bool = False
@@ -107,7 +108,7 @@ class A2CConfig:
             ent_coef="[0, inf)",
             max_grad_norm="(0, inf) or None",
             critic_ensemble_size="[1, inf)",
-            encoder=get_args(TorsoName),
+            encoder=encoders(self.encoder),
         )
         if (self.normalize_advantage == "batch") and self.num_envs * self.num_steps == 1:
             raise ValueError(

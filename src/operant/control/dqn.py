@@ -15,7 +15,7 @@ The gradient is that of the network that acts; the target of the paper's equatio
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from gymnasium import spaces
@@ -26,7 +26,7 @@ from operant.control import presets
 from operant.control.compatibility import require_suitable
 from operant.control.replay_collector import Act, Experience, require_budget
 from operant.envs import BatchEnv, Tree
-from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable
+from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
@@ -87,8 +87,9 @@ class DQNConfig:
     """Widths of the hidden layers."""
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
-    encoder: TorsoName = "auto"
-    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size."""
+    encoder: TorsoName | str = "auto"
+    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
+    `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     scale_obs: bool = False
     """Whether observations are scaled to [-1, 1] where the bounds of their space are finite."""
     adam_eps: float = 1e-8
@@ -119,7 +120,7 @@ class DQNConfig:
             exploration_final_eps="[0, 1]",
             exploration_fraction="[0, 1]",
             adam_eps="(0, inf)",
-            encoder=get_args(TorsoName),
+            encoder=encoders(self.encoder),
         )
         if self.buffer_size < self.num_envs:
             raise ValueError(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from operant.control import presets
 from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
 from operant.envs import BatchEnv
-from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, outgrows_cache
+from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, encoders, outgrows_cache
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
@@ -90,8 +90,9 @@ class PPOConfig:
     """Nonlinearity of the hidden layers."""
     share_features: bool = False
     """Whether policy and value share the hidden layers."""
-    encoder: TorsoName = "auto"
-    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size."""
+    encoder: TorsoName | str = "auto"
+    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
+    `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     adam_eps: float = 1e-5
@@ -130,7 +131,7 @@ class PPOConfig:
             normalize_advantage=("minibatch", "batch", "none"),
             clip_range_vf="(0, inf) or None",
             target_kl="(0, inf) or None",
-            encoder=get_args(TorsoName),
+            encoder=encoders(self.encoder),
             adam_eps="(0, inf)",
         )
         _ = self.channels

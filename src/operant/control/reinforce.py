@@ -20,7 +20,7 @@ their steps sooner: a seed that is ahead of the others waits.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
 from operant.envs import BatchEnv, wrappers
-from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable
+from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable, encoders
 from operant.runtime.bounds import require
 from operant.runtime.episodes import Episodes
 from operant.runtime.learner import Metrics
@@ -112,8 +112,9 @@ class ReinforceConfig:
     """Widths of the hidden layers, of policy and critic."""
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
-    encoder: TorsoName = "auto"
-    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size."""
+    encoder: TorsoName | str = "auto"
+    """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
+    `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
 
@@ -133,7 +134,7 @@ class ReinforceConfig:
             ent_coef="[0, inf)",
             max_grad_norm="(0, inf) or None",
             max_episode_steps="[1, inf)",
-            encoder=get_args(TorsoName),
+            encoder=encoders(self.encoder),
         )
 
 

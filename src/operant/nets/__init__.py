@@ -6,12 +6,13 @@ from operant.nets.cnn import StackedCNN, TorsoName
 from operant.nets.compiled import Program, compilable, compiler, missing_tool, outgrows_cache, programs
 from operant.nets.cuda_graphs import Graph
 from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
-from operant.nets.factory import network_for
+from operant.nets.factory import Encoder, encoders, network_for
 from operant.nets.gru import Memory, StackedGRU
 from operant.nets.heads import CategoricalHead, GaussianHead, Head, MultiCategoricalHead, head_for
 from operant.nets.jacobian import Jacobian
 from operant.nets.matmul import set_precision
 from operant.nets.mlp import Activation, StackedMLP
+from operant.nets.module import MakeModule, ModuleError, StackedModule
 from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedRMSprop
 
 __all__ = [
@@ -22,13 +23,16 @@ __all__ = [
     "BoundEnsemble",
     "Bounded",
     "CategoricalHead",
+    "Encoder",
     "Ensemble",
     "EnsemblePass",
     "GaussianHead",
     "Graph",
     "Head",
     "Jacobian",
+    "MakeModule",
     "Memory",
+    "ModuleError",
     "MultiCategoricalHead",
     "OptimizerName",
     "Pass",
@@ -38,10 +42,12 @@ __all__ = [
     "StackedCNN",
     "StackedGRU",
     "StackedMLP",
+    "StackedModule",
     "StackedRMSprop",
     "TorsoName",
     "compilable",
     "compiler",
+    "encoders",
     "head_for",
     "is_bounded",
     "is_continuous",

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from operant import ops
-from operant.nets.cnn import TorsoName
-from operant.nets.factory import network_for
+from operant.nets.factory import Encoder, network_for
 from operant.nets.mlp import Activation, Layers
+from operant.nets.module import StackedModule
 
 
 class ActionValues:
@@ -25,7 +25,7 @@ class ActionValues:
         hidden: widths of the hidden layers.
         activation: nonlinearity of the hidden layers.
         dueling: whether value and advantages are separate streams.
-        torso: the convolutions, where observations are pictures.
+        torso: the convolutions, where observations are pictures; or a module from outside, which begins as it likes.
         bounds: of the observations, `[D]` each; an interval of finite width between two is mapped onto [-1, 1].
 
     Raises:
@@ -40,7 +40,7 @@ class ActionValues:
         hidden: Sequence[int],
         activation: Activation,
         dueling: bool = False,
-        torso: TorsoName = "auto",
+        torso: Encoder = "auto",
         bounds: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         if dueling and not hidden:
@@ -70,7 +70,10 @@ class ActionValues:
         """
         rows = torch.empty(len(generators), self.size)
         for row, generator in zip(rows, generators, strict=True):
-            for weight, bias in self.mlp.layers(row.unsqueeze(0)):
+            layers = self.mlp.layers(row.unsqueeze(0))
+            if isinstance(self.mlp, StackedModule):
+                layers.pop(0)[0].copy_(self.mlp.initial_module(generator))
+            for weight, bias in layers:
                 inputs = weight[0, 0].numel() if weight.dim() > 3 else weight.shape[1]
                 bound = inputs**-0.5
                 weight.uniform_(-bound, bound, generator=generator)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from operant.nets.cnn import TorsoName
-from operant.nets.factory import network_for
+from operant.nets.factory import Encoder, network_for
 from operant.nets.gru import Memory
 from operant.nets.heads import Head
 from operant.nets.mlp import Activation, Layers
@@ -25,7 +24,7 @@ class Spec:
         activation: nonlinearity of the hidden layers.
         shared: whether actor and critic share the hidden layers.
         critics: how many critics there are, whose mean is the value; more than one share no layers.
-        torso: the convolutions, where observations are pictures.
+        torso: the convolutions, where observations are pictures; or a module from outside (see `StackedModule`).
         memory: makes the networks recurrent (see `StackedGRU`); needs `shared`.
         value_heads: how many values the critic predicts of a state, K; more than one need a single critic.
 
@@ -37,7 +36,7 @@ class Spec:
     activation: Activation
     shared: bool
     critics: int = 1
-    torso: TorsoName = "auto"
+    torso: Encoder = "auto"
     memory: Memory | None = None
     value_heads: int = 1
 

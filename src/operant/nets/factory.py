@@ -2,10 +2,16 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import cast, get_args
 
+from operant import doors
 from operant.nets.cnn import StackedCNN, TorsoName
 from operant.nets.gru import Memory, StackedGRU
 from operant.nets.mlp import Activation, StackedMLP
+from operant.nets.module import MakeModule, StackedModule
+
+Encoder = TorsoName | str | MakeModule
+"""What comes before the dense layers: convolutions of ours, or a `torch.nn.Module` from outside, by class or name."""
 
 
 def network_for(
@@ -13,27 +19,34 @@ def network_for(
     sizes: Sequence[int],
     *,
     activation: Activation,
-    torso: TorsoName = "auto",
+    torso: Encoder = "auto",
     memory: Memory | None = None,
     picture: Sequence[int] | None = None,
-) -> StackedMLP | StackedCNN | StackedGRU:
+) -> StackedMLP | StackedCNN | StackedGRU | StackedModule:
     """Return the network for observations of a shape: a perceptron for vectors, convolutions for pictures.
 
     Args:
         shape: of one observation, `(D,)` or `(C, H, W)` (see `operant.envs.Features`).
         sizes: widths of the dense hidden layers, and of the output.
         activation: of the dense hidden layers.
-        torso: the convolutions, where there are any.
+        torso: the convolutions, where there are any; or a module of a user's, a class or `file.py:Name`.
         memory: makes a recurrent network of the one for vectors.
         picture: `(C, H, W)` of the picture that a vector begins with, if it does: it gets convolutions.
 
     Raises:
-        ValueError: there is no network for such a shape.
+        ValueError: there is no network for such a shape, or the module cannot be an encoder.
     """
+    if make := _from_outside(torso):
+        if memory is not None:
+            raise ValueError(
+                f"networks with a memory take no encoder from outside, got {torso}: leave encoder at 'auto'"
+            )
+        return StackedModule(make, shape, sizes, activation=activation)
     if memory is not None:
         if len(shape) != 1 or picture is not None:
             raise ValueError(f"networks with a memory look at vectors (D,), got observations {tuple(picture or shape)}")
         return StackedGRU(shape[0], sizes[:-1], sizes[-1], activation=activation, memory=memory)
+    torso = cast(TorsoName, torso)
     if picture is not None:
         return StackedCNN(picture, sizes, activation=activation, torso=torso, beside=shape[0] - prod(picture))
     if len(shape) == 1:
@@ -41,3 +54,18 @@ def network_for(
     if len(shape) == 3:
         return StackedCNN(shape, sizes, activation=activation, torso=torso)
     raise ValueError(f"networks look at vectors (D,) or pictures (C, H, W), got {tuple(shape)}")
+
+
+def encoders(value: object) -> tuple[str, ...]:
+    """Return what a field for an encoder may be, for `operant.runtime.bounds.require`."""
+    outside = [value] if isinstance(value, str) and doors.is_name(value) else []
+    return (*get_args(TorsoName), "a torch.nn.Module of yours, path/to/file.py:Name", *outside)
+
+
+def _from_outside(torso: Encoder) -> MakeModule | None:
+    """Return what makes a module from outside; None for an encoder of ours, or what is none."""
+    if not isinstance(torso, str):
+        return torso
+    if not doors.is_name(torso):
+        return None
+    return doors.load(torso, expected="a torch.nn.Module class, or a function that makes one")

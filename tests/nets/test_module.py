@@ -1,0 +1,203 @@
+"""Modules from outside learn stacked as they would alone, and those that cannot are refused."""
+
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from needs import needs_compiler
+from operant.nets import ActorCritic, ModuleError, Pass, Program, Spec, StackedModule, head_for, network_for
+
+D, M = 4, 6
+
+
+class Normed(nn.Module):
+    """Two layers with layer normalization and SiLU."""
+
+    def __init__(self, inputs, width=8):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(inputs, width), nn.LayerNorm(width), nn.SiLU(), nn.Linear(width, 5))
+
+    def forward(self, obs):
+        return self.layers(obs).tanh()
+
+
+class Attentive(nn.Module):
+    """Attention over the entries of an observation."""
+
+    def __init__(self, inputs):
+        super().__init__()
+        self.embed = nn.Linear(1, 8)
+        self.query, self.key, self.value = (nn.Linear(8, 8, bias=False) for _ in range(3))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, obs):
+        tokens = self.embed(obs.unsqueeze(-1))
+        weights = (self.query(tokens) @ self.key(tokens).mT * self.scale).softmax(-1)
+        return weights @ self.value(tokens)
+
+
+class Deciding(Normed):
+    """Looks at numbers, so that several networks cannot be computed at once."""
+
+    def forward(self, obs):
+        return super().forward(obs) if float(obs.sum()) > -1e9 else obs
+
+
+class Bare(nn.Module):
+    """Has no parameters."""
+
+    def __init__(self, inputs):
+        super().__init__()
+
+    def forward(self, obs):
+        return torch.cat((obs, obs.square()), dim=-1)
+
+
+MODULES = [Normed, Attentive, Deciding, Bare]
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def actor_critic(make, *, shared=False, hidden=(7,)):
+    head = head_for(spaces.Discrete(3), log_std=0.0, device=torch.device("cpu"))
+    return ActorCritic(D, head, Spec(hidden=hidden, activation="tanh", shared=shared, torso=make))
+
+
+def alone(stack, parameters, obs):
+    """Return what a module of its own makes of observations `[M, D]`, and the dense layers after it."""
+    module = stack.make(D)
+    named = {name: part[0] for name, part in stack.by_name(parameters[None]).items()}
+    features = torch.func.functional_call(module, named, (obs,)).flatten(1)
+    for index, (weight, bias) in enumerate(
+        layers := stack.dense.layers(parameters[None, len(parameters) - stack.dense.size :])
+    ):
+        features = features @ weight[0] + bias[0]
+        features = features.relu() if index + 1 < len(layers) else features
+    return features
+
+
+@pytest.mark.parametrize("make", MODULES)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_outputs_and_gradients_are_those_of_separate_modules(make, seeds):
+    stack = network_for((D,), [7, 3], activation="relu", torso=make)
+    assert isinstance(stack, StackedModule)
+    assert stack.at_once == (make is not Deciding)
+    parameters = torch.stack([stack.initial(rng(seed), [(3, 1.0)]) for seed in range(seeds)])
+    obs = torch.randn(seeds, M, D, generator=rng(9))
+    layers = stack.layers(parameters)
+    with torch.no_grad():
+        trace = stack.trace(layers, obs)
+        gradient = torch.randn(seeds, M, 3, generator=rng(5))
+        pieces = torch.cat(stack.pullback(layers, trace, gradient.clone()), dim=1)
+    assert pieces.shape == parameters.shape
+    for seed in range(seeds):
+        leaf = parameters[seed].clone().requires_grad_()
+        expected = alone(stack, leaf, obs[seed])
+        torch.testing.assert_close(trace[-1][seed], expected.detach(), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(stack(layers, obs)[seed], expected.detach(), rtol=1e-5, atol=1e-6)
+        (found,) = torch.autograd.grad((expected * gradient[seed]).sum(), leaf)
+        torch.testing.assert_close(pieces[seed], found, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [Normed, Attentive])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("hidden", [(), (7,)])
+def test_the_gradient_of_actor_and_critic_is_that_of_autograd(make, shared, hidden):
+    shape = actor_critic(make, shared=shared, hidden=hidden)
+    parameters = shape.initial([rng(3), rng(4)])
+    obs = torch.randn(2, M, D, generator=rng(2))
+
+    def loss(outputs, values):
+        return (outputs.square().sum(-1) + values.sin()).sum()
+
+    result = Pass(shape.bind(parameters), obs)
+    gradient = result.gradient(loss(result.outputs, result.values))
+    leaf = parameters.clone().requires_grad_()
+    bound = shape.bind(leaf)
+    (expected,) = torch.autograd.grad(loss(bound.policy(obs), bound.value(obs)), leaf)
+    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
+    if not shared:
+        actor = shape.bind(parameters).networks[0][0][0]
+        assert not torch.equal(actor[0], actor[1])
+
+
+def test_initial_parameters_are_drawn_from_each_seeds_stream_and_no_other():
+    shape = actor_critic(Normed)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    together = shape.initial([rng(5), rng(6)])
+    torch.manual_seed(2)
+    assert torch.equal(shape.initial([rng(6)]), together[1:])
+    torch.manual_seed(1)
+    shape.initial([rng(5)])
+    assert torch.equal(torch.get_rng_state(), before)
+    stack = shape.mlp
+    norm = stack.by_name(together.view(4, -1)[:, : stack.size])["layers.1.weight"]
+    assert torch.equal(norm, torch.ones(4, 8)), "modules begin as they like"
+
+
+def test_images_come_as_numbers_from_0_to_1():
+    class Convolutions(nn.Module):
+        def __init__(self, shape):
+            super().__init__()
+            assert shape == (2, 5, 5)
+            self.layer = nn.Conv2d(2, 3, 3)
+
+        def forward(self, images):
+            assert images.max() <= 1
+            return self.layer(images).relu()
+
+    stack = network_for((2, 5, 5), [4], activation="relu", torso=Convolutions)
+    layers = stack.layers(torch.stack([stack.initial(rng(seed), [(4, 1.0)]) for seed in (0, 1)]))
+    images = torch.randint(256, (2, M, 2, 5, 5), generator=rng(), dtype=torch.uint8)
+    assert stack(layers, images).shape == (2, M, 4)
+
+
+@needs_compiler
+def test_a_compiled_update_is_one_that_is_not():
+    shape = actor_critic(Normed)
+    bound = shape.bind(shape.initial([rng(3), rng(4)]))
+
+    def update(obs):
+        result = Pass(bound, obs)
+        return result.gradient(result.outputs.square().sum() + result.values.sum())
+
+    program = Program(update)
+    obs = torch.randn(2, M, D, generator=rng(2))
+    expected = update(obs)
+    program.compiled = True
+    torch.testing.assert_close(program(obs), expected, rtol=1e-4, atol=1e-6)
+
+
+def batch_norm(inputs):
+    return nn.Sequential(nn.Linear(inputs, 4), nn.BatchNorm1d(4))
+
+
+def dropout(inputs):
+    return nn.Sequential(nn.Linear(inputs, 400), nn.Dropout(0.5))
+
+
+class Summed(nn.Module):
+    def __init__(self, inputs):
+        super().__init__()
+
+    def forward(self, obs):
+        return obs.sum()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (batch_norm, r"has buffers \(1.running_mean, .*: take LayerNorm in the place of BatchNorm"),
+        (dropout, r"draws random numbers \(Dropout\?\)"),
+        (Summed, r"forward of Summed must return features \[3, ...\] of 3 observations, got shape \[\]"),
+        (lambda inputs: nn.Linear(inputs + 1, 3), r"Linear does not take observations of shape \[3, 4\]: RuntimeError"),
+        (lambda inputs: 3, "an encoder must be a torch.nn.Module, but .* made 3"),
+    ],
+)
+def test_modules_that_cannot_be_encoders_are_refused(make, message):
+    with pytest.raises(ModuleError, match=message):
+        network_for((D,), [3], activation="tanh", torso=make)
