@@ -8,145 +8,38 @@ import operator
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from operant import catalog, doors, streams
+from operant import catalog, doors
 from operant.build import assemble, begin_with, check_names, find, package, pin, reassemble, resolve
-from operant.envs import Wrapper, without_episodes, wrappers
+from operant.envs import without_episodes
 from operant.envs.registry import drawn
 from operant.runtime.advice import hints_of
 from operant.runtime.callback_files import callbacks_of, named, recorded
 from operant.runtime.callbacks import Callback, Report
 from operant.runtime.checkpoints import load as load_checkpoint
-from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
-from operant.runtime.experiment import Answering, Collecting, Experiment, Numbering, Reachable
+from operant.runtime.experiment import Answering, Collecting, Experiment, Reachable
 from operant.runtime.generations import keep_samples
-from operant.runtime.learned_tables import LearnedTables
 from operant.runtime.learner import HasWeights
-from operant.runtime.predicting import Predictor
 from operant.runtime.progress import ProgressMode, announce
 from operant.runtime.run import Run, RunError, TakenError, default_run_path
 from operant.runtime.settings import Settings
 from operant.runtime.signals import saving_first
 from operant.runtime.trackers import trackers_of
-from operant.runtime.training import Outcome, resume_from
+from operant.runtime.trained import Trained
+from operant.runtime.training import resume_from
 from operant.runtime.training import train as run_training
 from operant.runtime.warned import keeping
-from operant.runtime.weights import Best, keepers, opened, teach_best
+from operant.runtime.weights import keepers, opened, teach_best
 
 logger = logging.getLogger(__name__)
-
-EPISODES = 100
-"""Of each seed, when a run is scored after training, unless another number is asked for."""
-
-
-@dataclass(frozen=True)
-class Trained(LearnedTables):
-    """A run and what it has learned.
-
-    Attributes:
-        run: its folder.
-        experiment: the learner (`experiment.learner`) and its environments.
-        outcome: how the training ended; None if it was only loaded.
-        consumed: budget that each seed had used when it learned what it acts by; None if that is all of it.
-    """
-
-    run: Run
-    experiment: Experiment = field(repr=False)
-    outcome: Outcome | None = None
-    consumed: tuple[int, ...] | None = None
-
-    def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
-        """Score the policies of all seeds, greedily.
-
-        Args:
-            episodes: of each seed, or held-out examples of a language model. Default: 100 episodes, all the examples.
-            backend: "tensor" or "gymnasium"; means nothing for language models. Default: that of the run.
-        """
-        if episodes is None:
-            episodes = self.experiment.held_out if isinstance(self.experiment, Answering) else EPISODES
-        return self.experiment.evaluate(episodes, backend=backend)
-
-    def predict(
-        self,
-        observations: Any,
-        memory: Any = None,
-        *,
-        seed_index: int | Literal["best"] = 0,
-        deterministic: bool = True,
-    ) -> tuple[Any, Any]:
-        """Return what the policy of one seed does.
-
-        Args:
-            observations: NumPy arrays, or a dictionary of them, as `gymnasium.make(task)` gives them: one observation,
-                or N of them stacked along a first axis. For games of Atari, as `operant.envs.Atari` gives them.
-            memory: what a recurrent policy returned with the observation before; None at the start of an episode. In a
-                batch the rows that start an episode are set to 0. Other policies have none.
-            seed_index: the place of the seed among those of the run, or "best" (see `best_seed`).
-            deterministic: whether to take the likeliest action, or to sample as in training.
-
-        Returns:
-            The action that `env.step` takes, or `[N, ...]` of them for a batch; and the memory to hand over next.
-
-        Raises:
-            ValueError: the run is of a language model, there is no such seed, or a shape is wrong.
-        """
-        seed_index = self.best_seed if seed_index == "best" else seed_index
-        noise = None if deterministic else lambda rows: self.experiment.learner.noise(rows, self._stream)
-        return self._predictor.predict(observations, memory, seed_index=seed_index, noise=noise)
-
-    @cached_property
-    def best_seed(self) -> int:
-        """The place of the seed that scored highest in the evaluations of training: the last, or of the best policies.
-
-        Raises:
-            RunError: the run has no evaluation yet.
-        """
-        if self.consumed is not None:
-            return int(Best(self.run).load().scores.argmax())
-        return int(learning_curve(self.run).scores[-1].argmax())
-
-    @property
-    def wrappers(self) -> list[Wrapper]:
-        """The wrappers of the environments that it has learned in, the innermost first."""
-        env = getattr(self.experiment, "env", None)
-        return [] if env is None else wrappers(env)
-
-    @cached_property
-    def _predictor(self) -> Predictor:
-        settings, learner = self.run.settings, self.experiment.learner
-        if self.run.entry.package == "language":
-            raise ValueError(
-                f"{settings.algorithm} has trained a language model, which answers prompts and takes no observations; "
-                f"try `operant chat {self.run.path}`"
-            )
-        return Predictor(
-            learner,
-            settings.task,
-            seeds=len(settings.seeds),
-            wrap=self.experiment.wrap if isinstance(self.experiment, Numbering) else None,
-            env_kwargs=settings.env_kwargs,
-            wrappers=self.wrappers,
-            device=learner.device,
-        )
-
-    @cached_property
-    def _stream(self) -> torch.Generator:
-        """Random numbers of the actions that `predict` samples."""
-        device = self.experiment.learner.device
-        return streams.torch_generator(self.run.settings.seeds[0], "predicting", device=device)
-
-    def close(self) -> None:
-        """Close the environments. Twice does no harm."""
-        self.experiment.close()
 
 
 def configure(algorithm: str | type, task: str, *, preset: str | None = None, **parameters: Any) -> Any:

@@ -1,0 +1,126 @@
+"""A run and what it has learned: `Trained`."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from operant import streams
+from operant.envs import Wrapper, wrappers
+from operant.runtime.comparison import learning_curve
+from operant.runtime.evaluation import Evaluation
+from operant.runtime.experiment import Answering, Collecting, Experiment, Numbering
+from operant.runtime.learned_tables import LearnedTables
+from operant.runtime.outcome import Outcome
+from operant.runtime.predicting import Predictor
+from operant.runtime.run import Run
+from operant.runtime.weights import Best
+
+EPISODES = 100
+"""Of each seed, when a run is scored after training, unless another number is asked for."""
+
+
+@dataclass(frozen=True)
+class Trained(LearnedTables):
+    """A run and what it has learned.
+
+    Attributes:
+        run: its folder.
+        experiment: the learner (`experiment.learner`) and its environments.
+        outcome: how the training ended; None if it was only loaded.
+        consumed: budget that each seed had used when it learned what it acts by; None if that is all of it.
+    """
+
+    run: Run
+    experiment: Experiment = field(repr=False)
+    outcome: Outcome | None = None
+    consumed: tuple[int, ...] | None = None
+
+    def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
+        """Score the policies of all seeds, greedily.
+
+        Args:
+            episodes: of each seed, or held-out examples of a language model. Default: 100 episodes, all the examples.
+            backend: "tensor" or "gymnasium"; means nothing for language models. Default: that of the run.
+        """
+        if episodes is None:
+            episodes = self.experiment.held_out if isinstance(self.experiment, Answering) else EPISODES
+        return self.experiment.evaluate(episodes, backend=backend)
+
+    def predict(
+        self,
+        observations: Any,
+        memory: Any = None,
+        *,
+        seed_index: int | Literal["best"] = 0,
+        deterministic: bool = True,
+    ) -> tuple[Any, Any]:
+        """Return what the policy of one seed does.
+
+        Args:
+            observations: NumPy arrays, or a dictionary of them, as `gymnasium.make(task)` gives them: one observation,
+                or N of them stacked along a first axis. For games of Atari, as `operant.envs.Atari` gives them.
+            memory: what a recurrent policy returned with the observation before; None at the start of an episode. In a
+                batch the rows that start an episode are set to 0. Other policies have none.
+            seed_index: the place of the seed among those of the run, or "best" (see `best_seed`).
+            deterministic: whether to take the likeliest action, or to sample as in training.
+
+        Returns:
+            The action that `env.step` takes, or `[N, ...]` of them for a batch; and the memory to hand over next.
+
+        Raises:
+            ValueError: the run is of a language model, there is no such seed, or a shape is wrong.
+        """
+        seed_index = self.best_seed if seed_index == "best" else seed_index
+        noise = None if deterministic else self._noise
+        return self._predictor.predict(observations, memory, seed_index=seed_index, noise=noise)
+
+    def _noise(self, rows: int) -> Tensor:
+        return self.experiment.learner.noise(rows, self._stream)
+
+    @cached_property
+    def best_seed(self) -> int:
+        """The place of the seed that scored highest in the evaluations of training: the last, or of the best policies.
+
+        Raises:
+            RunError: the run has no evaluation yet.
+        """
+        if self.consumed is not None:
+            return int(Best(self.run).load().scores.argmax())
+        return int(learning_curve(self.run).scores[-1].argmax())
+
+    @property
+    def wrappers(self) -> list[Wrapper]:
+        """The wrappers of the environments that it has learned in, the innermost first."""
+        env = self.experiment.env if isinstance(self.experiment, Collecting) else None
+        return [] if env is None else wrappers(env)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        settings, learner = self.run.settings, self.experiment.learner
+        if self.run.entry.package == "language":
+            raise ValueError(
+                f"{settings.algorithm} has trained a language model, which answers prompts and takes no observations; "
+                f"try `operant chat {self.run.path}`"
+            )
+        return Predictor(
+            learner,
+            settings.task,
+            seeds=len(settings.seeds),
+            wrap=self.experiment.wrap if isinstance(self.experiment, Numbering) else None,
+            env_kwargs=settings.env_kwargs,
+            wrappers=self.wrappers,
+            device=learner.device,
+        )
+
+    @cached_property
+    def _stream(self) -> torch.Generator:
+        """Random numbers of the actions that `predict` samples."""
+        device = self.experiment.learner.device
+        return streams.torch_generator(self.run.settings.seeds[0], "predicting", device=device)
+
+    def close(self) -> None:
+        """Close the environments. Twice does no harm."""
+        self.experiment.close()
