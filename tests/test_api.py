@@ -547,18 +547,6 @@ def test_a_state_after_an_observation_that_is_not_finite_is_saved_and_gone_on_wi
         del gymnasium.registry["OperantTestHole-v0"]
 
 
-def test_sampled_actions_come_from_a_stream_of_their_own(tmp_path):
-    trained = train(tmp_path / "run")
-    obs = np.zeros((64, 4), np.float32)
-    likeliest, _ = trained.predict(obs)
-    assert len(set(likeliest.tolist())) == 1
-    draws = [operant.load(tmp_path / "run") for _ in range(2)]
-    first, second = ([run.predict(obs, deterministic=False)[0].tolist() for _ in range(2)] for run in draws)
-    assert first == second
-    assert first[0] != first[1]
-    assert {*first[0]} == {0, 1}
-
-
 def test_a_run_that_cannot_go_on_to_another_budget_is_left_as_it_was(tmp_path):
     run = train(tmp_path / "run").run
     file, facts = run.path / "config.toml", run.facts()
@@ -831,14 +819,6 @@ def test_a_policy_that_gets_worse_is_told_so(tmp_path, caplog):
     best = operant.load(tmp_path / "worse", best=True)
     assert best.consumed == (0,)
     assert best.evaluate().scores == first.evaluate().scores
-
-
-def test_the_best_seed_acts_where_that_is_asked_for(tmp_path):
-    trained = train(tmp_path / "run", seeds=3)
-    scores = trained.outcome.evaluation.scores
-    assert trained.best_seed == scores.index(max(scores))
-    obs = np.array([0.1, 0.2, -0.1, 0.3], np.float32)
-    assert trained.predict(obs, seed_index="best") == trained.predict(obs, seed_index=trained.best_seed)
 
 
 # Environments of one's own

@@ -69,6 +69,6 @@ def test_the_map_is_answered(ask):
 
 @pytest.mark.parametrize("name", ["playground/frobnicate", "runs/medium", "os/system"])
 def test_what_is_not_offered_is_not_there(client, ask, name):
-    from conftest import PAGE  # type: ignore[import-not-found]
+    from web.conftest import PAGE  # type: ignore[import-not-found]
 
     assert client.post(f"/api/{name}", content=b"{}", headers=PAGE).status_code == 404

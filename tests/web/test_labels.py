@@ -2,12 +2,12 @@ import json
 import threading
 
 import pytest
-from folders import make_run  # type: ignore[import-not-found]
 
 from operant.language.preferences import ConflictError, PreferenceStore, StoreError, new_event_id
 from operant.web import labels
 from operant.web.worker import answer
 from operant.web.workers import NotFoundError
+from web.folders import make_run  # type: ignore[import-not-found]
 
 PROMPTS = ("1+1=", "2+2=", "<script>alert(1)</script>")
 

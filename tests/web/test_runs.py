@@ -6,12 +6,12 @@ import sys
 import time
 
 import pytest
-from folders import make_run  # type: ignore[import-not-found]
 
 from operant.runtime.comparison import learning_curve
 from operant.runtime.run import RunError
 from operant.web import runs
 from operant.web.workers import NotFoundError
+from web.folders import make_run  # type: ignore[import-not-found]
 
 
 @pytest.fixture(scope="module")

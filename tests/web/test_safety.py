@@ -5,9 +5,9 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from conftest import ADDRESS, PAGE  # type: ignore[import-not-found]
 from operant.web.app import PAGES, make_app
 from operant.web.safety import COOKIE, MOST_BYTES, Hosts
+from web.conftest import ADDRESS, PAGE  # type: ignore[import-not-found]
 
 ADDRESSES = [*PAGES, "/static/style.css", "/static/js/main.js", "/api/about", "/api/map", "/api/playground/presets"]
 EVERY = "0.0.0.0"  # noqa: S104 - nothing is bound

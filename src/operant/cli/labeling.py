@@ -1,7 +1,6 @@
 """`operant label`."""
 
 import getpass
-import math
 import sys
 import time
 from dataclasses import dataclass
@@ -10,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from operant.cli.agreement import agreement_fields, agreement_text
 from operant.cli.arguments import Answering, parse
-from operant.cli.output import location, print_json, require_extra, say, table
+from operant.cli.output import location, print_json, require_extra, say
 
 if TYPE_CHECKING:
     from operant.language.data import Row
-    from operant.language.preferences import Agreement, Estimate, Outcome, PreferenceStore, Presentation, Text
+    from operant.language.preferences import Outcome, PreferenceStore, Presentation, Text
 
 LETTERS = "ABCDEFGHI"
 """What the completions of an item are called on the screen, in the order shown."""
@@ -193,9 +193,9 @@ def _chores(store: "PreferenceStore", options: LabelOptions) -> None:
         answer["exported"]["held_out"] = exported.held_out
     if options.agreement:
         report = agreement(store.items(), store.labels(), seed=options.seed)
-        answer["agreement"] = _fields(report)
+        answer["agreement"] = agreement_fields(report)
         if not options.json:
-            print(_report(report))
+            print(agreement_text(report))
     if options.json:
         print_json(answer)
 
@@ -423,31 +423,3 @@ def _indented(text: "Text") -> str:
         text = "\n".join(f"{message.get('role')}: {message.get('content')}" for message in text)
     visible = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
     return "\n".join(f"    {line}" for line in (visible or "(empty)").split("\n"))
-
-
-def _report(report: "Agreement") -> str:
-    names: dict[str, Estimate] = {
-        "percent agreement": report.percent,
-        "Krippendorff's alpha": report.alpha,
-        **{f"Cohen's kappa, {a} and {b}": kappa for (a, b), kappa in report.kappas.items()},
-        "preferred what was shown earlier": report.first_shown,
-        **{f"same answer when asked again, {name}": estimate for name, estimate in report.repeats.items()},
-        **{f"known answer given, {name}": estimate for name, estimate in report.gold.items()},
-    }
-    rows = [["statistic", "value", "95 % interval", "comparisons"]]
-    rows += [
-        [name, _number(e.value), f"[{_number(e.low)}, {_number(e.high)}]", str(e.count)] for name, e in names.items()
-    ]
-    labels = ", ".join(f"{count} {outcome}" for outcome, count in report.labels.items()) or "none"
-    return f"labels: {labels}\n\n{table(rows, '<>>>')}"
-
-
-def _number(value: float) -> str:
-    return "undefined" if math.isnan(value) else f"{value:.3f}"
-
-
-def _fields(report: "Agreement") -> dict[str, Any]:
-    plain = {name: vars(value) if hasattr(value, "low") else value for name, value in vars(report).items()}
-    kappas = [{"annotators": list(pair), **vars(kappa)} for pair, kappa in report.kappas.items()]
-    by_name = {part: {n: vars(e) for n, e in getattr(report, part).items()} for part in ("repeats", "gold")}
-    return plain | {"kappas": kappas} | by_name

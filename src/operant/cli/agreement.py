@@ -1,0 +1,39 @@
+"""How far annotators agree, as `operant label RUN --agreement` shows it."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from operant.cli.output import table
+
+if TYPE_CHECKING:
+    from operant.language.preferences.agreement import Agreement, Estimate
+
+
+def agreement_text(report: "Agreement") -> str:
+    """Return a table of how far annotators agree, with what was labeled above it."""
+    names: dict[str, Estimate] = {
+        "percent agreement": report.percent,
+        "Krippendorff's alpha": report.alpha,
+        **{f"Cohen's kappa, {a} and {b}": kappa for (a, b), kappa in report.kappas.items()},
+        "preferred what was shown earlier": report.first_shown,
+        **{f"same answer when asked again, {name}": estimate for name, estimate in report.repeats.items()},
+        **{f"known answer given, {name}": estimate for name, estimate in report.gold.items()},
+    }
+    rows = [["statistic", "value", "95 % interval", "comparisons"]]
+    rows += [
+        [name, _number(e.value), f"[{_number(e.low)}, {_number(e.high)}]", str(e.count)] for name, e in names.items()
+    ]
+    labels = ", ".join(f"{count} {outcome}" for outcome, count in report.labels.items()) or "none"
+    return f"labels: {labels}\n\n{table(rows, '<>>>')}"
+
+
+def _number(value: float) -> str:
+    return "undefined" if math.isnan(value) else f"{value:.3f}"
+
+
+def agreement_fields(report: "Agreement") -> dict[str, Any]:
+    """Return the same for `--json`."""
+    plain = {name: vars(value) if hasattr(value, "low") else value for name, value in vars(report).items()}
+    kappas = [{"annotators": list(pair), **vars(kappa)} for pair, kappa in report.kappas.items()]
+    by_name = {part: {n: vars(e) for n, e in getattr(report, part).items()} for part in ("repeats", "gold")}
+    return plain | {"kappas": kappas} | by_name

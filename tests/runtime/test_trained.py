@@ -1,0 +1,34 @@
+import numpy as np
+
+import operant
+
+QUICK = {"budget": 320, "evaluate_every": 160, "evaluate_episodes": 2, "progress": "silent", "num_envs": 2}
+SMALL = {"num_steps": 16, "num_minibatches": 2, "num_epochs": 2, "hidden_sizes": (8,)}
+
+
+def train(folder, **changes):
+    return operant.train("ppo", "CartPole-v1", **{"run": folder, "seeds": 2, **QUICK, **SMALL, **changes})
+
+
+def test_the_best_seed_acts_where_that_is_asked_for(tmp_path):
+    trained = train(tmp_path / "run", seeds=3)
+    scores = trained.outcome.evaluation.scores
+    assert trained.best_seed == scores.index(max(scores))
+    obs = np.array([0.1, 0.2, -0.1, 0.3], np.float32)
+    assert trained.predict(obs, seed_index="best") == trained.predict(obs, seed_index=trained.best_seed)
+
+
+def test_sampled_actions_come_from_a_stream_of_their_own(tmp_path):
+    trained = train(tmp_path / "run")
+    obs = np.zeros((64, 4), np.float32)
+    likeliest, _ = trained.predict(obs)
+    assert len(set(likeliest.tolist())) == 1
+    draws = [operant.load(tmp_path / "run") for _ in range(2)]
+    first, second = ([run.predict(obs, deterministic=False)[0].tolist() for _ in range(2)] for run in draws)
+    assert first == second
+    assert first[0] != first[1]
+    assert {*first[0]} == {0, 1}
+
+
+def test_what_is_shown_of_it_fits_a_screen(tmp_path):
+    assert len(repr(train(tmp_path / "run"))) < 2000
