@@ -75,7 +75,7 @@ def test_a_class_or_a_function_in_a_file_makes_one(home):
         ([3], "must be an instance of a subclass of operant.Callback, .* got 3"),
         (["Stop"], r"'Stop' names nothing: expected a subclass of operant.Callback"),
         (["stop.py:Stop("], r"a callback is named like 'file.py:Name' or .* got 'stop.py:Stop\('"),
-        (["none.py:Stop"], "there is no file .*none.py; did you mean"),
+        (["none.py:Stop"], "there is no file .*none.py to take Stop from; did you mean"),
         (["stop.py:Stopp"], "stop.py has no 'Stopp', expected a subclass of operant.Callback.*; did you mean Stop"),
         (["stop.py:number"], "number in stop.py is 3, of type int, expected a subclass of operant.Callback"),
         (["stop.py:make"], r"'stop.py:make' cannot be called: missing a required argument: 'evaluations'"),

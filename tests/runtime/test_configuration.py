@@ -31,6 +31,7 @@ class Tiny:
 def entry(monkeypatch):
     module = types.ModuleType("tiny_algorithm")
     module.TinyConfig, module.Tiny = TinyConfig, Tiny
+    monkeypatch.setattr(Tiny, "__module__", "tiny_algorithm")
     module.PRESETS = {"Task-v0": {"gamma": 0.9}, "quick": {"gamma": 0.5}}
     monkeypatch.setitem(sys.modules, "tiny_algorithm", module)
     texts = dict.fromkeys(("title", "package", "family", "idea", "paper"), "tiny")

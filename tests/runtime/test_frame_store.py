@@ -240,5 +240,5 @@ def test_planes_of_another_size_are_refused():
     held.add(*Screen(1, 1, 2, stacked=True).play(3))
     state = held.state_dict()["pictures"]
     other = Pictures((2, SIDE, SIDE + 1), torch.uint8, torch.device("cpu"))
-    with pytest.raises(ValueError, match=r"'replay.pictures' has shape \(5, 3, 3\) but \(5, 3, 4\) is needed"):
+    with pytest.raises(ValueError, match=r"'pictures' has shape \(5, 3, 3\) but \(5, 3, 4\) is needed"):
         other.load_state_dict(state)
