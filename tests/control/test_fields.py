@@ -65,8 +65,10 @@ SHARED = {
     "normalize_obs": True,
     "normalize_reward": True,
 }
+CHANNELS = {"reward": {"gamma": 0.5}}
 OF_PPO = {
     "num_steps": 8,
+    "reward_channels": CHANNELS,
     "num_epochs": 3,
     "num_minibatches": 1,
     "lr_schedule": "linear",
@@ -120,6 +122,7 @@ OTHERS = {
     },
     "a2c": {
         "num_steps": 8,
+        "reward_channels": CHANNELS,
         "optimizer": "adam",
         "lr_schedule": "constant",
         "adam_eps": 0.1,
