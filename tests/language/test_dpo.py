@@ -199,11 +199,12 @@ def test_micro_batches_and_the_order_of_pairs_change_nothing(loss_type):
         own.precomputed = learner(model=reference, loss_type=loss_type)._precompute()
         results.append(recorded(own, order))
     (first, gradient), *others = results
+    largest = max(float(part.abs().max()) for part in gradient.values())
     for metrics, other in others:
         for name in ("losses/dpo", "rewards/margins", "logps/rejected", "num_tokens"):
             assert float(metrics[name]) == pytest.approx(float(first[name]), rel=1e-5, abs=1e-6)
         for name in gradient:
-            torch.testing.assert_close(other[name], gradient[name], atol=1e-6, rtol=1e-4)
+            torch.testing.assert_close(other[name], gradient[name], atol=1e-6 * largest, rtol=1e-4)
 
 
 def test_tokens_of_the_prompt_do_not_count():
