@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import operant
-from operant import api, streams
+from operant import api, check, streams
 from operant.control import PPO, PPOConfig
 from operant.envs import RestoreError
 from operant.runtime.checkpoints import CheckpointError
@@ -703,7 +703,8 @@ def test_a_run_that_another_process_trains_cannot_be_resumed(tmp_path):
 
 def test_the_public_names_are_there():
     assert operant.train is api.train
-    assert set(operant.__all__) - {"__version__"} <= set(dir(api))
+    assert set(operant.__all__) - {"__version__", "check_learner"} <= set(dir(api))
+    assert operant.check_learner is check.check_learner
     with pytest.raises(AttributeError, match="has no attribute 'teach'"):
         operant.teach  # noqa: B018
 

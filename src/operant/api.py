@@ -24,6 +24,7 @@ from operant.runtime.advice import hints_of
 from operant.runtime.callback_files import callbacks_of, named, recorded
 from operant.runtime.callbacks import Callback, Report
 from operant.runtime.checkpoints import load as load_checkpoint
+from operant.runtime.configuration import learner_kind
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.experiment import Answering, Collecting, Experiment, Reachable
 from operant.runtime.generations import keep_samples
@@ -118,7 +119,7 @@ def train(
     chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
     if entry.package != "language":
         task, chosen["env_kwargs"] = drawn(task, chosen.get("env_kwargs", {}))
-    budget = entry.budget_for(task) if budget is None else budget
+    budget = entry.budget_for(str(task)) if budget is None else budget
     chosen |= {"seeds": _seeds(seeds, seed), "budget": budget, "callbacks": named(callbacks)}
     chosen["track"] = tuple(chosen.get("track", ()))
     settings = Settings(algorithm=entry.name, task=task, **chosen)
@@ -129,6 +130,7 @@ def train(
         config = configure(algorithm, task, preset=preset, **parameters)
     elif preset is not None or parameters:
         raise ValueError(f"config is complete: it goes without a preset and without {', '.join(parameters) or preset}")
+    learner_kind(entry, config)
     source = None if init is None else Path(init).resolve()
     with ExitStack() as stack:
         keeper = stack.enter_context(keeping())

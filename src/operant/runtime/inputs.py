@@ -111,7 +111,7 @@ def pinned(config: C, names: Iterable[str] = ()) -> tuple[C, list[Input]]:
         if paths := [path for _, path in pairs if path]:
             values[field.name] = tuple(text for text, _ in pairs) if isinstance(value, tuple) else pairs[0][0]
             found += [Input.of(field.name, path) for path in dict.fromkeys(paths)]
-    return replace(cast(Any, config), **values), found
+    return replace(cast(Any, config), **values) if values else config, found
 
 
 def located(table: Mapping[str, Any], records: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
