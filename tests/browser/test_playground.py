@@ -61,10 +61,10 @@ def test_the_address_holds_all_of_it(page):
     open_at(page, "world=trap&a=policy-iteration")
     page.get_by_role("radio", name="Wall").click()
     page.locator('[data-state="20"]').click()
+    expect(page.locator("main")).to_have_attribute("data-ready", "2")  # edits that follow at once are one
     page.get_by_label("Discount γ", exact=True).fill("0.8")
+    expect(page.locator("main")).to_have_attribute("data-ready", "3")
     page.get_by_role("radio", name="Q", exact=True).click()
-    page.keyboard.press("End")
-    expect(page.locator("main")).to_have_attribute("data-ready", re.compile("[3-9]"))
     page.keyboard.press("End")
     seen, address = values(page), page.url
     assert len(address) < 2000
