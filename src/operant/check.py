@@ -42,7 +42,7 @@ def check_learner(
     - `consumed` grows, and metrics are numbers, one or one of each seed, that are not written to later;
     - equal seeds learn the same, bit for bit;
     - a fresh learner goes on from the state of another as that one does, bit for bit;
-    - a state that lacks an entry, or has a tensor of another shape, is refused, and changes nothing;
+    - a state that lacks an entry, or has a tensor of another shape, raises an error, and changes nothing;
     - a seed learns the same alone as beside others;
     - `close` can be called twice.
 

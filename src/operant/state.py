@@ -8,7 +8,7 @@ A class says which of its attributes that is, and inherits the rest:
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import wraps
+from functools import partial, wraps
 from operator import attrgetter
 from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
@@ -276,12 +276,7 @@ class Resumable(DeclaredState):
         Raises:
             StateError: it belongs to another configuration; the message names the part.
         """
-        current = self.state_dict()
-        try:
-            super().load_state_dict(state)
-        except Exception:
-            super().load_state_dict(current)
-            raise
+        _load_or_keep(super().load_state_dict, state, self.state_dict())
 
 
 L = TypeVar("L", bound=Callable[..., None])
@@ -296,14 +291,18 @@ def all_or_nothing(load: L) -> L:
 
     @wraps(load)
     def load_or_restore(owner: Stateful, state: State) -> None:
-        current = clone(owner.state_dict())
-        try:
-            load(owner, state)
-        except Exception:
-            load(owner, current)
-            raise
+        _load_or_keep(partial(load, owner), state, clone(owner.state_dict()))
 
     return cast(L, load_or_restore)
+
+
+def _load_or_keep(load: Callable[[State], Any], state: State, current: State) -> None:
+    """Load a state, or the current one again where loading it fails."""
+    try:
+        load(state)
+    except Exception:
+        load(current)
+        raise
 
 
 def _paths(owner: DeclaredState) -> dict[str, str]:

@@ -1,6 +1,7 @@
 import pytest
+import torch
 
-from operant.runtime.machine import cores, present
+from operant.runtime.machine import chosen_device, cores, present
 
 
 @pytest.mark.parametrize(("said", "expected"), [("1", 1), ("7", 7)])
@@ -20,3 +21,10 @@ def test_cores_are_counted_where_nothing_limits_threads(monkeypatch, said):
 def test_a_device_beyond_those_that_there_are_is_not_present():
     assert present("cpu")
     assert not present("cuda:99")
+
+
+def test_a_device_is_chosen_where_none_is_named(monkeypatch):
+    assert chosen_device("mps") == "mps"
+    for there, chosen in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert chosen_device("auto") == chosen

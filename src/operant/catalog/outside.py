@@ -123,7 +123,7 @@ def _facts(learner: type, name: str) -> dict[str, Any]:
     """Return what is known of a class: facts of the built-in algorithms that it comes from, and what it says itself.
 
     Raises:
-        operant.doors.DoorError: it says something that is no fact.
+        operant.doors.DoorError: `CATALOG` has a key that is no fact.
     """
     facts: dict[str, Any] = {}
     for kind in reversed(learner.__mro__):

@@ -70,25 +70,22 @@ def chat(arguments: list[str]) -> int:
     """Talk to a language model."""
     options = parse(ChatOptions, arguments, "chat")
     require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
-    import torch
 
     from operant import streams
     from operant.language.chat import Conversation, find_chat_model
     from operant.language.engines.protocol import Sampling
     from operant.language.inputs import MODEL
+    from operant.runtime.machine import chosen_device
     from operant.runtime.run import Run
 
     folder = Path(options.model).expanduser()
     if (folder / "config.toml").exists():
         Run.open(folder).require_inputs(MODEL, accept=options.accept_changes)
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     in_turns = {"auto": None, "chat": True, "plain": False}[options.format]
     speaker = find_chat_model(
         options.model,
         index=options.seed_index,
-        device=device,
+        device=chosen_device(options.device),
         remote_code=options.remote_code,
         in_turns=in_turns,
         best=options.best,

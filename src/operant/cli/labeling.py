@@ -241,19 +241,15 @@ def _compare(store: "PreferenceStore", options: LabelOptions, rows: "list[Row]",
 def _answer(store: "PreferenceStore", options: LabelOptions, rows: "list[Row]") -> None:
     """Add prompts with answers of the run's policy."""
     require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
-    import torch
-
     from operant.language.preferences.sampling import Policy
+    from operant.runtime.machine import chosen_device
     from operant.runtime.run import Run
 
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     policy = Policy(
         Run.open(options.run),
         index=options.seed_index,
         best=options.best,
-        device=device,
+        device=chosen_device(options.device),
         remote_code=options.remote_code,
         accept_changes=options.accept_changes,
     )

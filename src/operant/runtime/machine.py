@@ -13,6 +13,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def chosen_device(device: str) -> str:
+    """Return a device; of `auto` the GPU if there is one, else the CPU."""
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def present(device: str) -> bool:
     """Whether a device, such as `cuda:1`, is on this machine."""
     kind, _, index = device.partition(":")

@@ -206,8 +206,12 @@ class Run:
         Raises:
             ValueError: there is no such algorithm.
         """
-        known = outside_of(self.path)
-        return catalog.find(self.settings.algorithm) if known is None else catalog.Algorithm.of_facts(known)
+        return self._known_entry() or catalog.find(self.settings.algorithm)
+
+    def _known_entry(self) -> catalog.Algorithm | None:
+        """Return its algorithm from outside, or of the catalog; None where there is nothing to say about it."""
+        outside = outside_of(self.path)
+        return _cataloged(self.settings.algorithm) if outside is None else catalog.Algorithm.of_facts(outside)
 
     def asked(self) -> dict[str, Any]:
         """Return everything that was asked for by its name: the settings, and the algorithm's own configuration."""
@@ -348,8 +352,7 @@ class Run:
 
     def keep_settings(self) -> None:
         """Write `settings` to `config.toml`."""
-        known = outside_of(self.path)
-        entry = _cataloged(self.settings.algorithm) if known is None else catalog.Algorithm.of_facts(known)
+        entry = self._known_entry()
         table = self.settings.table(entry and entry.package)
         tables = {"schema_version": SCHEMA, "settings": table, "config": self._config}
         try:

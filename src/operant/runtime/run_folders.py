@@ -92,9 +92,14 @@ def entry_of(run: Run) -> Entry:
         consumed=max([0, *steps, *(consumed for consumed, _ in scored)]),
         budget=settings.budget,
         unit=run.entry.unit,
-        bytes=sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file()),
+        bytes=_size(run),
         changed=_time(str(last.get("ended") or last.get("started") or "")),
     )
+
+
+def _size(run: Run) -> int:
+    """Return the bytes of all files of a run."""
+    return sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file())
 
 
 def is_held(run: Run) -> bool:
@@ -154,11 +159,11 @@ def prune(run: Run) -> int:
         RunError: another process trains it.
         CheckpointError: none of its checkpoints can be used.
     """
-    before = entry_of(run).bytes
+    before = _size(run)
     with run.lock():
         run.clean()
         run.checkpoints.prune()
-    return before - entry_of(run).bytes
+    return before - _size(run)
 
 
 def merge(runs: Sequence[Run], path: Path, command: Sequence[str] = ()) -> Run:

@@ -53,7 +53,7 @@ class Reservations:
             (item_id, annotator, round, *self._own, now),
         )
 
-    def release(self, item_id: str, annotator: str, round: int) -> None:  # noqa: A002
+    def release(self, item_id: str, annotator: str, round: int) -> None:  # noqa: A002 - its name in the log
         """Let go of an item, whoever has it."""
         key = (item_id, annotator, round)
         self._connection.execute("DELETE FROM reservations WHERE item_id = ? AND annotator = ? AND round = ?", key)
