@@ -8,6 +8,8 @@ SHELL := bash
 
 PYTHON ?= $(shell python3.11 -c "" 2> /dev/null && echo python3.11 || echo python3)
 VENV := .venv
+# Processes that share the tests, a file at a time; each needs up to 2 GB.
+JOBS ?= 2
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
@@ -47,8 +49,8 @@ help: ## list the targets
 demo: $(INSTALLED)-demo ## a guided tour: train, watch and compare (no development tools are installed)
 	@$(BIN)/operant tour
 
-test: $(INSTALLED)-dev ## the whole test suite; PYTEST_ARGS="-k returns -x" narrows it
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(INSTALLED)-dev ## the whole test suite; PYTEST_ARGS="-k returns -x" narrows it, JOBS=1 keeps it in one process
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 test-quick: ## a quick part of the tests, on another Python: make test-quick PYTHON=python3.13
 	@$(MAKE) --no-print-directory $(QUICK_VENV)/.installed

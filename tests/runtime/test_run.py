@@ -128,8 +128,9 @@ def test_missing_permission(tmp_path, request):
     run = Run.create(tmp_path / "one", SETTINGS, Config())
     for folder in (tmp_path, run.path):
         folder.chmod(0o555)
-    for folder in tmp_path.parents[:2]:
-        folder.chmod(0o755)
+    for folder in tmp_path.parents:
+        if folder.name.startswith(("pytest-", "popen-")):  # pytest's own; tests that run side by side have one more
+            folder.chmod(0o755)
     (run.path / "config.toml").chmod(0o444)
     request.getfixturevalue("unprivileged")
     with pytest.raises(RunError, match="Permission denied"):
