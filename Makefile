@@ -8,8 +8,6 @@ SHELL := bash
 
 PYTHON ?= $(shell python3.11 -c "" 2> /dev/null && echo python3.11 || echo python3)
 VENV := .venv
-# Processes that share the tests, a file at a time; each needs up to 2 GB.
-JOBS ?= 2
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
@@ -25,8 +23,12 @@ LOWEST_VENV := .venv-lowest
 QUICK_TESTS := tests/catalog tests/ops tests/runtime tests/mdp tests/tabular tests/cli tests/envs/test_spaces.py \
 	tests/envs/test_grid.py tests/control/test_fields.py tests/control/test_presets.py tests/control/test_agent.py \
 	tests/test_state.py tests/test_streams.py tests/test___main__.py
-QUICK_TOOLS := pytest pytest-timeout hypothesis beartype
-RUN_QUICK = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -m "not slow and not gpu and not vllm" $(QUICK_TESTS) $(PYTEST_ARGS)
+QUICK_TOOLS := pytest pytest-timeout pytest-xdist execnet hypothesis beartype
+# Processes that share the tests, a file at a time; each needs up to 2 GB.
+JOBS ?= 2
+IN_PROCESSES = --numprocesses $(JOBS) --dist loadfile
+RUN_QUICK = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest $(IN_PROCESSES) -m "not slow and not gpu and not vllm" \
+	$(QUICK_TESTS) $(PYTEST_ARGS)
 
 # What each environment consists of; all of them share one .venv.
 demo := --editable '.[language,render,plots]'
@@ -50,7 +52,7 @@ demo: $(INSTALLED)-demo ## a guided tour: train, watch and compare (no developme
 	@$(BIN)/operant tour
 
 test: $(INSTALLED)-dev ## the whole test suite; PYTEST_ARGS="-k returns -x" narrows it, JOBS=1 keeps it in one process
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(IN_PROCESSES) $(PYTEST_ARGS)
 
 test-quick: ## a quick part of the tests, on another Python: make test-quick PYTHON=python3.13
 	@$(MAKE) --no-print-directory $(QUICK_VENV)/.installed
