@@ -3,6 +3,10 @@ import subprocess
 import sys
 import warnings
 
+import gymnasium
+import numpy as np
+
+from operant import api
 from operant.runtime.metrics import read_records
 from operant.runtime.warned import keeping
 
@@ -50,3 +54,28 @@ def test_without_any_handler_warnings_are_still_printed(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     assert done.stderr == "once\n"
     assert texts(tmp_path) == [("operant.x", "once")]
+
+
+class OutOfItsBox(gymnasium.Env):
+    """Every other observation is 5, where at most 1 is promised."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.array([0, 5 * (self.steps % 2)], np.float32), 1.0, self.steps == 4, False, {}
+
+
+def test_what_an_environment_does_wrong_is_said_once_in_a_run(tmp_path, caplog):
+    """Training and every evaluation make environments of their own."""
+    api.train("a2c", OutOfItsBox, budget=400, evaluate_every=100, run=tmp_path / "run", progress="silent")
+    found = [text for source, text in texts(tmp_path / "run") if source == "operant.envs.checks"]
+    assert len(found) == 1
+    assert "observation[1] is 5, but its space says [-1, 1]" in found[0]
+    assert caplog.text.count("this is said once") == 1

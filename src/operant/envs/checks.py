@@ -1,7 +1,8 @@
 """Whether environments keep to their spaces: `ObservationCheck`, which looks at every batch of observations."""
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -27,6 +28,24 @@ _Check = Callable[[NDArray[Any], Where], None]
 def needs_check(spec: EnvSpec) -> bool:
     """Whether an environment is one of the user's own, which may do something else than its spaces say."""
     return not str(spec.entry_point).startswith(_TRUSTED)
+
+
+@contextlib.contextmanager
+def saying_once() -> Generator[None]:
+    """In this block warn once of each finding, though training and evaluations make environments of their own."""
+    said: set[tuple[Any, ...]] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        finding = (record.msg, *record.args[:2]) if isinstance(record.args, tuple) else (record.msg,)
+        new = finding not in said
+        said.add(finding)
+        return new
+
+    logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_new)
 
 
 class ObservationCheck:
@@ -84,22 +103,20 @@ class ObservationCheck:
             inside = (obs >= low) & (obs <= high)
             if inside.all():
                 return
-            row, *place = (int(index) for index in np.argwhere(~inside)[0])
-            value = float(obs[row, *place])
-            named = f"{_named(path)}{place if place else ''} is {value:g}"
-            if np.isnan(obs).any():
-                row, *place = (int(index) for index in np.argwhere(np.isnan(obs))[0])
-                named = f"{_named(path)}{place if place else ''} is nan"
+            nan = np.isnan(obs)
+            row, *place = (int(index) for index in np.argwhere(nan if nan.any() else ~inside)[0])
+            named = f"{_named(path)}{place if place else ''}"
+            if nan.any():
                 del self._checks[path]
-                logger.warning("%s: %s (%s); this is said once", self._task, named, where(row))
+                logger.warning("%s: %s is nan (%s); this is said once", self._task, named, where(row))
                 return
             self._checks[path] = self._box_check(path, space, -np.inf, np.inf)
-            bounds = [float(bound[tuple(place)]) for bound in (space.low, space.high)]
             logger.warning(
-                "%s: %s, but its space says [%g, %g] (%s); this is said once",
+                "%s: %s is %g, but its space says [%g, %g] (%s); this is said once",
                 self._task,
                 named,
-                *bounds,
+                float(obs[row, *place]),
+                *(float(bound[tuple(place)]) for bound in (space.low, space.high)),
                 where(row),
             )
 

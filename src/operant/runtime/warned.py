@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from operant.envs.checks import saying_once
 from operant.runtime.metrics import RecordWriter
 
 
@@ -81,7 +82,8 @@ def keeping(folder: Path | None = None) -> Generator[Keeper]:
     logger.addHandler(keeper)
     warnings.showwarning = kept
     try:
-        yield keeper
+        with saying_once():
+            yield keeper
     finally:
         if warnings.showwarning is kept:
             warnings.showwarning = show
