@@ -248,9 +248,16 @@ def test_scores_are_centerd_at_the_end():
 # --- resume
 
 
-@pytest.mark.parametrize(("rows", "how"), [(PAIRS, "outcome"), (STEPS, "process")])
-def test_resume_is_exact(rows, how):
-    values = {"batch_size": 2, "supervision": how, "lr_schedule": "linear", "budget": 12}
+@pytest.mark.parametrize(
+    ("rows", "how", "more"),
+    [
+        (PAIRS, "outcome", {}),
+        (STEPS, "process", {}),
+        (STEPS, "process", {"lm_coef": 1.0, "step_log_probs": True}),
+    ],
+)
+def test_resume_is_exact(rows, how, more):
+    values = {"batch_size": 2, "supervision": how, "lr_schedule": "linear", "budget": 12, **more}
     whole = learner(rows, **values)
     for _ in range(3):
         whole.iterate()
@@ -292,6 +299,8 @@ def test_rows_that_do_not_fit_are_refused(rows, values, message):
         ({"ranking_loss": "mean"}, "ranking_loss must be pairs or plackett-luce"),
         ({"centering_examples": -1}, "centering_examples must be in"),
         ({"step_separator": ""}, "step_separator must be what stands between two steps"),
+        ({"step_log_probs": True, "lm_coef": 1.0}, "step_log_probs needs supervision=process and an lm_coef above 0"),
+        ({"step_log_probs": True, "supervision": "process"}, "got supervision=process and lm_coef=0: set lm_coef=1"),
     ],
 )
 def test_bad_values_are_refused(values, message):

@@ -16,6 +16,7 @@ from operant.language.scoring import (
     Scorer,
     load_scorer,
     load_step_rewards,
+    lowest_log_probs,
     places,
     starting_head,
     step_ends,
@@ -59,6 +60,38 @@ def test_scores_do_not_depend_on_the_company(scorer):
     torch.testing.assert_close(torch.stack([row[-1] for row in steps]), together, atol=1e-5, rtol=1e-5)
     assert [len(row) for row in steps] == [2, 1, 2]
     assert not together.requires_grad
+
+
+def test_the_lowest_log_probs_of_steps_are_those_of_their_tokens():
+    """Against a loop over answers, steps and tokens; the second answer shares its prompt, the third has none."""
+    samples = [Sample([1, 9], [20, 21, 22, 23]), Sample([1, 9], [30, 31]), Sample([], [50, 51, 52])]
+    ends = [[1, 2, 3], [1], [0, 2]]
+    packed = pack(samples)
+    log_probs = -torch.rand(8, generator=torch.Generator().manual_seed(3))  # the first token of the third has none
+    rows = [row.tolist() for row in log_probs.split(packed.lengths.tolist())]
+    rows[2] = [0.0, *rows[2]]
+    expected = []
+    for row, places_ in zip(rows, ends, strict=True):
+        starts = [0, *(end + 1 for end in places_[:-1])]
+        expected += [
+            [min(row[start : end + 1]), min(row[: end + 1])] for start, end in zip(starts, places_, strict=True)
+        ]
+    found = lowest_log_probs(log_probs, packed, places(packed, samples, ends))
+    torch.testing.assert_close(found, torch.tensor(expected))
+
+
+def test_a_head_with_features_reads_them(scorer):
+    head = ScalarHead(128, features=2)
+    head.features.data.copy_(torch.tensor([0.5, 2.0]))
+    own = Scorer(scorer.model, head)
+    samples = [Sample([1, 9, 10], [20, 21, EOS]), Sample([1, 8], [40, 41, 42, EOS])]
+    found = own.step_scores(samples, [[0, 2], [1, 3]])
+    alone = own.step_scores(samples, [[0, 2], [1, 3]], tokens=1)
+    for one, other, row in zip(found, alone, scorer.model.likelihoods(samples, tokens=1000), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+        first, second = (row[0], row[1:]) if len(row) == 3 else (row[:2].min(), row[2:])
+        expected = torch.stack([2.5 * first, 0.5 * second.min() + 2.0 * row.min()])
+        torch.testing.assert_close(one, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_the_body_of_a_tied_model_has_its_embeddings(scorer):

@@ -259,16 +259,19 @@ class ScalarHead(nn.Module):
     Args:
         width: numbers in a hidden state.
         device: where the model lives.
+        features: numbers beside the hidden state that it reads, F.
     """
 
-    def __init__(self, width: int, device: torch.device | str = "cpu"):
+    def __init__(self, width: int, device: torch.device | str = "cpu", features: int = 0):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(width, device=device))
         self.bias = nn.Parameter(torch.zeros((), device=device))
+        self.features = nn.Parameter(torch.zeros(features, device=device)) if features else None
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Return `[n]` for hidden states `[n, H]`, in 32-bit numbers; it starts at 0."""
-        return hidden.float() @ self.weight + self.bias
+    def forward(self, hidden: Tensor, features: Tensor | None = None) -> Tensor:
+        """Return `[n]` for hidden states `[n, H]` and features `[n, F]`, in 32-bit numbers; it starts at 0."""
+        read = hidden.float() @ self.weight + self.bias
+        return read if self.features is None or features is None else read + features @ self.features
 
 
 def load(options: ModelOptions, *, seed: int, device: torch.device | str = "cpu") -> LanguageModel:

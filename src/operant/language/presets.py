@@ -24,6 +24,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
         "lr_schedule": "cosine",
         "warmup_ratio": 0.05,
         "lm_coef": 1.0,
+        "step_log_probs": True,
         "train_examples": 20_000,
     },
     "dpo": {"learning_rate": 3e-5},

@@ -10,7 +10,9 @@ With `supervision="process"` each step of an answer has a score, read at its las
 the step is right: the loss is the binary cross-entropy with the labels of the steps (Uesato et al. 2022,
 arXiv:2211.14275; Lightman et al. 2023, arXiv:2305.20050).
 
-What differs from the papers: the head starts at 0, so that the first loss is log 2 whatever the model; and since only
+What differs from the papers: the head starts at 0, so that the first loss is log 2 whatever the model; it can read the
+log-probabilities of a step's own tokens (`step_log_probs`), which say by themselves how right a step is where the model
+writes as it should (Yuan et al. 2024, arXiv:2412.01981, take nothing else); and since only
 differences of scores within a prompt are learned, the constant that is left over is not trained but set at the end,
 such that scores of the training set have mean 0 (Huang et al. 2024, arXiv:2403.17031, do so on demonstrations).
 """
@@ -68,6 +70,10 @@ class RewardModelConfig(LanguageConfig):
     """Weight of a second loss, that of imitation (nats a token), on the steps that are right, or on the best answer:
     a model that knows what comes next needs only to compare that with what is written (Cobbe et al. 2021,
     arXiv:2110.14168, section 4.2: 1). It trains the last layer of the model, too."""
+    step_log_probs: bool = False
+    """Whether the score of a step is also read from how likely the model finds its tokens: the lowest log-probability
+    in the step, and up to its end. A small model that has calculated the next token has no layer left to compare it
+    with what is written. Needs process supervision, and `lm_coef`, by which the model learns what right steps are."""
     step_separator: str = "\n"
     """What stands between two steps (TRL: the same)."""
     steps_finished: bool = True
@@ -84,6 +90,11 @@ class RewardModelConfig(LanguageConfig):
             centering_examples="[0, inf)",
             lm_coef="[0, inf)",
         )
+        if self.step_log_probs and (self.supervision != "process" or not self.lm_coef):
+            raise ValueError(
+                "step_log_probs needs supervision=process and an lm_coef above 0, got "
+                f"supervision={self.supervision} and lm_coef={self.lm_coef:g}: set lm_coef=1, or step_log_probs=False"
+            )
         if not self.step_separator:
             raise ValueError("step_separator must be what stands between two steps, such as a line break, got ''")
 
@@ -221,6 +232,8 @@ class RewardModel(DeclaredState):
         self.config, self.model, self.seed, self.budget = config, model, seed, budget
         self.process = config.supervision == "process"
         self.examples = self.prepared(rows)
+        if head is None:
+            head = ScalarHead(model.width, model.device, features=2 if config.step_log_probs else 0)
         self.scorer = Scorer(model, head)
         learned = dict(self.scorer.head.named_parameters())
         if not self.process:
@@ -309,7 +322,7 @@ class RewardModel(DeclaredState):
         rows = zip((row for e in batch for row in e.imitated), packed.lengths.tolist(), strict=True)
         mask = torch.tensor([m for row, trained in rows for m in row[-trained:]], device=hidden.device)
         log_probs, _ = self.model.judge(hidden.index_select(0, packed.before[mask]), packed.targets[mask])
-        return self.scorer.head(hidden.index_select(0, where)), -log_probs.sum()
+        return self.scorer.score(hidden, packed, where), -log_probs.sum()
 
     def _fit(self, scores: Tensor, batch: Sequence[Example]) -> ScoredBatch:
         """Return how the scores `[p]` of a micro-batch fit its labels."""

@@ -1,7 +1,8 @@
 """What a trained reward model is used for: `Scorer`, `load_scorer`, `load_step_rewards`.
 
 A score is a number that a linear head reads from the hidden state of a token: at the last token of an answer, its end
-of sequence, for an outcome; at the last token of each step for a process. The answers themselves are scored, token by
+of sequence, for an outcome; at the last token of each step for a process, where the head may also read how likely the
+model finds the tokens of the step. The answers themselves are scored, token by
 token as they were sampled; only a policy with another tokenizer has them tokenized anew.
 """
 
@@ -29,7 +30,7 @@ class Scorer:
     """A language model whose head says how good an answer is.
 
     Args:
-        model: its trunk gives the hidden states; its last layer is not used.
+        model: its trunk gives the hidden states; its last layer is used for the features of a head that has some.
         head: reads them. Default: one that says 0 everywhere.
 
     Attributes:
@@ -48,7 +49,18 @@ class Scorer:
             batch: the sequences.
             places: `[p]` indices of tokens in the batch; `batch.last` are those at which answers end.
         """
-        return self.head(self.model.read(batch).index_select(0, places))
+        return self.score(self.model.read(batch), batch, places)
+
+    def score(self, hidden: Tensor, batch: Packed, places: Tensor) -> Tensor:
+        """Return the scores `[p]` at some tokens of a batch whose hidden states `[n, H]` are known.
+
+        A head with features needs places that divide all the answers into steps.
+        """
+        if self.head.features is None:
+            return self.head(hidden.index_select(0, places))
+        with torch.no_grad():  # the model learns to write right steps, not to find wrong ones unlikely
+            log_probs, _ = self.model.judge(hidden.index_select(0, batch.before), batch.targets)
+        return self.head(hidden.index_select(0, places), lowest_log_probs(log_probs, batch, places))
 
     @torch.no_grad()
     def scores(self, samples: Sequence[Sample], *, tokens: int = 16_384) -> Tensor:
@@ -105,6 +117,23 @@ def places(batch: Packed, samples: Sequence[Sample], ends: Sequence[Sequence[int
         for end in row
     ]
     return torch.tensor(found, dtype=torch.int64, device=batch.last.device)
+
+
+def lowest_log_probs(log_probs: Tensor, batch: Packed, places: Tensor) -> Tensor:
+    """Return for each step of the answers the lowest log-probability of a token in it, and so far, `[p, 2]`.
+
+    Args:
+        log_probs: `[m]` of the tokens of the answers.
+        batch: the sequences.
+        places: `[p]` ascending indices of the last tokens of all steps; the last steps end their answers.
+    """
+    answer = torch.searchsorted(batch.last, places)  # of each step
+    before = batch.last - batch.lengths.cumsum(0)  # what is no token of an answer, up to each answer's end
+    ends = places - before[answer]  # in the order of the answers' tokens, from 1
+    lengths = ends.diff(prepend=ends.new_zeros(1))
+    in_step = torch.segment_reduce(log_probs.float(), "min", lengths=lengths).clamp(max=0)  # of no token: 0
+    so_far = torch.cat([row.cummin(0).values for row in in_step.split(answer.bincount().tolist())])
+    return torch.stack([in_step, so_far], dim=1)
 
 
 class RewardModelFunction:
@@ -269,15 +298,15 @@ def starting_head(init: str, model: LanguageModel, *, seed: int) -> ScalarHead |
     """
     if not init or opened(init)[0].entry.family != "reward":
         return None
-    head = ScalarHead(model.width, model.device)
-    _restore(head, init, seed)
-    return head
+    return _trained_head(init, model, seed)
 
 
-def _restore(head: ScalarHead, run: str, seed: int) -> None:
-    """Take the parameters of the head of a run."""
+def _trained_head(run: str, model: LanguageModel, seed: int) -> ScalarHead:
+    """Return the head of a run."""
     _, state = trained_state(run, "head", seed=seed)
+    head = ScalarHead(model.width, model.device, features=len(state.get("features", ())))
     copy_named(dict(head.named_parameters()), state, of="head")
+    return head
 
 
 def _load(run: str, device: torch.device | str, seed: int, remote_code: bool) -> tuple[Scorer, Any]:
@@ -289,8 +318,8 @@ def _load(run: str, device: torch.device | str, seed: int, remote_code: bool) ->
             f"{run} is a run of {entry.name}, which trains no reward model; name a run of `operant train reward-model`"
         )
     config = folder.config(entry.config_class)
-    scorer = Scorer(load_trained(ModelOptions(init=run, remote_code=remote_code), seed=seed, device=device))
-    _restore(scorer.head, run, seed)
+    model = load_trained(ModelOptions(init=run, remote_code=remote_code), seed=seed, device=device)
+    scorer = Scorer(model, _trained_head(run, model, seed))
     scorer.model.network.requires_grad_(False)
     scorer.head.requires_grad_(False)
     return scorer, config
