@@ -6,7 +6,7 @@ A result is scored by `Trained.evaluate` and acts by `Trained.predict`.
 import logging
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import fields, replace
 from functools import partial
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant import catalog, doors
-from operant.build import assemble, begin_with, check_names, find, package, pin, reassemble, resolve
+from operant.build import assemble, begin_with, check_names, find, given, package, pin, reassemble, resolve
 from operant.envs import without_episodes
 from operant.envs.registry import drawn
 from operant.runtime.advice import hints_of
@@ -61,8 +61,9 @@ def configure(algorithm: str | type, task: str, *, preset: str | None = None, **
 
 def train(
     algorithm: str | type,
-    task: str,
+    task: Any = None,
     *,
+    env: Any = None,
     seeds: int | Sequence[int] | NDArray[np.integer[Any]] = 1,
     seed: int = 0,
     budget: int | None = None,
@@ -82,9 +83,12 @@ def train(
     Args:
         algorithm: a name that `operant list` prints, such as `"ppo"`; or the class of a learner of yours, or where
             that is, `"path/to/file.py:Name"` or `"package.module:Name"`.
-        task: what to train on, such as `"CartPole-v1"`; an environment of yours, `"path/to/file.py:MyEnv"` or its
-            class; a text file (`.txt`) with the drawing of a grid, which stands for `"operant/Grid-v0"` with
-            `env_kwargs={"drawing": ...}`.
+        task: what to train on, such as `"CartPole-v1"`; an environment of yours, `"path/to/file.py:MyEnv"`, its class,
+            a function that makes one (`lambda: MyEnv(size=3)`), or Gymnasium's `EnvSpec`; a text file (`.txt`) with
+            the drawing of a grid, which stands for `"operant/Grid-v0"` with `env_kwargs={"drawing": ...}`. For language
+            models a built-in task, a data set, or rows: a list of dictionaries or a `datasets.Dataset`. May be left out
+            where `env` or `dataset` says it.
+        env: another name of the task.
         seeds: how many, counted from `seed`; or the seeds themselves.
         seed: the first one.
         budget: of each seed, in the algorithm's unit (environment steps, prompts, ...). Default: the algorithm's own.
@@ -105,6 +109,10 @@ def train(
         command: the command line to write down.
         **parameters: fields of `operant.runtime.settings.Settings` (`env_backend="gymnasium"`) and of the
             algorithm's configuration (`gamma=0.98`); functions and classes stand for where they are, `"file.py:name"`.
+            Those that no file holds, such as lambdas, are noted in the run, which cannot be rebuilt without them
+            (`load(run, objects=...)`). Language models take rows as `dataset` and `eval_dataset`, reward functions in
+            `rewards`, and a transformers model as `model` with its `tokenizer`; rows and models are kept as files
+            beside the run, in `objects`.
 
     Raises:
         ValueError: a name is unknown or a value out of its range; nothing was written.
@@ -112,8 +120,8 @@ def train(
         OSError: a server that the algorithm needs does not answer; nothing was written.
         KeyboardInterrupt: Ctrl-C came; the state is saved, after a second one that of the last checkpoint.
     """
-    task = doors.named(task)
     entry, parameters = find(algorithm), {name: doors.named(value) for name, value in parameters.items()}
+    task, parameters = given(entry, doors.named(task), doors.named(env), parameters, run)
     called = callbacks_of(callbacks) + trackers_of(parameters.get("track", ()))
     common = {field.name for field in fields(Settings)}
     chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
@@ -145,6 +153,7 @@ def train(
             begin_with(teacher, experiment.learner, source)
         facts = resolved | {"compile": isinstance(experiment, Collecting) and experiment.compiled}
         facts |= {} if source is None else {"init": str(source)}
+        facts |= {"objects": held} if (held := doors.objects_in([settings, config])) else {}
         own = {"inputs": inputs, "outside": None if entry in catalog.ALGORITHMS else entry}
         make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts, **own)
         folder = _first_free(make, entry.name, task) if run is None else make(run)
@@ -175,6 +184,7 @@ def resume(
     command: Sequence[str] = tuple(sys.argv),
     remote_code: bool = False,
     accept_changes: bool = False,
+    objects: Mapping[str, Any] | None = None,
 ) -> Trained:
     """Go on with an interrupted run, exactly where its latest checkpoint was taken, to the end of its budget.
 
@@ -191,6 +201,7 @@ def resume(
         remote_code: whether Python code that came with a language model may run, if the run wants it.
         accept_changes: whether to go on where data, models, or files with rewards or environments that the run was
             made from have changed since; the run then keeps what they are now.
+        objects: what was handed over as Python objects that no file holds, by the names that the run has for them.
 
     Raises:
         ValueError: the budget is no positive integer, or the run is of a language model, which keeps its budget.
@@ -201,6 +212,8 @@ def resume(
         OSError: a server that the algorithm needs does not answer.
         KeyboardInterrupt: as for `train`.
     """
+    for name, thing in (objects or {}).items():
+        doors.hold(thing, name)
     folder = Run.open(run)
     with folder.lock(), keeping(folder.path):
         if budget is not None:
@@ -226,7 +239,14 @@ def resume(
             return _go(Trained(folder, experiment), progress, stopping, report, called)
 
 
-def load(run: str | Path, *, best: bool = False, remote_code: bool = False, accept_changes: bool = False) -> Trained:
+def load(
+    run: str | Path,
+    *,
+    best: bool = False,
+    remote_code: bool = False,
+    accept_changes: bool = False,
+    objects: Mapping[str, Any] | None = None,
+) -> Trained:
     """Return a run with its latest checkpoint loaded, to be evaluated or looked at.
 
     Gymnasium's environments that it was trained in begin new episodes; only `resume` goes on with those it was in.
@@ -237,12 +257,15 @@ def load(run: str | Path, *, best: bool = False, remote_code: bool = False, acce
             latest one (`operant.runtime.weights.Best`).
         remote_code: as for `resume`.
         accept_changes: whether to go on where inputs of the run have changed since.
+        objects: as for `resume`.
 
     Raises:
         RunError: there is no run, it has no checkpoint yet, or kept no best policies, it wants to run code that is
             not allowed, or its inputs have changed.
         CheckpointError: there are checkpoints, but all are damaged.
     """
+    for name, thing in (objects or {}).items():
+        doors.hold(thing, name)
     folder = Run.open(run)
     found = folder.checkpoints.latest()
     if found is None:

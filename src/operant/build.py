@@ -13,6 +13,7 @@ import torch
 from operant import catalog, doors
 from operant.catalog import names, old_names
 from operant.envs import own_files, without_episodes
+from operant.envs.registry import from_object
 from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import (
     require_no_compiling,
@@ -30,7 +31,7 @@ from operant.runtime.weights import Weights, load_weights
 
 logger = logging.getLogger(__name__)
 
-TRAINING = ("seeds", "seed", "budget", "run", "init", "preset", "config", "progress", "callbacks")
+TRAINING = ("env", "seeds", "seed", "budget", "run", "init", "preset", "config", "progress", "callbacks")
 """Arguments of `operant.train` beside the fields of the settings and of the algorithm's configuration."""
 
 LANGUAGE = ("transformers", "tokenizers", "peft", "datasets")
@@ -50,6 +51,35 @@ def find(algorithm: str | type) -> catalog.Algorithm:
     """
     doors.refresh()
     return catalog.find(algorithm)
+
+
+def given(
+    entry: catalog.Algorithm, task: Any, env: Any, parameters: dict[str, Any], run: str | Path | None
+) -> tuple[str, dict[str, Any]]:
+    """Return task and parameters with names and paths in place of Python objects.
+
+    Args:
+        entry: the algorithm.
+        task: a name, or what stands for one (`operant.train`); None where `env` or a data set does.
+        env: another name of the task.
+        parameters: of `operant.train`.
+        run: its folder; None: one in `runs`.
+
+    Raises:
+        ValueError: there is no task, two of them, or an object that cannot be one.
+    """
+    if task is not None and env is not None:
+        raise ValueError(f"there are two tasks, {task} and env={env}: leave out one of them")
+    task = env if task is None else task
+    if entry.package == "language":
+        task, parameters = package(entry).stored(
+            task, parameters, (Path("runs") if run is None else Path(run).parent) / "objects"
+        )
+    elif task is not None and not isinstance(task, str):
+        task, parameters["env_kwargs"] = from_object(task, parameters.get("env_kwargs", {}))
+    if task is None:
+        raise ValueError(f"operant.train({entry.name!r}) needs a task to train on; `operant list` names some")
+    return str(task), parameters
 
 
 def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:

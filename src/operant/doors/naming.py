@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from inspect import isroutine
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,7 @@ T = TypeVar("T")
 
 _PART = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _NAME = re.compile(rf"(?P<where>.+\.py|{_PART}):(?P<name>{_PART})")
+_OBJECT = "object:"
 _given: dict[str, Any] = {}
 """What was handed over as an object, by its name: it is not imported a second time."""
 
@@ -106,6 +108,13 @@ def load(text: str, *, expected: str, accepts: Callable[[Any], bool] = callable,
     """
     if text in _given:
         return _accepted(_given[text], text, text, expected, accepts)
+    if is_object(text):
+        name = text.removeprefix(_OBJECT)
+        raise DoorError(
+            f"{text} was handed over as a Python object, which no file holds: hand it over again, as in "
+            f"operant.load(RUN, objects={{{name!r}: ...}}) or operant.resume(RUN, objects={{{name!r}: ...}}); expected "
+            f"{expected}"
+        )
     point = entry_points(group).get(text) if group else None
     place = place_of(point.value if point else text)
     if place is None:
@@ -166,12 +175,58 @@ def absence(path: Path, name: str) -> str:
 def named(value: Any) -> Any:
     """Return a value with the names of classes and functions in their place, also in lists; others as they are.
 
-    Raises:
-        DoorError: one of them cannot be found again.
+    What cannot be found again, such as a lambda, is held for the rest of this process (`hold`).
     """
     if isinstance(value, list | tuple):
         return type(value)(map(named, value))
-    return name_of(value) if isinstance(value, type) or isroutine(value) else value
+    if not (isinstance(value, type) or isroutine(value) or isinstance(value, partial)):
+        return value
+    try:
+        return name_of(value)
+    except DoorError:
+        return hold(value)
+
+
+def is_object(text: str) -> bool:
+    """Whether a text is the name of something that was handed over as a Python object, `object:name`."""
+    return text.startswith(_OBJECT)
+
+
+def hold(thing: Any, name: str = "") -> str:
+    """Keep an object that no file holds for the rest of this process, and return the name by which `load` gives it.
+
+    Args:
+        thing: such as a lambda.
+        name: without `object:`. Default: one made from that of the object, so that the same program gives the same.
+    """
+    if name:
+        _given[f"{_OBJECT}{name}"] = thing
+        return f"{_OBJECT}{name}"
+    known = next((text for text, other in _given.items() if other is thing and is_object(text)), None)
+    if known is not None:
+        return known
+    stem = re.sub(r"\W+", "", getattr(thing, "__name__", "") or type(thing).__name__)
+    number = 1 + sum(is_object(text) for text in _given)
+    return hold(thing, f"{stem}_{number}")
+
+
+def objects_in(values: Iterable[Any]) -> dict[str, str]:
+    """Return which objects dataclasses name, by the name without `object:`, and what each looks like."""
+    texts = [
+        text
+        for value in values
+        for field in vars(value).values()
+        for text in (field if isinstance(field, tuple) else (field,))  # pyright: ignore[reportUnknownVariableType]
+    ]
+    found = [text for text in texts if isinstance(text, str) and text in _given and is_object(text)]
+    return {text.removeprefix(_OBJECT): _described(_given[text]) for text in found}
+
+
+def _described(thing: Any) -> str:
+    """Return what a function is called and where it stands; of other objects how they look."""
+    code = getattr(thing, "__code__", None)
+    name = getattr(thing, "__qualname__", f"{thing!r:.200}")
+    return f"{name}, {code.co_filename}, line {code.co_firstlineno}" if code else name
 
 
 def _home(module: str) -> str:

@@ -65,6 +65,27 @@ def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, A
     return "operant/Grid-v0", {**env_kwargs, "drawing": text}
 
 
+def from_object(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name and the parameters that an `EnvSpec`, or an environment that was made from one, stands for.
+
+    Raises:
+        ValueError: it is neither, or its spec does not say how it is made.
+    """
+    spec = getattr(task, "spec", None) if isinstance(task, gymnasium.Env) else task
+    if not isinstance(spec, EnvSpec) or spec.entry_point is None:
+        raise ValueError(
+            f"{task!r:.80} is no task: give the name of a registered environment, its EnvSpec, a class derived from "
+            "gymnasium.Env, or a function that makes an environment"
+        )
+    known = gymnasium.registry.get(spec.id)
+    same = known is not None and known.entry_point == spec.entry_point
+    name = spec.id if same else doors.named(spec.entry_point)
+    kwargs = {**spec.kwargs, **env_kwargs}
+    if spec.max_episode_steps is not None and not (same and known.max_episode_steps == spec.max_episode_steps):
+        kwargs = {"max_episode_steps": spec.max_episode_steps, **kwargs}
+    return name, kwargs
+
+
 def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """Make one environment.
 
@@ -137,7 +158,7 @@ def registered(task: str) -> EnvSpec:
 
     A task such as `my.py:MyEnv` need not be registered.
     """
-    if doors.is_file(task):
+    if doors.is_file(task) or doors.is_object(task):
         return _from_outside(task)
     module, _, name = task.rpartition(":")
     if not module and name.startswith("ALE/"):

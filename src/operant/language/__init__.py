@@ -5,6 +5,7 @@ from operant.language.factory import Experiment, assemble
 from operant.language.grpo import GRPO, GRPOConfig
 from operant.language.inputs import pin
 from operant.language.iterative import IterativeGRPO, IterativeGRPOConfig
+from operant.language.objects import stored
 from operant.language.presets import configuration
 from operant.language.reward_model import RewardModel, RewardModelConfig
 from operant.language.rlhf import RLHF, RLHFConfig
@@ -30,4 +31,5 @@ __all__ = [
     "check_code",
     "configuration",
     "pin",
+    "stored",
 ]

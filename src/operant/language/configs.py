@@ -44,10 +44,13 @@ class LanguageConfig(ModelOptions):
     dataset: str = ""
     """Rows to train on, in TRL's formats: a .jsonl, .json, .parquet or .csv file, a folder saved by `datasets`, or a
     hub name. Empty: the task makes them."""
+    eval_dataset: str = ""
+    """Rows to be scored on, the first `held_out` of them; of a data set with several splits, its test. Empty: a part of
+    the data set is kept apart."""
     train_examples: int = 4096
     """Rows that a built-in task makes to train on."""
     held_out: int = 200
-    """Rows kept for evaluation, at most a fifth of a data set."""
+    """Rows kept for evaluation, at most a fifth of a data set; of an `eval_dataset` the most that are looked at."""
     max_prompt_length: int = 512
     """Tokens of a prompt that are kept, its last ones."""
     max_completion_length: int = 0

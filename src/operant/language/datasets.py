@@ -71,6 +71,17 @@ def source_of(config: LanguageConfig, task: str) -> str:
     return config.dataset or (task if task.endswith(FILES) else "")
 
 
+def _rows(source: str, config: LanguageConfig, wanted: Sequence[Kind]) -> tuple[list[Row], list[Row]]:
+    """Return the rows of a data set to train on and to be scored on: another data set, or a part of the first."""
+    rows = read_rows(source)
+    kind(rows, accept=wanted)
+    if not config.eval_dataset:
+        return split_rows(rows, min(config.held_out, max(1, round(HELD_OUT_SHARE * len(rows)))), 0)
+    others = read_rows(config.eval_dataset, split="test")
+    kind(others, accept=wanted)
+    return rows, others[: config.held_out]
+
+
 def material(settings: Settings, config: LanguageConfig, wanted: Sequence[Kind], *, seed: int) -> TrainingData:
     """Return the rows that a learner is trained and scored on.
 
@@ -85,11 +96,13 @@ def material(settings: Settings, config: LanguageConfig, wanted: Sequence[Kind],
     Raises:
         ValueError: there is no such task, or the rows are of another kind.
     """
-    if source := source_of(config, settings.task):
-        rows = read_rows(source)
-        kind(rows, accept=wanted)
-        held_out = min(config.held_out, max(1, round(HELD_OUT_SHARE * len(rows))))
-        train, rest = split_rows(rows, held_out, 0)
+    source = source_of(config, settings.task)
+    if config.eval_dataset and not source:
+        raise ValueError(
+            f"eval_dataset={config.eval_dataset} needs a dataset to train on; {settings.task} makes its own"
+        )
+    if source:
+        train, rest = _rows(source, config, wanted)
         return TrainingData(config, None, train, rest, config.max_completion_length or MAX_COMPLETION)
     task = tasks.find(settings.task)
     make = {"preference": task.pairs, "stepwise": task.stepwise_rows}.get(wanted[0], task.rows)

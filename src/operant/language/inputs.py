@@ -23,7 +23,7 @@ def pin(settings: Settings, config: C) -> tuple[C, list[Input]]:
     Raises:
         OSError: one of them cannot be read.
     """
-    names = ["model", "init", "dataset", "reward_model"]
+    names = ["model", "init", "dataset", "eval_dataset", "reward_model"]
     if config.init or config.model in BUILT_IN:
         names.remove("model")
     config, found = pinned(config, names)

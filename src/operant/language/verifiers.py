@@ -45,7 +45,8 @@ def find(
 
     Args:
         text: a name of `VERIFIERS`, with options behind it where wanted (`numeric:tolerance=0.01`), or
-            `path/to/file.py:function` for a function with TRL's signature, which runs in a sandbox.
+            `path/to/file.py:function` for a function with TRL's signature, which runs in a sandbox; one that was handed
+            over as a Python object (`operant.doors.hold`) runs in this process.
         max_completion_length: tokens that a completion may have, for the verifiers that need to know.
         timeout: seconds that one call of a function from a file may take.
         workers: processes of a function from a file, and of `accuracy`.
@@ -55,6 +56,8 @@ def find(
         ValueError: there is no such verifier, option or file, or a value is out of its range.
         SandboxError: the file cannot be imported, or has no such function.
     """
+    if doors.is_object(text):
+        return doors.load(text, expected="a reward function, f(prompts, completions, completion_ids, **columns)")
     if doors.is_file(text):
         return user_function(text, seconds=timeout, workers=workers, memory=memory)
     limit = {} if max_completion_length is None else {"max_completion_length": max_completion_length}

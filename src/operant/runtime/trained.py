@@ -38,6 +38,12 @@ class Trained(LearnedTables):
     outcome: Outcome | None = None
     consumed: tuple[int, ...] | None = None
 
+    def __repr__(self) -> str:
+        """Return the run, what each seed has used of its budget, and the last score of this session."""
+        used = self.outcome.consumed if self.outcome else self.experiment.learner.consumed
+        score = f", {self.outcome.evaluation!r}" if self.outcome and self.outcome.evaluation else ""
+        return f"Trained({self.run!r}, consumed={used:,}{score})"
+
     def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
         """Score the policies of all seeds, greedily.
 

@@ -1,0 +1,100 @@
+"""Python objects where the command line takes paths: rows and models become files that a run can be rebuilt from.
+
+A file is named by its content, `objects/<kind>-<SHA-256>`, beside the runs, so the same rows are kept once.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from operant.language.sources import read
+from operant.runtime.files import replace_durably
+from operant.runtime.inputs import digest
+
+DATA = ("dataset", "eval_dataset")
+"""Parameters that take rows: lists of dictionaries, `datasets.Dataset` or `DatasetDict`."""
+
+
+def stored(task: Any, parameters: Mapping[str, Any], folder: Path) -> tuple[Any, dict[str, Any]]:
+    """Return a task and parameters with paths in place of rows and models.
+
+    Args:
+        task: a name, a path, or rows; None where the data set says it all.
+        parameters: of `operant.train`; with a model its tokenizer comes as `tokenizer` or `processing_class`.
+        folder: where the files go.
+
+    Raises:
+        ValueError: rows hold what JSON does not, or a model comes without its tokenizer.
+        OSError: the folder cannot be written.
+    """
+    found = dict(parameters)
+    if task is not None and not isinstance(task, str | Path):
+        if found.get("dataset"):
+            raise ValueError("there are rows as the task and as dataset: leave out one of them")
+        task, found["dataset"] = None, task
+    for name in DATA:
+        if name in found and not isinstance(found[name], str | Path):
+            found[name] = str(rows_file(found[name], folder, name))
+    tokenizer = found.pop("tokenizer", found.pop("processing_class", None))
+    if "model" in found and not isinstance(found["model"], str | Path):
+        found["model"] = str(model_folder(found["model"], tokenizer, folder))
+    elif tokenizer is not None:
+        raise ValueError("a tokenizer goes with a model that is an object; the folder of a model has its own")
+    return ("dataset" if task is None and found.get("dataset") else task), found
+
+
+def rows_file(rows: Any, folder: Path, name: str = "dataset") -> Path:
+    """Write rows to a file of JSON lines, one a row, and return its path.
+
+    Raises:
+        ValueError: a row holds what JSON does not.
+    """
+    lines = []
+    for where, row in read(rows, split="test" if name == "eval_dataset" and _has_parts(rows) else "train"):
+        try:
+            lines.append(json.dumps(row, ensure_ascii=False, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name}: {where} cannot be kept in the run: {error}. Let columns be text, numbers, lists and "
+                "dictionaries, or name a file instead"
+            ) from error
+    data = "".join(f"{line}\n" for line in lines).encode()
+    path = folder / f"{name}-{hashlib.sha256(data).hexdigest()[:16]}.jsonl"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_durably(path, data)
+    return path
+
+
+def model_folder(model: Any, tokenizer: Any, folder: Path) -> Path:
+    """Save a model of transformers or peft and its tokenizer, weights as safetensors, and return the folder.
+
+    Raises:
+        ValueError: it is no such model, or there is no tokenizer.
+    """
+    if not hasattr(model, "save_pretrained"):
+        raise ValueError(
+            f"model is of type {type(model).__name__}, expected a model of transformers or peft, the folder or hub "
+            "name of one, or one that is built here"
+        )
+    if tokenizer is None:
+        raise ValueError(
+            "a model that is an object needs its tokenizer beside it: give tokenizer=..., or name the folder of both"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch) / "model"
+        model.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+        path = folder / f"model-{digest(made)[:16]}"
+        if not path.exists():
+            shutil.move(made, path)
+    return path
+
+
+def _has_parts(rows: Any) -> bool:
+    return isinstance(rows, Mapping) and "test" in rows
