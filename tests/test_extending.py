@@ -20,6 +20,7 @@ GRPO = {"task": "arithmetic", "budget": 24, "prompts_per_batch": 8, "num_generat
 RUNS = {
     "my_ppo.py": ("{}:MyPPO", PPO | {"bound": 0.5}),
     "my_advantage.py": ("grpo", GRPO | {"advantage": "{}:median", "held_out": 4, "max_completion_length": 6}),
+    "my_objects.py": ("a2c", {"task": "{}:MyEnv", "env_kwargs": {"steps": 5}, "budget": 256, "num_envs": 4}),
     "my_bonus.py": ("ppo", PPO | {"wrappers": ["{}:Novelty(scale=0.5)"]}),
 }
 

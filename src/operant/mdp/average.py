@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.sparse.csgraph import connected_components
 
+from operant.mdp.components import strong_components
 from operant.mdp.model import MDP
 from operant.mdp.problem import Problem, check_tolerance
 from operant.mdp.validation import refuse
@@ -101,9 +100,7 @@ def relative_value_iteration(
 def closed_classes(mdp: MDP) -> list[NDArray[np.int64]]:
     """Return the sets of states that no action leaves and in which every state can reach every other."""
     origins = np.repeat(np.arange(mdp.states), np.diff(mdp.indptr).reshape(mdp.states, mdp.actions).sum(axis=1))
-    edges = (np.ones(origins.size, np.int8), (origins, mdp.successors))
-    graph = sparse.csr_array(edges, shape=(mdp.states, mdp.states))
-    count, labels = connected_components(graph, connection="strong")
+    count, labels = strong_components(origins, mdp.successors, mdp.states)
     left = np.zeros(count, np.bool_)
     left[labels[origins[labels[origins] != labels[mdp.successors]]]] = True
     return [np.flatnonzero(labels == label) for label in np.flatnonzero(~left)]

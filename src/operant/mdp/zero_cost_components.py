@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.sparse.csgraph import connected_components
 
+from operant.mdp.components import strong_components
 from operant.mdp.model import MDP
 
 __all__ = ["Groups", "free_groups"]
@@ -58,11 +57,9 @@ def free_groups(mdp: MDP) -> Groups:
     sources = np.repeat(np.arange(lengths.size), lengths)
     for _ in range(ROUNDS):
         kept = inner[sources]
-        edges = (np.ones(np.count_nonzero(kept), np.int8), (owners[sources[kept]], successors[kept]))
-        graph = sparse.csr_array(edges, shape=(mdp.states, mdp.states))
-        _, labels = connected_components(graph, connection="strong")
+        _, labels = strong_components(owners[sources[kept]], successors[kept], mdp.states)
         leaves = kept & (labels[owners[sources]] != labels[successors])
         if not leaves.any():
-            return Groups(labels.astype(np.int64), inner)
+            return Groups(labels, inner)
         inner[sources[leaves]] = False
     return Groups(np.arange(mdp.states), np.zeros_like(inner))
