@@ -14,6 +14,7 @@ from operant.ops.value import (
     dueling,
     huber_loss,
     importance_weights,
+    potential_shaping,
     q_target,
     soft_q,
     value_loss,
@@ -246,3 +247,28 @@ def test_bad_input_is_named():
         inspect.unwrap(q_target)(four, four[:, None], terminated=live, gamma=0.9)
     with pytest.raises(ValueError, match=r"value has shape \(3,\), expected \(3, 1\)"):
         inspect.unwrap(dueling)(torch.zeros(3), torch.zeros(3, 4))
+
+
+# --- shaping
+
+
+def test_shaping_worked_by_hand():
+    potential, following = torch.tensor([2.0, 2.0, -1.0]), torch.tensor([3.0, math.nan, 0.5])
+    found = potential_shaping(potential, following, terminated=torch.tensor([False, True, False]), gamma=0.9)
+    torch.testing.assert_close(found, torch.tensor([0.7, -2.0, 1.45]))
+
+
+@FAST
+@given(SEEDS, st.integers(1, 8), st.floats(0, 1), st.booleans())
+def test_the_discounted_sum_of_shaping_rewards_is_what_the_ends_differ_by(seed, length, gamma, terminates):
+    potential = randn(seed, length + 1)
+    terminated = torch.arange(length) == (length - 1 if terminates else length)
+    rewards = potential_shaping(potential[:-1], potential[1:], terminated=terminated, gamma=gamma)
+    last = 0.0 if terminates else gamma**length * potential[-1]
+    found = (rewards * gamma ** torch.arange(length, dtype=torch.float64)).sum()
+    torch.testing.assert_close(found, last - potential[0], atol=1e-9, rtol=0)
+
+
+def test_a_discount_of_shaping_is_checked():
+    with pytest.raises(ValueError, match=r"gamma is 1.5, expected a number in \[0, 1\]"):
+        potential_shaping(torch.zeros(1), torch.zeros(1), terminated=torch.zeros(1, dtype=torch.bool), gamma=1.5)

@@ -78,12 +78,12 @@ def from_object(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[str, dict[str
             "gymnasium.Env, or a function that makes an environment"
         )
     known = gymnasium.registry.get(spec.id)
-    same = known is not None and known.entry_point == spec.entry_point
-    name = spec.id if same else doors.named(spec.entry_point)
-    kwargs = {**spec.kwargs, **env_kwargs}
-    if spec.max_episode_steps is not None and not (same and known.max_episode_steps == spec.max_episode_steps):
-        kwargs = {"max_episode_steps": spec.max_episode_steps, **kwargs}
-    return name, kwargs
+    if known is not None and known.entry_point != spec.entry_point:
+        known = None
+    limit = {"max_episode_steps": spec.max_episode_steps}
+    if spec.max_episode_steps is None or (known is not None and known.max_episode_steps == spec.max_episode_steps):
+        limit = {}
+    return spec.id if known is not None else doors.named(spec.entry_point), {**limit, **spec.kwargs, **env_kwargs}
 
 
 def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:

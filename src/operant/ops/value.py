@@ -200,6 +200,34 @@ def importance_weights(
     return (least / probabilities).pow(beta).masked_fill(~drawn, 0.0)
 
 
+def potential_shaping(
+    potential: Float[Tensor, "*B"],
+    next_potential: Float[Tensor, "*B"],
+    *,
+    terminated: Bool[Tensor, "*B"],
+    gamma: float,
+) -> Float[Tensor, "*B"]:
+    r"""The shaping reward `γ Φ(s') - Φ(s)`, with `Φ = 0` where an episode terminates.
+
+    Added to the rewards, it changes the value of every action of a state by the same `-Φ(s)`, and so no optimal policy
+    (Ng, Harada and Russell 1999, theorem 1). That needs the potential of terminal states to be 0: otherwise episodes
+    that end in different ones are paid differently (Grześ 2017). What is truncated goes on, and keeps its potential.
+
+    Args:
+        potential: of the state.
+        next_potential: of the true successor; never read where terminated, so it may be NaN there.
+        terminated: true where the successor is terminal.
+        gamma: discount of the learner, in [0, 1].
+
+    Raises:
+        ValueError: if shapes differ, or `gamma` lies outside [0, 1].
+    """
+    _check_shapes(potential.shape, "potential", next_potential=next_potential, terminated=terminated)
+    if not 0.0 <= gamma <= 1.0:
+        raise ValueError(f"gamma is {gamma}, expected a number in [0, 1]")
+    return gamma * next_potential.masked_fill(terminated, 0.0) - potential
+
+
 def _check_shapes(expected: torch.Size, owner: str, **tensors: Tensor) -> None:
     for name, tensor in tensors.items():
         if tensor.shape != expected:

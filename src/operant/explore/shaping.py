@@ -1,0 +1,101 @@
+"""Potential-based shaping (Ng, Harada and Russell 1999): a hint by the way, which changes no optimal policy.
+
+A potential says how promising a state is. What is added to the rewards is what it rises by, `γ Φ(s') - Φ(s)`
+(`operant.ops.potential_shaping`), so that whoever goes in a circle gains nothing: over an episode it sums to -Φ of the
+first state, discounts counted. A bonus that is no difference of potentials can make circles pay.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from operant import ops
+from operant.envs.base import BatchEnv, Step, Tree
+from operant.envs.wrapper import Wrapper
+from operant.mdp.model import MDP
+from operant.state import State
+
+
+class Shaping(Wrapper):
+    """Environments whose rewards are shaped by a potential; evaluations are played without it.
+
+        class Height(Shaping):
+            def potential(self, obs):
+                return torch.sin(3 * obs[:, 0])
+
+    Args:
+        env: what is wrapped.
+        gamma: discount of the algorithm that learns in it: the same, or optimal policies may change.
+        scale: factor of the potential.
+
+    Raises:
+        ValueError: `gamma` lies outside [0, 1].
+    """
+
+    in_evaluation = False
+
+    def __init__(self, env: BatchEnv, gamma: float = 0.99, scale: float = 1.0) -> None:
+        if not 0 <= gamma <= 1:
+            raise ValueError(f"gamma of {type(self).__name__} is {gamma}, expected the algorithm's own, in [0, 1]")
+        super().__init__(env)
+        self.gamma, self.scale = gamma, scale
+
+    @abstractmethod
+    def potential(self, obs: Tree) -> Tensor:
+        """Return how promising states are, `[B]`, by their observations `[B, ...]`; terminal ones are not asked for."""
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Tree:
+        """Start episode 0 of every row."""
+        return self._seen(super().reset(seeds))
+
+    def step(self, actions: Tensor) -> Step:
+        """Apply one action a row, and shape its rewards; the score is that of the environment."""
+        before, step = self._potential, super().step(actions)
+        self._seen(step.obs)
+        after = self._potential if step.final_obs is step.obs else self._scaled(step.final_obs)
+        shaping = ops.potential_shaping(before, after, terminated=step.terminated, gamma=self.gamma)
+        return step._replace(reward=step.reward + torch.where(step.valid, shaping, 0.0))
+
+    def load_state_dict(self, state: State) -> Tree:
+        """Go on from a state; the potential follows from the observation."""
+        return self._seen(super().load_state_dict(state))
+
+    def _seen(self, obs: Tree) -> Tree:
+        self._potential = self._scaled(obs)
+        return obs
+
+    def _scaled(self, obs: Tree) -> Tensor:
+        found = self.scale * self.potential(obs)
+        if found.shape != (self.rows,):
+            raise ValueError(
+                f"{type(self).__name__}.potential returned numbers of shape {list(found.shape)}, expected "
+                f"[{self.rows}], one for each row of the observations"
+            )
+        return found.to(torch.float32)
+
+
+def shaped(mdp: MDP, potential: ArrayLike, *, gamma: float) -> MDP:
+    """Return a model whose rewards are shaped by a potential.
+
+    Args:
+        mdp: the model.
+        potential: `[S]`, of each state; that of terminal states counts as 0.
+        gamma: discount, in [0, 1].
+
+    Raises:
+        ValueError: there is not one finite number for each state, or `gamma` lies outside [0, 1].
+    """
+    values = np.asarray(potential, np.float64)
+    if values.shape != (mdp.states,) or not np.isfinite(values).all():
+        raise ValueError(f"potential must be {mdp.states} finite numbers, one a state, got {potential!r:.80}")
+    origins = np.repeat(np.arange(mdp.states), np.diff(mdp.indptr).reshape(mdp.states, mdp.actions).sum(axis=1))
+    tensor = torch.from_numpy(values)
+    extra = ops.potential_shaping(
+        tensor[origins], tensor[mdp.successors], terminated=torch.from_numpy(mdp.terminates), gamma=gamma
+    )
+    return replace(mdp, rewards=mdp.rewards + extra.numpy())

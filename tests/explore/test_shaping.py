@@ -1,0 +1,116 @@
+"""Shaping: optimal actions stay on exact models, rewards are those of the equation, runs resume."""
+
+import numpy as np
+import pytest
+import torch
+
+from operant import api
+from operant.envs import make
+from operant.explore import Shaping, shaped
+from operant.mdp import MDP, action_values, solve
+from operant.mdp.examples import random_model
+from operant.runtime.checkpoints import load
+
+QUICK = {"num_envs": 4, "num_steps": 32, "num_minibatches": 1, "num_epochs": 1, "progress": "silent"}
+
+
+class Height(Shaping):
+    """The height of MountainCar's road."""
+
+    def potential(self, obs):
+        return torch.sin(3 * obs[:, 0])
+
+
+def optimal(mdp, gamma):
+    """Return the action values of a model, and which actions are optimal, up to rounding."""
+    q = action_values(mdp, solve(mdp, gamma=gamma, tolerance=1e-11).values, gamma=gamma)
+    best = q.max(axis=1, keepdims=True)
+    return q, mdp.feasible & (q > best - 1e-8)
+
+
+def models(count):
+    rng = np.random.default_rng(0)
+    for seed in range(count):
+        sizes = int(rng.integers(2, 8)), int(rng.integers(2, 4)), int(rng.integers(1, 4))
+        mdp = random_model(*sizes, seed=seed, termination=float(rng.choice([0.0, 0.3])), infeasible=0.2)
+        yield mdp, 3 * rng.normal(size=mdp.states), float(rng.choice([0.3, 0.9, 0.95]))
+
+
+def test_no_optimal_action_of_a_thousand_models_changes():
+    """Every value of a state's actions changes by its potential; so their order stays."""
+    changed = 0
+    for mdp, potential, gamma in models(1000):
+        before, best = optimal(mdp, gamma)
+        after, still = optimal(shaped(mdp, potential, gamma=gamma), gamma)
+        np.testing.assert_allclose(after[mdp.feasible], (before - potential[:, None])[mdp.feasible], atol=1e-7)
+        np.testing.assert_array_equal(still, best)
+        # The same numbers paid for arriving, and not for the difference, are no potential.
+        bonus = mdp.__class__(**{**vars_of(mdp), "rewards": mdp.rewards + potential[mdp.successors]})
+        changed += not np.array_equal(optimal(bonus, gamma)[1], best)
+    assert changed > 300
+
+
+def vars_of(mdp):
+    names = ("states", "actions", "indptr", "successors", "probabilities", "terminates", "start", "max_steps")
+    return {name: getattr(mdp, name) for name in names}
+
+
+def walk(bonus):
+    """Start, middle, goal: the first action goes on, the second back; the goal pays 1, the middle `bonus`."""
+    transitions = np.zeros((3, 2, 3))
+    transitions[0, 0, 1] = transitions[0, 1, 0] = transitions[1, 0, 2] = transitions[1, 1, 0] = 1.0
+    rewards = np.zeros((3, 2, 3))
+    rewards[1, 0, 2], rewards[0, 0, 1] = 1.0, bonus
+    return MDP.from_arrays(transitions, rewards, terminal=np.array([False, False, True]))
+
+
+def test_a_bonus_that_is_no_potential_makes_circles_pay():
+    """By hand, in the middle: 1 for the goal, or 0.9 * 0.5 / (1 - 0.81) = 2.37 for going to and fro for ever."""
+    assert optimal(walk(0.0), 0.9)[1][1].tolist() == [True, False]
+    assert optimal(walk(0.5), 0.9)[1][1].tolist() == [False, True]
+    assert optimal(shaped(walk(0.0), [0.0, 0.5, 9.0], gamma=0.9), 0.9)[1][1].tolist() == [True, False]
+
+
+def test_rewards_are_those_of_the_equation_and_scores_stay():
+    """Against a loop over rows; episodes of 7 steps are cut, and their last observation keeps its potential."""
+    plain = make("MountainCar-v0", 3, [0, 1], env_kwargs={"max_episode_steps": 7})
+    own = Height(make("MountainCar-v0", 3, [0, 1], env_kwargs={"max_episode_steps": 7}), gamma=0.9, scale=2.0)
+    before, same = plain.reset(range(6)), own.reset(range(6))
+    assert torch.equal(before, same)
+    for n in range(20):
+        actions = torch.full((plain.rows,), n % 3)
+        one, other = plain.step(actions), own.step(actions)
+        for row in range(plain.rows):
+            after = 0.0 if one.terminated[row] else 2 * torch.sin(3 * one.final_obs[row, 0])
+            expected = one.reward[row] + 0.9 * after - 2 * torch.sin(3 * before[row, 0])
+            assert float(other.reward[row]) == pytest.approx(float(expected), abs=1e-6)
+        assert torch.equal(one.score, other.score)
+        before = one.obs
+        assert one.truncated.any() == ((n + 1) % 7 == 0)
+
+
+def test_a_run_resumes_bit_for_bit(tmp_path):
+    options = {"wrappers": [Height], "seeds": 2, "budget": 512, **QUICK}
+    whole = api.train("ppo", "MountainCar-v0", run=tmp_path / "whole", **options)
+    stops = iter([False])
+    api.train("ppo", "MountainCar-v0", run=tmp_path / "part", interrupted=lambda: next(stops, True), **options)
+    resumed = api.resume(tmp_path / "part", progress="silent")
+    one, other = (load(t.run.checkpoints.latest()[0]) for t in (whole, resumed))
+    assert one.keys() == other.keys()
+    assert torch.equal(whole.experiment.learner.agent.parameters, resumed.experiment.learner.agent.parameters)
+
+
+class Flat(Shaping):
+    def potential(self, obs):
+        return obs
+
+
+def test_bad_input_is_refused():
+    env = make("MountainCar-v0", 3, [0])
+    with pytest.raises(ValueError, match=r"gamma of Height is 2, expected the algorithm's own"):
+        Height(env, gamma=2)
+    with pytest.raises(ValueError, match=r"Flat.potential returned numbers of shape \[3, 2\], expected \[3\]"):
+        Flat(env).reset(range(3))
+    for wrong in ([1.0], [1.0, np.nan, 0.0]):
+        with pytest.raises(ValueError, match="potential must be 3 finite numbers, one a state"):
+            shaped(walk(0.0), wrong, gamma=0.9)
