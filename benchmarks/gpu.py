@@ -95,7 +95,8 @@ def compare(name: str, seeds: int, device: str, rounds: int, seconds: float) -> 
     }
     rates: dict[str, list[float]] = {competitor: [] for competitor in competitors}
     for made in competitors.values():
-        while made.consumed < getattr(made.config, "learning_starts", 0) + 4 * getattr(made.config, "train_freq", 1):
+        steps = getattr(made.config, "train_freq", 1) * made.config.num_envs
+        while made.consumed < getattr(made.config, "learning_starts", 0) + 4 * steps:
             made.iterate()
     for _ in range(rounds):
         for competitor, made in competitors.items():

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,7 @@ import torch
 
 import operant
 from operant import build
+from operant.control.dqn import DQNConfig
 from operant.runtime.checkpoints import load
 from operant.runtime.encoding import flatten
 from operant.runtime.run import Run
@@ -36,6 +38,15 @@ def test_a_run_of_an_earlier_version_is_gone_on_with(path):
         assert learner.consumed > consumed
     finally:
         experiment.close()
+
+
+def test_dqn_of_an_earlier_version_trains_as_often_as_it_did(tmp_path):
+    path = Path(shutil.copytree(next(path for path in EARLIER if path.name == "prioritized-dqn"), tmp_path / "run"))
+    folder = Run.open(path)
+    config = folder.config(DQNConfig)
+    assert (config.num_envs, config.train_freq) == (2, 4), "8 steps of both environments are 4 of each"
+    folder.keep_settings()
+    assert Run.open(path).config(DQNConfig) == config
 
 
 def test_the_language_extra_is_asked_for(tmp_path, monkeypatch):

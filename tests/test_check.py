@@ -182,7 +182,7 @@ def test_a_learner_that_breaks_the_contract_is_told_where_and_what_to_do(kind, m
         ("a2c", "Pendulum-v1", ROLLOUT),
         ("trpo", "CartPole-v1", ROLLOUT),
         ("reinforce", "CartPole-v1", SMALL),
-        ("prioritized-dqn", "CartPole-v1", REPLAY | {"train_freq": 16}),
+        ("prioritized-dqn", "CartPole-v1", REPLAY | {"train_freq": 8}),
         ("td3", "Pendulum-v1", ALTERNATING),
         ("sac", "Pendulum-v1", ALTERNATING),
         ("sac-discrete", "CartPole-v1", ALTERNATING),

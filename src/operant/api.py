@@ -30,8 +30,9 @@ from operant.runtime.experiment import Answering, Collecting, Experiment, Reacha
 from operant.runtime.generations import keep_samples
 from operant.runtime.learner import HasWeights
 from operant.runtime.progress import ProgressMode, announce
-from operant.runtime.run import Run, RunError, TakenError, default_run_path
-from operant.runtime.settings import Settings
+from operant.runtime.run import Run, RunError
+from operant.runtime.run_paths import TakenError, default_run_path
+from operant.runtime.settings import Settings, counted_seeds
 from operant.runtime.signals import saving_first
 from operant.runtime.trackers import trackers_of
 from operant.runtime.trained import Trained
@@ -314,6 +315,7 @@ def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
         raise ValueError(f"seeds must be their number, or a list of integers, got {seeds!r}") from error
 
 
+    return counted_seeds(first, count)
 def _require_budget(folder: Run) -> None:
     """Refuse another budget for a language model, whose training ends with its budget: a later step starts anew."""
     name = folder.settings.algorithm

@@ -6,7 +6,7 @@ import pytest
 
 from operant import catalog
 from operant.build import check_names
-from operant.catalog.old_names import ALGORITHMS, FIELDS, algorithm, current, current_flags, names
+from operant.catalog.old_names import ALGORITHMS, FIELDS, algorithm, current, current_flags, names, upgraded
 from operant.control import A2CConfig, PPOConfig, ReinforceConfig, TRPOConfig
 from operant.runtime.configuration import configuration
 from operant.runtime.settings import Settings
@@ -109,3 +109,24 @@ def test_a_table_without_old_names_is_copied():
     table = {"gamma": 0.5}
     assert current(PPOConfig, table) == table
     assert current(PPOConfig, table) is not table
+
+
+@pytest.mark.parametrize(
+    ("older", "rounds"),
+    [
+        ({"num_envs": 4, "train_freq": 64, "target_update_interval": 100}, 16),
+        ({"environments": 4, "train_every": 64, "sync": 100}, 16),
+        ({"num_envs": 4, "train_freq": 2, "rounds_per_iteration": 50}, 2),  # of another learner
+    ],
+)
+def test_a_file_of_an_earlier_version_counts_the_steps_of_all_environments_in_dqn(older, rounds):
+    newer = upgraded(older, 1)
+    assert newer["train_freq"] == rounds
+    assert "train_every" not in newer
+    assert newer.keys() - {"train_freq"} == older.keys() - {"train_freq", "train_every"}
+    assert upgraded(newer, 2) == newer
+
+
+def test_a_damaged_file_of_an_earlier_version_is_left_to_who_reads_it():
+    for damaged in ({}, {"num_envs": 0, "train_freq": 4}, {"train_freq": 4}, {"num_envs": 2, "train_freq": "4"}):
+        assert upgraded({"target_update_interval": 1, **damaged}, 1) == {"target_update_interval": 1, **damaged}

@@ -189,7 +189,7 @@ class Largest(Wrapper):
 
 
 SMALL = {"num_envs": 4, "hidden_sizes": (8,)}
-QUICK = {**SMALL, "learning_starts": 8, "batch_size": 8, "buffer_size": 100, "train_freq": 8}
+QUICK = {**SMALL, "learning_starts": 8, "batch_size": 8, "buffer_size": 100, "train_freq": 2}
 WRAPPED = [
     (PPO, PPOConfig(**SMALL, num_steps=8, num_minibatches=2, normalize_obs=True), "Pendulum-v1"),
     (A2C, A2CConfig(**SMALL), "Pendulum-v1"),

@@ -20,7 +20,7 @@ ON_POLICY = {"num_envs": 4, "num_steps": 8, "hidden_sizes": (16, 16)}
 PPO = {**ON_POLICY, "num_epochs": 2, "num_minibatches": 2}
 DQN = {
     "num_envs": 4,
-    "train_freq": 8,
+    "train_freq": 2,
     "gradient_steps": 2,
     "batch_size": 16,
     "learning_starts": 32,
@@ -126,7 +126,7 @@ def test_long_runs_are_compiled_if_there_is_a_compiler(monkeypatch):
     config = configure("dqn", "CartPole-v1", preset="paper", **DQN)
     short, long = (
         # the first training ends the warmup
-        config.learning_starts + (steps // config.gradient_steps - 1) * config.train_freq
+        config.learning_starts + (steps // config.gradient_steps - 1) * config.train_freq * config.num_envs
         for steps in (GRADIENT_STEPS_TO_REPAY - config.gradient_steps, GRADIENT_STEPS_TO_REPAY)
     )
     monkeypatch.setattr("operant.control.factory.missing_tool", lambda _: None)

@@ -346,7 +346,7 @@ def net(tmp_path, monkeypatch):
 ENCODED = {
     "ppo": {"num_envs": 2, "num_steps": 32, "num_minibatches": 2, "num_epochs": 2},
     "a2c": {"num_envs": 4, "num_steps": 8},
-    "dqn": {"num_envs": 2, "train_freq": 16, "learning_starts": 32, "batch_size": 8, "buffer_size": 100},
+    "dqn": {"num_envs": 2, "train_freq": 8, "learning_starts": 32, "batch_size": 8, "buffer_size": 100},
 }
 
 

@@ -198,7 +198,7 @@ def test_transitions_are_seen_in_the_light_of_their_episodes(strategy):
 def test_a_learner_that_relabels_resumes_exactly(tmp_path):
     def fresh():
         config = DQNConfig(
-            num_envs=2, learning_starts=20, train_freq=8, batch_size=8, buffer_size=60, hidden_sizes=(8,)
+            num_envs=2, learning_starts=20, train_freq=4, batch_size=8, buffer_size=60, hidden_sizes=(8,)
         )
         it = build(DQN, config, wrap=Reach)
         collector = it.experience.collector

@@ -169,7 +169,7 @@ SMALL = {
     "recurrent-ppo": {"num_envs": 4, "num_steps": 16, "num_minibatches": 4, "hidden_sizes": (8,), "rnn_hidden_size": 6},
     "dqn": {
         "num_envs": 4,
-        "train_freq": 16,
+        "train_freq": 4,
         "gradient_steps": 2,
         "learning_starts": 32,
         "hidden_sizes": (8,),

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from operant.runtime.run import Run, RunError, default_run_path
+from operant.runtime.run import Run, RunError
+from operant.runtime.run_paths import default_run_path
 from operant.runtime.settings import Settings
 
 
@@ -42,7 +43,7 @@ def test_the_folder_holds_what_it_should(run):
     assert sorted(p.name for p in run.path.iterdir()) == ["checkpoints", "config.toml", "eval", "media", "run.json"]
     assert list(run.path.parent.iterdir()) == [run.path]
     tables = tomllib.loads((run.path / "config.toml").read_text())
-    assert tables["schema_version"] == 1
+    assert tables["schema_version"] == 2
     assert tables["settings"]["seeds"] == [3, 4]
     assert tables["config"] == {"rate": 0.5, "target": "none"}
 
@@ -157,9 +158,9 @@ def test_opening_what_is_no_run(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("schema_version = 1", "schema_version = 2", "has schema_version 2; this operant reads versions up to 1"),
-        ("schema_version = 1", "", "has schema_version None"),
-        ("schema_version = 1", "schema_version = ", "config.toml cannot be read"),
+        ("schema_version = 2", "schema_version = 3", "has schema_version 3; this operant reads versions up to 2"),
+        ("schema_version = 2", "", "has schema_version None"),
+        ("schema_version = 2", "schema_version = ", "config.toml cannot be read"),
         ("[config]", "[konfig]", r"must hold the tables \[settings\] and \[config\]"),
         ("budget = 100000", "budgt = 100000", "settings.budgt: there is no such key; did you mean budget"),
         ("budget = 100000", "budget = 0", r"settings: budget must be in \[1, inf\), got 0"),

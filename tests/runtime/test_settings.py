@@ -3,8 +3,9 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+import operant
 from operant.cli.arguments import parse
-from operant.runtime.settings import Settings
+from operant.runtime.settings import Settings, counted_seeds
 from operant.runtime.tables import from_table, to_table
 
 
@@ -96,3 +97,11 @@ def test_parameters_of_the_environment_are_what_a_file_gives_back():
         Settings("ppo", "X-v0", env_kwargs={"a": object()})
     with pytest.raises(ValueError, match="env_kwargs must be a dictionary with names as keys, got 3"):
         Settings("ppo", "X-v0", env_kwargs=3)
+
+
+def test_more_seeds_than_anybody_means_are_refused_before_they_fill_the_memory():
+    assert counted_seeds(3, 2) == (3, 4)
+    with pytest.raises(ValueError, match="a run has at most 1000000 seeds, got 1000000000"):
+        counted_seeds(0, 10**9)
+    with pytest.raises(ValueError, match="a run has at most"):
+        operant.train("ppo", "CartPole-v1", seeds=10**9)

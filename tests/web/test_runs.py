@@ -176,7 +176,7 @@ def test_no_file_but_media_is_served(folder, name):
 def test_a_run_of_another_version_cannot_be_compared(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "runs")
     file = tmp_path / "runs" / "first" / "config.toml"
-    file.write_text(file.read_text().replace("schema_version = 1", "schema_version = 99"))
+    file.write_text(file.read_text().replace("schema_version = 2", "schema_version = 99"))
     with pytest.raises(RunError, match="schema_version 99"):
         runs.compare(tmp_path / "runs", ["first", "set/second"])
 

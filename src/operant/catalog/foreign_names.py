@@ -166,6 +166,7 @@ CONTROL: Mapping[str, str] = {
     "target_network_frequency": "target_update_interval",
     "target_update": "target_update_interval",
     "target_update_freq": "target_update_interval",
+    "train_every": "train_freq",
     "train_freq": "num_steps",
     "train_frequency": "train_freq num_steps",
     "train_iters": "num_epochs",

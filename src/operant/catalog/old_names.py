@@ -61,7 +61,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     },
     "DQNConfig": {
         "environments": "num_envs",
-        "train_every": "train_freq",
         "updates": "gradient_steps",
         "batch": "batch_size",
         "capacity": "buffer_size",
@@ -331,6 +330,26 @@ def current_flags(kind: type, flags: Sequence[str]) -> list[str]:
         else:
             out.append(f"--{off or ''}{new}" + ("" if value is None else f"={value}"))
     return out
+
+
+def upgraded(config: Mapping[str, Any], version: int) -> dict[str, Any]:
+    """Return the configuration that a file of a run holds, with the numbers of now.
+
+    Up to version 1 DQN counted the steps of all environments of a seed together in `train_freq`, which was
+    `train_every` first; it counts those of every environment now, as the other learners always did.
+
+    Args:
+        config: the table of the file.
+        version: its `schema_version`.
+    """
+    values = dict(config)
+    if version > 1 or not {"target_update_interval", "train_every"} & values.keys():
+        return values
+    steps = values.pop("train_every", values.get("train_freq"))
+    rows = values.get("num_envs", values.get("environments"))
+    if isinstance(steps, int) and isinstance(rows, int) and rows > 0:
+        steps //= rows
+    return values if steps is None else values | {"train_freq": steps}
 
 
 def names(kind: type) -> dict[str, str]:

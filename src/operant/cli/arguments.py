@@ -19,7 +19,7 @@ from operant.catalog import old_names
 from operant.cli.flags import flags_of, unknown
 from operant.cli.output import wrapped
 from operant.runtime.progress import ProgressMode
-from operant.runtime.settings import Settings
+from operant.runtime.settings import Settings, counted_seeds
 from operant.runtime.tables import from_table
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class TrainOptions(Training, Settings):
             return self.seeds
         if self.count < 1 or self.first < 0:
             raise ValueError(f"--seeds must be at least 1 and --seed at least 0, got {self.count} and {self.first}")
-        return tuple(range(self.first, self.first + self.count))
+        return counted_seeds(self.first, self.count)
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of `Settings`, with the chosen seeds."""
@@ -309,7 +309,7 @@ def _defaults(algorithm: str, task: str, named: argparse.Namespace) -> tuple[Tra
     values = {field.name: getattr(settings, field.name) for field in fields(Settings)} | {"task": task}
     count, first = len(settings.seeds), settings.seeds[0]
     if named.seeds is not None or named.seed is not None:
-        values["seeds"] = tuple(range(first, first + count))
+        values["seeds"] = counted_seeds(first, count)
     return replace(options, **values, count=count, first=first), config
 
 
@@ -331,4 +331,9 @@ def _read(path: Path) -> dict[str, Any]:
     unknown = sorted(tables.keys() - {"schema_version", "settings", "config"})
     if unknown or not isinstance(tables.get("config"), dict) or not isinstance(tables.get("settings", {}), dict):
         raise ValueError(f"--config {path} must hold a table [config], may hold [settings], and no others {unknown}")
-    return tables
+    from operant.runtime.run import SCHEMA
+
+    version = tables.get("schema_version", SCHEMA)
+    if type(version) is not int or version > SCHEMA:
+        raise ValueError(f"--config {path} has schema_version {version}; this operant reads versions up to {SCHEMA}")
+    return {**tables, "config": old_names.upgraded(tables["config"], version)}

@@ -122,7 +122,7 @@ def _train(
     **parameters: Any,
 ) -> "Trained":
     from operant import api
-    from operant.runtime.run import default_run_path
+    from operant.runtime.run_paths import default_run_path
 
     path = default_run_path(algorithm, task, folder)
     command = ["operant", "tour", "--keep", str(folder)]

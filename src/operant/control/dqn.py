@@ -43,7 +43,7 @@ class DQNConfig:
     num_envs: int = 1
     """Environments a seed, N. More make collecting faster and the memory more varied."""
     train_freq: int = 4
-    """Environment steps of a seed between two trainings, a multiple of N. More use less computation, and data less."""
+    """Steps of every environment between two trainings. More use less computation, and data less."""
     gradient_steps: int = 1
     """Gradient steps of one training. More use the data better, until values run away."""
     batch_size: int = 32
@@ -125,11 +125,6 @@ class DQNConfig:
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
-            )
-        if self.train_freq % self.num_envs:
-            raise ValueError(
-                f"train_freq ({self.train_freq}) must be a multiple of environments ({self.num_envs}), "
-                "which are stepped together"
             )
 
 
@@ -221,13 +216,14 @@ class DQN(Resumable):
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes."""
         config = self.config
-        idle = max(0, -(-config.learning_starts // config.train_freq) - 1)  # iterations before the first training
-        return (-(-self.budget // config.train_freq) - idle) * config.gradient_steps
+        steps = config.train_freq * config.num_envs
+        idle = max(0, -(-config.learning_starts // steps) - 1)  # iterations before the first training
+        return (-(-self.budget // steps) - idle) * config.gradient_steps
 
     def iterate(self) -> Metrics:
         """Collect transitions, and once there are enough of them, judge and improve on minibatches."""
         metrics = self.collect()
-        self.consumed += self.config.train_freq
+        self.consumed += self.config.train_freq * self.config.num_envs
         return {**metrics, **self.train()} if self.consumed >= self.config.learning_starts else metrics
 
     @property
@@ -242,7 +238,7 @@ class DQN(Resumable):
     @torch.no_grad()
     def collect(self) -> Metrics:
         """Act ε-greedily in every environment, and remember what happened."""
-        steps, rows = self.config.train_freq // self.config.num_envs, self.config.num_envs
+        steps, rows = self.config.train_freq, self.config.num_envs
         if self.consumed < self.config.learning_starts:
             metrics = self.experience.explore(steps)
         else:

@@ -38,7 +38,7 @@ CATCH: Mapping[str, Any] = {
 
 DQN_ATARI: Mapping[str, Any] = {
     "num_envs": 8,
-    "train_freq": 32,
+    "train_freq": 4,
     "gradient_steps": 8,
     "buffer_size": 100_000,
     "learning_starts": 100_000,
@@ -55,7 +55,7 @@ and twice that while a checkpoint is written."""
 
 DQN_CATCH: Mapping[str, Any] = {
     "num_envs": 8,
-    "train_freq": 32,
+    "train_freq": 4,
     "gradient_steps": 16,
     "batch_size": 64,
     "buffer_size": 10_000,
@@ -146,7 +146,7 @@ value loss is 0.5 without the ½ that the loss has here, which is 1 with it. Tho
 DQN: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
         "num_envs": 4,
-        "train_freq": 64,
+        "train_freq": 16,
         "gradient_steps": 32,
         "batch_size": 64,
         "buffer_size": 100_000,
@@ -206,7 +206,7 @@ DQN: Mapping[str, Mapping[str, Any]] = {
     "operant/PixelCatch-v0": DQN_CATCH,
     "*": {
         "num_envs": 4,
-        "train_freq": 16,
+        "train_freq": 4,
         "gradient_steps": 8,
         "batch_size": 64,
         "buffer_size": 100_000,

@@ -16,7 +16,6 @@ import contextlib
 import errno
 import json
 import logging
-import re
 import tomllib
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,8 @@ from typing import Any, TypeVar, cast
 
 import tomli_w
 
-from operant import catalog, doors
+from operant import catalog
+from operant.catalog import old_names
 from operant.runtime import sessions
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.files import (
@@ -47,6 +47,7 @@ from operant.runtime.inputs import (
 )
 from operant.runtime.locks import HeldError, held
 from operant.runtime.metrics import read_records
+from operant.runtime.run_paths import RunError, TakenError, absolute, check_name
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 
@@ -54,22 +55,13 @@ logger = logging.getLogger(__name__)
 
 C = TypeVar("C")
 
-SCHEMA = 1
-"""Version of `config.toml` and `run.json`."""
+SCHEMA = 2
+"""Version of `config.toml` and `run.json`; what older ones hold is read as `catalog.old_names.upgraded` says."""
 
 RUN_NOTE = "in the run "
 """Beginning of the note, followed by the folder, that an error gets which ends the work of a process on a run."""
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _FOLDERS = ("checkpoints", "eval", "media")
-
-
-class RunError(Exception):
-    """A run cannot be made, opened or trained; the message says why and what to do."""
-
-
-class TakenError(RunError):
-    """There is something in the folder that a new run was to have."""
 
 
 class Run:
@@ -132,7 +124,7 @@ class Run:
             TypeError: a configuration holds something that a file cannot.
             ValueError: a configuration holds a value that a file cannot tell from another.
         """
-        path = _absolute(path)
+        path = absolute(path)
         check_name(path)
         own = to_table(config)
         entry = outside or _cataloged(settings.algorithm)
@@ -164,7 +156,7 @@ class Run:
         Raises:
             RunError: it holds no run, or one that this version of operant cannot read.
         """
-        path = _absolute(path)
+        path = absolute(path)
         file = path / "config.toml"
         try:
             tables = tomllib.loads(read_regular(file).decode())
@@ -183,7 +175,7 @@ class Run:
             settings = from_table(Settings, table, where="settings")
         except ValueError as error:
             raise RunError(f"{file}: {error}") from error
-        return cls(path, settings, tables["config"])
+        return cls(path, settings, old_names.upgraded(tables["config"], version))
 
     def config(self, kind: type[C]) -> C:
         """Return the algorithm's own configuration, with the paths where its inputs lie now.
@@ -412,37 +404,8 @@ class Run:
             yield
 
 
-def default_run_path(algorithm: str, task: str, root: str | Path = "runs") -> Path:
-    """Return `<root>/<algorithm>-<task>-<n>` with the first `n` from 1 that is free."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{doors.label(algorithm)}-{doors.label(task)}").strip("-.")[:100]
-    n = 1
-    while (path := Path(root) / f"{stem}-{n}").exists():
-        n += 1
-    return path
-
-
 def _cataloged(name: str) -> catalog.Algorithm | None:
     return next((entry for entry in catalog.ALGORITHMS if entry.name == name), None)
-
-
-def _absolute(path: str | Path) -> Path:
-    try:
-        return Path(path).expanduser().resolve()
-    except (OSError, ValueError, RuntimeError) as error:
-        raise RunError(f"{str(path)!r} is not a path: {error}") from error
-
-
-def check_name(path: Path) -> None:
-    """Make sure that the last part of a path can be the name of a run.
-
-    Raises:
-        RunError: it cannot.
-    """
-    if not _NAME.fullmatch(path.name):
-        raise RunError(
-            f"{path.name!r} is not a name for a run: use 1 to 128 letters, digits, '.', '_' and '-', "
-            "and begin with a letter, a digit or '_'"
-        )
 
 
 def _json(value: Any) -> bytes:

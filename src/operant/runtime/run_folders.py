@@ -19,7 +19,8 @@ from operant.runtime.evaluation import Evaluation
 from operant.runtime.inputs import records_of
 from operant.runtime.locks import HeldError, held
 from operant.runtime.metrics import RecordWriter
-from operant.runtime.run import Run, RunError, check_name
+from operant.runtime.run import Run, RunError
+from operant.runtime.run_paths import check_name
 
 RUNNING = "running"
 """State of a run that another process trains; the others are those of its last session."""

@@ -20,6 +20,9 @@ OF_PACKAGES: Mapping[str, Sequence[str]] = {
 }
 """Packages whose algorithms have a setting; those that are not named here all have."""
 
+MOST_SEEDS = 1_000_000
+"""Seeds of one run; a larger number is a mistake, and would fill the memory before anything is said."""
+
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?|xpu(:\d+)?")
 
 
@@ -183,6 +186,17 @@ def _plain(value: Any, where: str) -> Any:
     """
     if isinstance(value, np.ndarray | np.generic):
         return _plain(cast(Any, value).tolist(), where)
+def counted_seeds(first: int, count: int) -> tuple[int, ...]:
+    """Return as many seeds from the first on.
+
+    Raises:
+        ValueError: there are more than `MOST_SEEDS`.
+    """
+    if count > MOST_SEEDS:
+        raise ValueError(f"a run has at most {MOST_SEEDS} seeds, got {count}: --seed says from which they count")
+    return tuple(range(first, first + count))
+
+
     if isinstance(value, list | tuple):
         return [_plain(item, where) for item in cast(Sequence[Any], value)]
     if isinstance(value, Mapping):
