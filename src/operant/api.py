@@ -21,7 +21,7 @@ from operant.build import assemble, begin_with, check_names, find, given, packag
 from operant.envs import without_episodes
 from operant.envs.registry import drawn
 from operant.runtime.advice import hints_of
-from operant.runtime.callback_files import callbacks_of, named, recorded
+from operant.runtime.callback_files import callbacks_of, named, objects, recorded
 from operant.runtime.callbacks import Callback, Report
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.configuration import learner_kind
@@ -159,6 +159,7 @@ def train(
         make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts, **own)
         folder = _first_free(make, entry.name, task) if run is None else make(run)
         keeper.attach(folder.path)
+        folder.note_callbacks(objects(callbacks))
         if source is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
         return _go(Trained(folder, experiment), progress, stopping, report, called)
@@ -220,7 +221,7 @@ def resume(
         if budget is not None:
             _require_budget(folder)
             folder.set_budget(budget)
-        called = recorded(folder, accept_changes=accept_changes) + callbacks_of(callbacks)
+        called = recorded(folder, callbacks, accept_changes=accept_changes) + callbacks_of(callbacks)
         called += trackers_of(folder.settings.track if track is None else track)
         experiment = reassemble(folder, remote_code, accept_changes)
         with saving_first(interrupted) as stopping, closing(experiment):
@@ -237,6 +238,7 @@ def resume(
             if accept_changes:
                 folder.keep_inputs()
             folder.add_session(command)
+            folder.note_callbacks(objects(callbacks))
             return _go(Trained(folder, experiment), progress, stopping, report, called)
 
 
@@ -310,12 +312,12 @@ def _seeds(seeds: Any, first: int) -> tuple[int, ...]:
             )
         return tuple(cast(Sequence[int], seeds))
     try:
-        return tuple(range(first, first + operator.index(seeds)))
+        count = operator.index(seeds)
     except TypeError as error:
         raise ValueError(f"seeds must be their number, or a list of integers, got {seeds!r}") from error
-
-
     return counted_seeds(first, count)
+
+
 def _require_budget(folder: Run) -> None:
     """Refuse another budget for a language model, whose training ends with its budget: a later step starts anew."""
     name = folder.settings.algorithm

@@ -15,13 +15,7 @@ from operant.catalog import names, old_names
 from operant.envs import own_files, without_episodes
 from operant.envs.registry import from_object
 from operant.nets import missing_tool, set_precision
-from operant.runtime.configuration import (
-    require_no_compiling,
-    require_no_env_kwargs,
-    require_no_game,
-    require_no_workers,
-    require_no_wrappers,
-)
+from operant.runtime.configuration import require_own
 from operant.runtime.experiment import Experiment
 from operant.runtime.inputs import Input, pinned
 from operant.runtime.machine import cores, present
@@ -84,14 +78,8 @@ def given(
 
 def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:
     """Decide what the settings leave open: the smallest networks are fastest on one thread of the CPU."""
-    if entry.package != "control":
-        require_no_compiling(settings)
-        require_no_game(settings)
-        require_no_workers(settings)
-        require_no_wrappers(settings)
+    require_own(settings, entry.package)
     language = entry.package == "language"
-    if language:
-        require_no_env_kwargs(settings)
     large = language and not package(entry).built_in(config)
     device = settings.device
     if device == "auto":

@@ -16,8 +16,8 @@ def test_what_is_found(answer, tmp_path, monkeypatch):
     assert report["devices"][0] == "cpu"
     assert 1 <= report["threads"]["allowed"] <= report["threads"]["cores"]
     assert report["runs"] == {"path": str(tmp_path / "runs"), "writable": True}
-    assert {"plots", "render", "language"} <= report["extras"].keys()
-    assert not {"scale", "track", "tune"} & report["extras"].keys(), "nothing would use them"
+    assert {"plots", "render", "language", "track"} <= report["extras"].keys()
+    assert not {"scale", "tune"} & report["extras"].keys(), "nothing would use them"
 
 
 def test_the_report_in_words(cli):

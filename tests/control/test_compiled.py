@@ -163,7 +163,7 @@ def test_workers_compile_what_they_compute(tmp_path):
 
 
 def test_other_chapters_have_nothing_to_compile(tmp_path):
-    with pytest.raises(ValueError, match="q-learning has no update that could be compiled"):
+    with pytest.raises(ValueError, match="q-learning has no compile, which"):
         operant.train("q-learning", "FrozenLake-v1", compile="on", run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

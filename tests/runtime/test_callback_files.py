@@ -74,14 +74,14 @@ def test_a_class_or_a_function_in_a_file_makes_one(home):
         (3, "callbacks must be a list .* got 3"),
         ([3], "must be an instance of a subclass of operant.Callback, .* got 3"),
         (["Stop"], r"'Stop' names nothing: expected a subclass of operant.Callback"),
-        (["stop.py:Stop("], r"a callback is named like 'file.py:Name' or .* got 'stop.py:Stop\('"),
+        (["stop.py:Stop("], r"expected a name with parameters or without, .* got 'stop.py:Stop\('"),
         (["none.py:Stop"], "there is no file .*none.py to take Stop from; did you mean"),
         (["stop.py:Stopp"], "stop.py has no 'Stopp', expected a subclass of operant.Callback.*; did you mean Stop"),
         (["stop.py:number"], "number in stop.py is 3, of type int, expected a subclass of operant.Callback"),
         (["stop.py:make"], r"'stop.py:make' cannot be called: missing a required argument: 'evaluations'"),
-        (["stop.py:Stop(2)"], "they have no names"),
-        (["stop.py:Stop(seen=open('x'))"], "names with numbers, texts, lists"),
-        (["stop.py:Stop(seen=)"], "names with numbers, texts, lists"),
+        (["stop.py:Stop(2)"], "parameters are given by name"),
+        (["stop.py:Stop(seen=open('x'))"], r"such as my.py:Bonus\(scale=0.1\), got"),
+        (["stop.py:Stop(seen=)"], r"such as my.py:Bonus\(scale=0.1\), got"),
         (["stop.py:nothing"], "must be or make an operant.Callback, got None"),
         (["broken.py:Stop"], "broken.py.* line 2.*: ZeroDivisionError: division by zero"),
         (["torn.py:Stop"], "torn.py, line 1: "),
@@ -129,6 +129,20 @@ def test_a_changed_file_matters_to_resume_alone(home, caplog):
         operant.resume(home / "run", progress="silent")
     assert operant.resume(home / "run", progress="silent", accept_changes=True).outcome.consumed == 400
     assert any("is gone; training goes on without it" in record.getMessage() for record in caplog.records)
+
+
+def test_a_resumed_run_says_which_objects_it_does_not_call_again(home, caplog):
+    class Watching(Callback):
+        pass
+
+    train(home / "run", callbacks=[Watching(), "stop.py:Stop(evaluations=1)"])
+    name = Watching.__qualname__
+    assert Run.open(home / "run").facts()["sessions"][-1]["callbacks"] == [name]
+    operant.resume(home / "run", progress="silent", callbacks=[Watching()])
+    assert not caplog.records
+    operant.resume(home / "run", progress="silent")
+    assert f"the callback {name} was an object of Python" in caplog.text
+    assert "callbacks" not in Run.open(home / "run").facts()["sessions"][-1]
 
 
 def test_a_run_does_not_begin_otherwise_because_a_callback_of_its_teacher_changed(home):

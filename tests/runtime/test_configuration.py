@@ -5,13 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from operant.catalog import Algorithm
-from operant.runtime.configuration import (
-    configuration,
-    learner_kind,
-    require_no_compiling,
-    require_no_game,
-    require_no_workers,
-)
+from operant.runtime.configuration import configuration, learner_kind, require_own
 from operant.runtime.settings import Settings
 
 
@@ -91,27 +85,29 @@ def test_a_preset_that_is_named_twice_is_listed_once(entry):
 
 @pytest.mark.parametrize("choice", ["auto", "off"])
 def test_nothing_to_compile_is_no_fault(choice):
-    require_no_compiling(Settings("q-learning", "FrozenLake-v1", compile=choice))
+    require_own(Settings("q-learning", "FrozenLake-v1", compile=choice), "tabular")
 
 
-def test_compiling_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"q-learning has no update that could be compiled: .*'on'"):
-        require_no_compiling(Settings("q-learning", "FrozenLake-v1", compile="on"))
-
-
-def test_processes_of_their_own_are_refused_to_who_has_none():
-    require_no_workers(Settings("sft", "arithmetic"))
-    with pytest.raises(ValueError, match=r"sft has no environments in processes .*: leave out vectorization='async'"):
-        require_no_workers(Settings("sft", "arithmetic", vectorization="async"))
+@pytest.mark.parametrize(
+    ("package", "changes"),
+    [
+        ("tabular", {"compile": "on"}),
+        ("tabular", {"wrappers": ("my.py:Bonus",)}),
+        ("language", {"vectorization": "async"}),
+        ("language", {"worker_seconds": 3.0}),
+        ("language", {"clip_rewards": False}),
+        ("language", {"env_kwargs": {"size": 3}}),
+        ("language", {"evaluate_episodes": 3}),
+    ],
+)
+def test_settings_of_other_packages_are_refused_by_name(package, changes):
+    ((name, value),) = changes.items()
+    require_own(Settings("mine", "a task", **changes), "control")
+    with pytest.raises(ValueError, match=rf"^mine has no {name}, which algorithms .*: leave out {name}=") as caught:
+        require_own(Settings("mine", "a task", **changes), package)
+    assert str(caught.value).endswith(f"{name}={value!r}")
 
 
 def test_a_task_is_a_name(entry):
     with pytest.raises(TypeError, match=r"task must be a name such as 'CartPole-v1', got <object.*gymnasium.register"):
         configuration(entry, object())
-
-
-@pytest.mark.parametrize("changes", [{"clip_rewards": False}, {"episodic_life": True}])
-def test_settings_of_games_are_refused_by_who_plays_none(changes):
-    require_no_game(Settings("sft", "arithmetic"))
-    with pytest.raises(ValueError, match=r"sft plays no games of Atari: leave out clip_rewards=.* and episodic_life="):
-        require_no_game(Settings("sft", "arithmetic", **changes))

@@ -18,7 +18,7 @@ MODULES = {"tomli-w": "tomli_w"}
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16", "i8mm")
 """Flags of the processor that stand for bf16 arithmetic (Linux)."""
 
-TO_COME = {"scale", "track", "tune"}
+TO_COME = {"scale", "tune"}
 """Extras of parts that are still to come; nothing imports them yet."""
 
 

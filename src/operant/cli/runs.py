@@ -11,6 +11,7 @@ import tyro
 
 from operant.cli.arguments import Answering, parse
 from operant.cli.output import location, number, print_json, say, table, width
+from operant.runtime.sizes import readable
 
 if TYPE_CHECKING:
     from operant.runtime.run import Run
@@ -117,7 +118,7 @@ def listing(entries: "Sequence[Entry]", now: datetime) -> str:
             entry.state,
             "" if entry.score is None else number(entry.score),
             f"{100 * min(1, entry.consumed / entry.budget):.0f} %",
-            size(entry.bytes),
+            readable(entry.bytes),
             age((now - entry.changed).total_seconds()),
         ]
         for entry in entries
@@ -129,15 +130,6 @@ def listing(entries: "Sequence[Entry]", now: datetime) -> str:
         for row in rows:
             row[column] = _cut(row[column], widths[column])
     return table([heading, *rows], "<<<<>>>>")
-
-
-def size(count: float) -> str:
-    """Return a number of bytes in three digits."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def age(seconds: float) -> str:
@@ -174,7 +166,7 @@ def _delete(arguments: list[str]) -> int:
         for user in users_of(run):
             say(f"operant: warning: {location(user)} was made from {run.path.name} and cannot be used without it")
     names = ", ".join(path.name for path in entries)
-    total = size(sum(entry.bytes for entry in entries.values()))
+    total = readable(sum(entry.bytes for entry in entries.values()))
     if not options.yes and not _agreed(f"Delete {names} ({total})?"):
         say("operant: nothing was deleted")
         return 1
@@ -207,7 +199,7 @@ def _clean(arguments: list[str]) -> int:
     if options.json:
         print_json({"freed": {str(path): count for path, count in freed.items()}})
     else:
-        print("\n".join(f"{location(path)}: {size(count)} freed" for path, count in freed.items()))
+        print("\n".join(f"{location(path)}: {readable(count)} freed" for path, count in freed.items()))
     return 0
 
 

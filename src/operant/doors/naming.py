@@ -164,6 +164,13 @@ def name_of(thing: Any) -> str:
     return text
 
 
+def is_installed(file: Path) -> bool:
+    """Whether a file at an absolute path belongs to Python or to an installed package, and is no code of the user."""
+    folders = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    packages = {"site-packages", "dist-packages"}
+    return not folders.isdisjoint(file.parents) or not packages.isdisjoint(file.parts)
+
+
 def absence(path: Path, name: str) -> str:
     """Say that there is no file to take something from, and which files may have been meant."""
     said = f"there is no file {path}{f' to take {name} from' if name else ''}"
@@ -237,8 +244,7 @@ def _home(module: str) -> str:
     if "." in module or file is None or not file.endswith(".py"):
         return module
     path = Path(os.path.abspath(file))  # noqa: PTH100 - links stay, see `Place`
-    installed = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
-    return module if any(path.is_relative_to(folder) for folder in installed) else str(path)
+    return module if is_installed(path) else str(path)
 
 
 def _module(place: Place, which: str) -> ModuleType:

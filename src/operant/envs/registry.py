@@ -5,7 +5,6 @@ import importlib
 import inspect
 import re
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
@@ -206,9 +205,8 @@ def own_files(task: str) -> list[Path]:
         return []
     modules = [task.rpartition(":")[0], *(name for creator in creators for name in _modules(creator))]
     files = (getattr(sys.modules.get(module), "__file__", None) for module in modules if not _installed(module))
-    folders = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     found = dict.fromkeys(Path(file) for file in files if file)
-    return [file for file in found if file.is_file() and folders.isdisjoint(file.parents) and not _packaged(file)]
+    return [file for file in found if file.is_file() and not doors.is_installed(file)]
 
 
 def _modules(creator: Any) -> Iterator[str]:
@@ -219,10 +217,6 @@ def _modules(creator: Any) -> Iterator[str]:
 
 def _installed(module: str) -> bool:
     return module.partition(".")[0] in _INSTALLED
-
-
-def _packaged(file: Path) -> bool:
-    return not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
 
 
 def _import(module: str, task: str) -> None:

@@ -30,7 +30,8 @@ from operant.language.models import LanguageModel
 from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Sample, pack
 from operant.ops.vocabulary import CPU_TILE, DEVICE_TILE, KEPT
-from operant.runtime.available_memory import available, readable
+from operant.runtime.available_memory import available
+from operant.runtime.sizes import readable
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,11 @@
-"""How much memory there is: `available`, `require_memory`, `readable`."""
+"""How much memory there is: `available`, `require_memory`."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+from operant.runtime.sizes import readable
 
 _GROUP = Path("/sys/fs/cgroup")
 
@@ -51,12 +53,3 @@ def require_memory(needed: float, device: torch.device, *, what: str, remedy: Ca
     free = available(device)
     if free is not None and needed > free:
         raise ValueError(f"{what} {readable(needed)}, but {readable(free)} are available on {device}: {remedy(free)}")
-
-
-def readable(size: float) -> str:
-    """Return a number of bytes with a unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} GiB"

@@ -1,9 +1,7 @@
 """Callbacks in files of the user's own, `file.py:Name`, and those that a run was made with."""
 
-import ast
 import inspect
 import logging
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -16,7 +14,6 @@ logger = logging.getLogger(__name__)
 GROUP = "operant.callbacks"
 """Of the entry points by which installed packages offer callbacks."""
 
-_CALL = re.compile(r"(?P<name>.+?:[\w.]+|[\w.-]+)(?:\((?P<arguments>.*)\))?", re.DOTALL)
 _FORM = "'file.py:Name' or 'file.py:Name(patience=3)'"
 
 
@@ -39,11 +36,12 @@ def callbacks_of(given: Any) -> list[Callback]:
     return found
 
 
-def recorded(run: Run, *, accept_changes: bool = False) -> list[Callback]:
-    """Return the callbacks that a run was made with, to be called again.
+def recorded(run: Run, given: Sequence[Any] = (), *, accept_changes: bool = False) -> list[Callback]:
+    """Return the callbacks that a run was made with, to be called again; those that cannot be made are warned of.
 
     Args:
         run: the run.
+        given: callbacks that are called anyhow.
         accept_changes: whether to go on without those whose files are gone.
 
     Raises:
@@ -54,6 +52,14 @@ def recorded(run: Run, *, accept_changes: bool = False) -> list[Callback]:
     gone = [text for text in run.settings.callbacks if _gone(text)]
     for text in gone:
         logger.warning("%s: the callback %s is gone; training goes on without it", run.path, text)
+    sessions = run.facts()["sessions"]
+    for name in dict.fromkeys(sessions[-1].get("callbacks", ())) if sessions else ():
+        if name not in objects(given):
+            logger.warning(
+                "%s: the callback %s was an object of Python, which nothing makes again: it is not called now; hand it "
+                "over again, in callbacks=[...] of operant.resume, or name it from the start, as file.py:%s",
+                *(run.path, name, name),
+            )
     return callbacks_of([text for text in run.settings.callbacks if text not in gone])
 
 
@@ -62,37 +68,24 @@ def named(given: Sequence[Any]) -> tuple[str, ...]:
     return tuple(one for one in given if isinstance(one, str))
 
 
+def objects(given: Sequence[Any]) -> tuple[str, ...]:
+    """Return the classes of the callbacks that are no texts, which a run cannot make again."""
+    return tuple(type(one).__qualname__ for one in given if not isinstance(one, str))
+
+
 def _made(text: str) -> Callback:
-    name, arguments = _parts(text)
-    maker = doors.load(name, expected="a subclass of operant.Callback, or a function that makes one", group=GROUP)
+    call = doors.Call.of(text)
+    maker = doors.load(call.name, expected="a subclass of operant.Callback, or a function that makes one", group=GROUP)
     try:
-        inspect.signature(maker).bind(**arguments)
+        inspect.signature(maker).bind(**call.parameters)
     except TypeError as error:
         raise ValueError(f"{text!r} cannot be called: {error}") from error
-    made = maker(**arguments)
+    made = maker(**call.parameters)
     if not isinstance(made, Callback):
         raise ValueError(f"{text!r} must be or make an operant.Callback, got {made!r:.120}")
     return made
 
 
-def _parts(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of what makes a callback, and the keyword arguments."""
-    match = _CALL.fullmatch(text)
-    if match is None:
-        raise ValueError(f"a callback is named like {_FORM}, got {text!r}")
-    try:
-        call = cast(ast.Call, ast.parse(f"f({match['arguments'] or ''})", mode="eval").body)
-        if call.args or any(keyword.arg is None for keyword in call.keywords):
-            raise ValueError("they have no names")
-        arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError) as error:
-        raise ValueError(
-            f"the arguments of a callback are names with numbers, texts, lists and the like, such as {_FORM}, got "
-            f"{text!r} ({error})"
-        ) from error
-    return match["name"], arguments
-
-
 def _gone(text: str) -> bool:
-    place = doors.place_of(_parts(text)[0])
+    place = doors.place_of(doors.Call.of(text).name)
     return place is not None and place.path is not None and not place.path.is_file()

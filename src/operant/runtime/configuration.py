@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from operant.catalog import Algorithm
-from operant.runtime.settings import Settings
+from operant.runtime.settings import OF_PACKAGES, Settings
 from operant.runtime.tables import NONE, from_table
 
 
@@ -40,67 +40,24 @@ def configuration(
     return from_table(kind, table, base=base, where=algorithm.name, algorithm=algorithm)
 
 
-def require_no_compiling(settings: Settings) -> None:
-    """Refuse to compile the updates of an algorithm that has none to compile.
+def require_own(settings: Settings, package: str) -> None:
+    """Refuse settings that only algorithms of other packages have (`operant.runtime.settings.OF_PACKAGES`).
+
+    Args:
+        settings: the run's.
+        package: of its algorithm.
 
     Raises:
-        ValueError: `Settings.compile` is on.
+        ValueError: one of them is not as it is by default.
     """
-    if settings.compile == "on":
-        raise ValueError(f"{settings.algorithm} has no update that could be compiled: leave compile at auto, got 'on'")
-
-
-def require_no_game(settings: Settings) -> None:
-    """Refuse the settings of games of Atari for an algorithm that cannot play any.
-
-    Raises:
-        ValueError: `Settings.clip_rewards` or `Settings.episodic_life` is not as it is by default.
-    """
-    if settings.episodic_life or not settings.clip_rewards:
+    for name, value in settings.of_others(package).items():
         raise ValueError(
-            f"{settings.algorithm} plays no games of Atari: leave out clip_rewards={settings.clip_rewards} and "
-            f"episodic_life={settings.episodic_life}"
+            f"{settings.algorithm} has no {name}, which {' and '.join(_USERS[user] for user in OF_PACKAGES[name])} "
+            f"have: leave out {name}={value!r}"
         )
 
 
-def require_no_workers(settings: Settings) -> None:
-    """Refuse to run environments in processes of their own for an algorithm that runs one in this process.
-
-    Raises:
-        ValueError: `Settings.vectorization` is async, or workers are described.
-    """
-    defaults = {"vectorization": "sync", "num_workers": 0, "lost_workers": "end"}
-    for name, default in defaults.items():
-        if getattr(settings, name) != default:
-            raise ValueError(
-                f"{settings.algorithm} has no environments in processes of their own: leave out "
-                f"{name}={getattr(settings, name)!r}"
-            )
-
-
-def require_no_wrappers(settings: Settings) -> None:
-    """Refuse wrappers of environments for an algorithm that has no networks that act in some.
-
-    Raises:
-        ValueError: `Settings.wrappers` is not empty.
-    """
-    if settings.wrappers:
-        raise ValueError(
-            f"{settings.algorithm} has no environments that could be wrapped, as algorithms with networks have: leave "
-            f"out wrappers={list(settings.wrappers)}"
-        )
-
-
-def require_no_env_kwargs(settings: Settings) -> None:
-    """Refuse parameters of an environment for an algorithm that acts in none.
-
-    Raises:
-        ValueError: `Settings.env_kwargs` is not empty.
-    """
-    if settings.env_kwargs:
-        raise ValueError(
-            f"{settings.algorithm} acts in no environment: leave out env_kwargs={dict(settings.env_kwargs)}"
-        )
+_USERS = {"control": "algorithms with networks that act in environments", "tabular": "algorithms with tables"}
 
 
 def learner_kind(algorithm: Algorithm, config: Any) -> Any:

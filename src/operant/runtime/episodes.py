@@ -75,7 +75,7 @@ class Episodes:
         rollout = self._rollout(torch.stack(seen), obs, kept, results, torch.stack(live))
         rollout.metrics.update(info_metrics(told, self.seeds))
         for wrapper in self._reporting:
-            rollout.metrics.update(wrapper.metrics())
+            rollout.metrics.update({**wrapper.metrics(), **rollout.metrics})
         return rollout
 
     def _rollout(

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from operant.runtime.available_memory import available, readable
+from operant.runtime.available_memory import available
+from operant.runtime.sizes import readable
 from operant.state import Part, State, copy_into
 
 BLOCK = 4096

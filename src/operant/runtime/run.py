@@ -280,6 +280,16 @@ class Run:
         except OSError as error:
             raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
 
+    def note_callbacks(self, names: Sequence[str]) -> None:
+        """Write down which callbacks the session has that a later one cannot make by itself: objects of Python.
+
+        Args:
+            names: of their classes.
+        """
+        if names:
+            with self._only_warned("which callbacks there are"):
+                self._update(lambda facts: facts["sessions"][-1].update(callbacks=list(names)))
+
     def end_session(self, outcome: str, consumed: int, reason: str = "") -> None:
         """Write down how the session ended, that began last; where that cannot be done it is warned of.
 

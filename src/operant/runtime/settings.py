@@ -130,9 +130,17 @@ class Settings:
                 where there is nothing to say about the algorithm.
         """
         idle = {name for name, packages in OF_PACKAGES.items() if package is not None and package not in packages}
-        plain = vars(Settings(self.algorithm, self.task))
-        changed = {name for name in idle if getattr(self, name) != plain[name]}
-        return {name: value for name, value in to_table(self).items() if name not in idle - changed}
+        changed = {} if package is None else self.of_others(package)
+        return {name: value for name, value in to_table(self).items() if name not in idle or name in changed}
+
+    def of_others(self, package: str) -> dict[str, Any]:
+        """Return the settings, and their values, that were changed though algorithms of `package` do not have them.
+
+        Not to compile is what those without anything to compile do.
+        """
+        plain = vars(Settings(self.algorithm, self.task)) | ({"compile": "off"} if self.compile == "off" else {})
+        others = [name for name, packages in OF_PACKAGES.items() if package not in packages]
+        return {name: getattr(self, name) for name in others if getattr(self, name) != plain[name]}
 
     def __post_init__(self) -> None:
         require(
@@ -178,14 +186,6 @@ class Settings:
             raise ValueError(f"device must be auto, cpu, cuda, cuda:<n>, mps or xpu, got {self.device!r}")
 
 
-def _plain(value: Any, where: str) -> Any:
-    """Return a parameter as a file gives it back: lists for tuples, numbers of Python for those of NumPy.
-
-    Raises:
-        ValueError: a file cannot hold it.
-    """
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(cast(Any, value).tolist(), where)
 def counted_seeds(first: int, count: int) -> tuple[int, ...]:
     """Return as many seeds from the first on.
 
@@ -197,6 +197,14 @@ def counted_seeds(first: int, count: int) -> tuple[int, ...]:
     return tuple(range(first, first + count))
 
 
+def _plain(value: Any, where: str) -> Any:
+    """Return a parameter as a file gives it back: lists for tuples, numbers of Python for those of NumPy.
+
+    Raises:
+        ValueError: a file cannot hold it.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(cast(Any, value).tolist(), where)
     if isinstance(value, list | tuple):
         return [_plain(item, where) for item in cast(Sequence[Any], value)]
     if isinstance(value, Mapping):
