@@ -22,14 +22,17 @@ def episode(lines, place):
     return first, last
 
 
+@pytest.mark.parametrize("ends", [1.0, 0.1])
 @pytest.mark.parametrize("invalid", [0.0, 0.2])
 @pytest.mark.parametrize("chunk", [1, 3, 5, 20])
-def test_first_and_last_steps_are_those_of_a_walk(chunk, invalid):
+def test_first_and_last_steps_are_those_of_a_walk(chunk, invalid, ends):
     generator = torch.Generator().manual_seed(chunk)
     replay, stories = Replay(seeds=SEEDS, rows=ROWS, capacity=ROWS * LENGTH), []
     index = EpisodeIndex(replay)
     for first in range(0, 40, chunk):
         story, actions = rollout(chunk, SEEDS, ROWS, first=first, generator=generator, invalid=invalid)
+        for ended in (story.terminated, story.truncated):
+            ended.logical_and_(torch.rand(ended.shape, generator=generator) < ends)
         stories.append((story, actions))
         replay.add(story, actions)
         lines, total = told(stories, SEEDS, ROWS, LENGTH)
@@ -44,6 +47,26 @@ def test_first_and_last_steps_are_those_of_a_walk(chunk, invalid):
                 expected = episode([line[s][row] for line in lines], step - oldest)
                 assert (int(found.first[s, m]) - oldest, int(found.last[s, m]) - oldest) == expected
     assert torch.equal(found.at("obs", found.steps), replay.read("obs", places))
+
+
+def test_a_step_is_looked_at_when_it_comes_and_when_its_episode_ends_alone(monkeypatch):
+    index, looked, arange = EpisodeIndex(Replay(seeds=1, rows=1, capacity=64)), [], torch.arange
+
+    def counted(*bounds, **options):
+        looked.append(len(arange(*bounds)))
+        return arange(*bounds, **options)
+
+    for step in range(40):
+        story, actions = rollout(1, 1, 1, first=step)
+        story.terminated.fill_(step == 30)
+        story.truncated.fill_(False)
+        index.replay.add(story, actions)
+        places = arange(step + 1).expand(1, -1)
+        with monkeypatch.context() as patched:
+            patched.setattr(torch, "arange", counted)
+            found = index.of(places)
+        assert found.last[0].tolist() == [30 if at <= 30 <= step else step for at in range(step + 1)]
+    assert sorted(looked)[-2:] == [1, 30], "the thirty steps before the end, once"
 
 
 def test_steps_are_drawn_between_bounds_by_each_seeds_own_stream():

@@ -60,8 +60,8 @@ one of each seed, for what is random."""
 class EpisodeIndex:
     """The first and the last step of the episode of every transition in a replay buffer.
 
-    It is brought up to date when it is asked, at a cost in the number of new steps and the length of the episodes that
-    go on. Episodes end before and after what is nothing to learn from.
+    It is brought up to date when it is asked, at a cost in the number of new steps, and of those of the episodes which
+    they end. Episodes end before and after what is nothing to learn from.
 
     Args:
         replay: the buffer.
@@ -84,24 +84,21 @@ class EpisodeIndex:
             rows,
             steps=oldest + (slots - oldest) % replay.length,
             first=self._first[slots, seeds, rows].clamp(min=oldest),
-            last=self._last[slots, seeds, rows],
+            last=self._last[slots, seeds, rows].clamp(max=replay.added - 1),
         )
 
     def _update(self) -> None:
-        """Look at what came in since the last time, from the beginning of the episodes that went on then."""
+        """Look at what came in since the last time, and say to the steps before it which episodes it has ended."""
         replay = self.replay
         if self.known == replay.added:
             return
         oldest = replay.added - replay.filled
         ended, valid = replay.fields["ended"], replay.fields["valid"]
-        if self.known <= oldest:
-            begin = oldest
+        amid = self.known > oldest
+        begin = self.known if amid else oldest
+        if not amid:
             self._first = torch.zeros(ended.shape, dtype=torch.int64, device=ended.device)
             self._last = torch.zeros_like(self._first)
-        else:
-            newest = (self.known - 1) % replay.length
-            open_since = torch.where(ended[newest] | ~valid[newest], self.known, self._first[newest])
-            begin = max(oldest, int(open_since.min()))
         steps = torch.arange(begin, replay.added, device=ended.device)
         slots = steps % replay.length
         alone = ~valid[slots]
@@ -111,11 +108,31 @@ class EpisodeIndex:
         starts[1:] |= stops[:-1]
         times = steps.view(-1, 1, 1)
         since = torch.where(starts, times, -1)
-        # The first step of this stretch may be amid an episode, whose beginning was found the last time.
-        amid = oldest < begin < self.known
-        since[0] = torch.where(starts[0], begin, self._first[slots[0]]) if amid else begin
-        until = torch.where(stops, times, _NEVER)
-        until[-1] = replay.added - 1
+        until = torch.where(stops, times, _NEVER).flip(0).cummin(0).values.flip(0)
+        since[0] = begin
+        if amid:
+            before = (begin - 1) % replay.length
+            going = ~ended[before] & valid[before]
+            since[0] = torch.where(going & ~alone[0], self._first[before], begin)
+            self._end(going, torch.where(alone[0], begin - 1, until[0]), oldest)
         self._first[slots] = since.cummax(0).values
-        self._last[slots] = until.flip(0).cummin(0).values.flip(0)
+        self._last[slots] = until
         self.known = replay.added
+
+    def _end(self, going: Tensor, last: Tensor, oldest: int) -> None:
+        """Write down the last step of episodes that went on, for their steps before those that came in now.
+
+        Args:
+            going: `[S, N]`, which environments were amid an episode.
+            last: `[S, N]`, its last step; `_NEVER` where it still goes on.
+            oldest: step that is held.
+        """
+        seeds, rows = torch.nonzero(going & (last != _NEVER), as_tuple=True)
+        if not len(seeds):
+            return
+        firsts = self._first[(self.known - 1) % self.replay.length, seeds, rows].clamp(min=oldest)
+        steps = torch.arange(int(firsts.min()), self.known, device=last.device).unsqueeze(1)
+        slots = (steps % self.replay.length).expand(-1, len(seeds))
+        seeds, rows = seeds.expand_as(slots), rows.expand_as(slots)
+        held = self._last[slots, seeds, rows]
+        self._last[slots, seeds, rows] = torch.where(steps >= firsts, last[seeds[0], rows[0]], held)
