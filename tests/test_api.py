@@ -862,3 +862,19 @@ def test_a_change_of_ones_own_environment_is_said_before_a_run_goes_on(tmp_path,
     assert "is no longer what it was" in caplog.text, "networks are given on, into a changed world too"
     operant.resume(run, budget=64, progress="silent", accept_changes=True)
     operant.load(run).close()
+
+
+def test_a_rollout_beyond_the_budget_is_said_before_training(tmp_path, caplog):
+    small = {
+        "seeds": 1,
+        "num_envs": 4,
+        "num_steps": 16,
+        "num_minibatches": 1,
+        "hidden_sizes": (4,),
+        "progress": "silent",
+    }
+    operant.train("ppo", "CartPole-v1", run=tmp_path / "run", budget=48, evaluate_episodes=1, **small)
+    assert "a rollout takes 64 steps of each seed, the budget is 48: each seed uses 16 steps more" in caplog.text
+    caplog.clear()
+    operant.train("ppo", "CartPole-v1", run=tmp_path / "whole", budget=64, evaluate_episodes=1, **small)
+    assert caplog.text == ""

@@ -59,3 +59,21 @@ def test_what_is_left_over(words, said):
 )
 def test_every_command_says_it_in_one_line(arguments, said, cli):
     assert cli(*arguments) == (2, "", f"operant: error: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["evaluate"], "missing: PATH Folder of the run; see `operant evaluate --help`"),
+        (["evaluate", "run", "--episodes", "0"], "episodes must be at least 1, got 0; see `operant evaluate --help`"),
+        (["solve", "--method", "guess"], "invalid choice 'guess' for argument '--method'. Expected one of ('auto', "),
+        (["solve", "model.csv"], "expected the id of an environment, got a file: give it as --mdp model.csv; see"),
+        (["resume", "run", "--budget", "abc"], "--budget: expected a whole number such as 100000 or 1e5, got abc; see"),
+        (["copy", "ppo", "nowhere/mine.py"], "nowhere/mine.py: No such file or directory"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(cli, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = cli(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"operant: error: {said}")

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from operant.runtime.files import beside, read_regular, replace_durably, sha256
+from operant.runtime.files import beside, meant, read_regular, replace_durably, sha256
 
 
 def test_replace_leaves_nothing_else(tmp_path):
@@ -47,3 +47,9 @@ def test_pipes_devices_and_folders_are_not_read(tmp_path):
         for read in (sha256, read_regular):
             with pytest.raises(OSError, match="not a regular file"):
                 read(path)
+
+
+def test_an_error_about_what_is_not_yet_renamed_names_what_it_will_be(tmp_path):
+    assert meant(str(beside(tmp_path / "run"))) == str(tmp_path / "run")
+    assert meant("/a/.hidden") == "/a/.hidden"
+    assert meant("plain") == "plain"

@@ -61,7 +61,7 @@ def test_nothing_is_done_to_a_run_that_is_trained(make_run, tmp_path):
 def test_rename_and_delete(make_run, tmp_path):
     run = make_run("one")
     make_run("taken")
-    for name, message in (("taken", "exists already"), ("a b", "is not a name for a run"), ("../x", "is no name")):
+    for name, message in (("taken", "exists already"), ("a b", "is not a name for a run"), ("../x", "is a path")):
         with pytest.raises(RunError, match=message):
             rename(run, name)
     moved = rename(run, "two")

@@ -1,6 +1,8 @@
 """From arguments to dataclasses, by tyro: flags are the fields, help texts are their docstrings."""
 
 import argparse
+import contextlib
+import io
 import json
 import re
 import tomllib
@@ -16,7 +18,7 @@ import tyro
 
 from operant import catalog
 from operant.catalog import old_names
-from operant.cli.flags import flags_of, unknown
+from operant.cli.flags import flags_of, in_a_line, unknown
 from operant.cli.output import wrapped
 from operant.runtime.progress import ProgressMode
 from operant.runtime.settings import Settings, counted_seeds
@@ -216,21 +218,28 @@ def parse(
         **options: for `tyro.cli`.
 
     Raises:
-        ValueError: a flag is unknown; the message names the nearest one.
-        SystemExit: the help text was asked for (0), or the arguments are wrong (2); tyro has printed what is to say.
+        ValueError: a flag is unknown, in which case the message names the nearest one, or a value is wrong or missing.
+        SystemExit: the help text was asked for, and has been printed.
     """
     text = options.pop("description", None) or cleandoc(kind.__doc__ or "")
     # tyro joins lines unless they begin with a space.
     options["description"] = "\n\n".join(wrapped(part, indent="  ", first="") for part in text.split("\n\n"))
-    found, rest = tyro.cli(
-        kind,
-        args=list(arguments),
-        prog=f"operant {command}",
-        config=(tyro.conf.OmitArgPrefixes,),
-        registry=_registry,
-        return_unknown_args=True,
-        **options,
-    )
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            found, rest = tyro.cli(
+                kind,
+                args=list(arguments),
+                prog=f"operant {command}",
+                config=(tyro.conf.OmitArgPrefixes,),
+                registry=_registry,
+                return_unknown_args=True,
+                **options,
+            )
+    except SystemExit as exit_:
+        if not exit_.code:
+            raise
+        raise ValueError(in_a_line(said.getvalue(), command)) from None
     if rest:
         raise ValueError(unknown(rest, flags_of(kind), command, entry))
     return found
@@ -322,6 +331,8 @@ def _model(entry: catalog.Algorithm, named: argparse.Namespace, table: dict[str,
 
 
 def _read(path: Path) -> dict[str, Any]:
+    from operant.runtime.run import SCHEMA
+
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -331,8 +342,6 @@ def _read(path: Path) -> dict[str, Any]:
     unknown = sorted(tables.keys() - {"schema_version", "settings", "config"})
     if unknown or not isinstance(tables.get("config"), dict) or not isinstance(tables.get("settings", {}), dict):
         raise ValueError(f"--config {path} must hold a table [config], may hold [settings], and no others {unknown}")
-    from operant.runtime.run import SCHEMA
-
     version = tables.get("schema_version", SCHEMA)
     if type(version) is not int or version > SCHEMA:
         raise ValueError(f"--config {path} has schema_version {version}; this operant reads versions up to {SCHEMA}")

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from operant.runtime.files import meant
 from operant.runtime.run import RUN_NOTE
 
 FAILURE, USAGE = 1, 2
@@ -36,9 +37,12 @@ def explain(error: Exception, arguments: Sequence[str] = ()) -> tuple[str, int] 
     from operant.runtime.run import RunError
 
     failures = CheckpointError | EndlessError | EnvError | NonFiniteError | RestoreError | WorkerError | OSError
+    said = str(error)
+    if isinstance(error, OSError) and said.startswith("[Errno") and error.filename is not None:
+        said = f"{meant(str(error.filename))}: {error.strerror}"
     if isinstance(error, ValueError | ModuleNotFoundError | FileNotFoundError | RunError):
-        return str(error), USAGE
-    return (str(error), FAILURE) if isinstance(error, failures) else _explain_others(error, arguments)
+        return said, USAGE
+    return (said, FAILURE) if isinstance(error, failures) else _explain_others(error, arguments)
 
 
 def _explain_others(error: Exception, arguments: Sequence[str]) -> tuple[str, int] | None:
@@ -84,6 +88,8 @@ def _memory_advice(arguments: Sequence[str]) -> str:
 
     from operant import catalog
 
+    if arguments[:1] == ["evaluate"]:
+        return "lower --episodes"
     try:
         there = {field.name for field in fields(catalog.find("".join(arguments[1:2])).config_class)}
     except ValueError:

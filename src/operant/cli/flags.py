@@ -1,6 +1,7 @@
 """Flags that a command does not have."""
 
 import argparse
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NoReturn, get_args, get_type_hints
@@ -42,6 +43,24 @@ def unknown(words: Sequence[str], known: Collection[str], command: str, entry: A
     if not names.explanation(word, package) and names.suggest(word, known, package) is None:
         return f"unknown flag {word}; `operant {command} --help` lists the flags"
     return f"unknown flag {word}{names.hint(word, known, entry, flags=True)}"
+
+
+def in_a_line(box: str, command: str) -> str:
+    """Return what tyro says in a box about wrong arguments as one line, for `operant: error:`.
+
+    Args:
+        box: a title, lines between dashes, and where help is to be found.
+        command: how it is called.
+    """
+    inside = [line.strip(" ─│╭╮╰╯") for line in box.splitlines()]
+    lines = [line for line in inside if line.strip("-")]
+    end = next((n for n, line in enumerate(lines) if line.startswith(("Argument helptext", "For full helptext"))), None)
+    said = " ".join(" ".join(lines[1:end]).split()).replace(". (required)", ";").replace(") .", ")").rstrip(".;")
+    said = re.sub(r"no type matching .*<class '\w+'>: ", "", said)  # of several types the last, which is no None
+    said = re.sub(r"^Error parsing (--\S+:)", r"\1", said)
+    said = re.sub(r"^Error parsing \S+: ", "", said)
+    said = re.sub(r"^Missing from .*?: ", "missing: ", said)
+    return f"{said[:1].lower()}{said[1:]}; see `operant {command} --help`"
 
 
 class Parser(argparse.ArgumentParser):

@@ -69,6 +69,9 @@ class SolveOptions(Answering):
     """A file for values, policy and Q: .csv, .json or .npz."""
 
     def __post_init__(self) -> None:
+        if (kind := Path(self.task or "").suffix) in (*SUFFIXES, ".tsv", ".txt"):
+            flag = "--map" if kind == ".txt" else "--mdp"
+            raise ValueError(f"expected the id of an environment, got a file: give it as {flag} {self.task}")
         if self.out is not None and self.out.suffix not in SUFFIXES:
             raise ValueError(f"out must end in {', '.join(SUFFIXES)}, got {self.out}")
         if self.criterion == "average" and (self.horizon is not None or self.gamma is not None):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
@@ -161,7 +162,7 @@ def exit_code(process: Any) -> int | None:
 def place(error: Exception) -> str:
     """Say in which line of the environment an error was raised, where that is known."""
     frames = traceback.extract_tb(error.__traceback__)
-    foreign = ("site-packages", sysconfig.get_path("stdlib"), __file__)
+    foreign = ("site-packages", sysconfig.get_path("stdlib"), str(Path(__file__).resolve().parents[1]))
     own = [frame for frame in frames if not any(part in frame.filename for part in foreign)]
     return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 

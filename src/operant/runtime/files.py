@@ -24,6 +24,12 @@ def beside(path: Path) -> Path:
     return path.with_name(f".{path.name}-{secrets.token_hex(8)}")
 
 
+def meant(path: str) -> str:
+    """Return the path of the file that is to be made, for one of `beside`; others as they are."""
+    folder, _, name = path.rpartition(os.sep)
+    return os.path.join(folder, name[1:-17]) if _BESIDE.fullmatch(name) else path  # noqa: PTH118 - of a text
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove the files right in `folder` that a killed process had not renamed yet. Only for who may write there."""
     for path in folder.glob(".*"):

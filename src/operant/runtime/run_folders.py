@@ -128,8 +128,10 @@ def rename(run: Run, name: str) -> Path:
     """
     target = run.path.parent / name
     check_name(target)
-    if target.exists() or Path(name).name != name:
-        raise RunError(f"{target} exists already, or is no name: give {run.path.name} another name")
+    if Path(name).name != name:
+        raise RunError(f"{name} is a path: give {run.path.name} a name alone, it stays in its folder")
+    if target.exists():
+        raise RunError(f"{target} exists already: give {run.path.name} another name")
     _require_free(run)
     try:
         return run.path.rename(target)
