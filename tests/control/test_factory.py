@@ -343,26 +343,41 @@ def net(tmp_path, monkeypatch):
     return "net.py:Net"
 
 
+REPLAYED = {"num_envs": 2, "learning_starts": 32, "batch_size": 8, "buffer_size": 100, "rounds_per_iteration": 16}
 ENCODED = {
     "ppo": {"num_envs": 2, "num_steps": 32, "num_minibatches": 2, "num_epochs": 2},
     "a2c": {"num_envs": 4, "num_steps": 8},
     "dqn": {"num_envs": 2, "train_freq": 8, "learning_starts": 32, "batch_size": 8, "buffer_size": 100},
+    **dict.fromkeys(("sac", "td3", "ddpg", "sac-discrete"), REPLAYED),
 }
 
 
 @pytest.mark.parametrize("algorithm", ENCODED)
 def test_a_network_of_the_users_own_trains_and_resumes_exactly(algorithm, net):
+    task = "Pendulum-v1" if algorithm in ("sac", "td3", "ddpg") else "CartPole-v1"
     options = {"seeds": 2, "budget": 256, "encoder": net, "evaluate_every": 1000, "progress": "silent"}
     options |= {"hidden_sizes": (8,) if algorithm == "dqn" else (), **ENCODED[algorithm]}
-    whole = operant.train(algorithm, "CartPole-v1", run="whole", **options)
+    whole = operant.train(algorithm, task, run="whole", **options)
     stops = iter([False, False])
-    part = operant.train(algorithm, "CartPole-v1", run="part", interrupted=lambda: next(stops, True), **options)
+    part = operant.train(algorithm, task, run="part", interrupted=lambda: next(stops, True), **options)
     assert part.experiment.learner.consumed < 256
     resumed = operant.resume("part", progress="silent")
     for name, tensor in whole.experiment.learner.learned.items():
         assert torch.equal(resumed.experiment.learner.learned[name], tensor), name
-    action, _ = resumed.predict(np.zeros(4, np.float32))
-    assert action in {0, 1}
+    space = gymnasium.spec(task).make()
+    action, _ = resumed.predict(np.zeros(space.observation_space.shape, np.float32))
+    assert space.action_space.contains(action)
+
+
+QUICK = {"rounds_per_iteration": 2, "learning_starts": 8}
+SHORT = {"ppo": {"num_steps": 8}, "sac": QUICK, "td3": QUICK}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task"), [("sac", "Pendulum-v1"), ("td3", "Pendulum-v1"), ("ppo", "CartPole-v1")]
+)
+def test_a_network_of_the_users_own_keeps_the_contract_of_learners(algorithm, task, net):
+    operant.check_learner(algorithm, task, encoder=net, hidden_sizes=(8,), **(ENCODED[algorithm] | SHORT[algorithm]))
 
 
 def test_what_is_no_network_is_refused(net):

@@ -12,7 +12,7 @@ def randn(seed, *shape, dtype=torch.float32):
 
 
 def made(members, seeds=2, dtype=torch.float32):
-    ensemble = Ensemble(SIZES, members=members, activation="relu")
+    ensemble = Ensemble(StackedMLP(SIZES, activation="relu"), members=members)
     return ensemble, randn(0, seeds, members * ensemble.mlp.size, dtype=dtype)
 
 
@@ -72,7 +72,7 @@ def test_the_first_members_share_their_memory(members):
 
 
 def test_members_begin_differently_and_seeds_by_their_own_generator():
-    ensemble = Ensemble((3, 4, 1), members=2, activation="tanh")
+    ensemble = Ensemble(StackedMLP((3, 4, 1), activation="tanh"), members=2)
 
     def initial(*seeds):
         return ensemble.initial([torch.Generator().manual_seed(seed) for seed in seeds], [(1, 1.0)])
@@ -86,4 +86,4 @@ def test_members_begin_differently_and_seeds_by_their_own_generator():
 
 def test_an_ensemble_of_none_is_refused():
     with pytest.raises(ValueError, match="members must be at least 1, got 0"):
-        Ensemble(SIZES, members=0, activation="relu")
+        Ensemble(StackedMLP(SIZES, activation="relu"), members=0)

@@ -6,7 +6,19 @@ from gymnasium import spaces
 from torch import nn
 
 from needs import needs_compiler
-from operant.nets import ActorCritic, ModuleError, Pass, Program, Spec, StackedModule, head_for, network_for
+from operant.nets import (
+    ActorCritic,
+    Ensemble,
+    EnsemblePass,
+    ModuleError,
+    Pass,
+    Program,
+    Spec,
+    StackedModule,
+    head_for,
+    network_for,
+    network_of_vectors,
+)
 
 D, M = 4, 6
 
@@ -41,7 +53,7 @@ class Deciding(Normed):
     """Looks at numbers, so that several networks cannot be computed at once."""
 
     def forward(self, obs):
-        return super().forward(obs) if float(obs.sum()) > -1e9 else obs
+        return super().forward(obs) if float(obs.detach().sum()) > -1e9 else obs
 
 
 class Bare(nn.Module):
@@ -122,6 +134,35 @@ def test_the_gradient_of_actor_and_critic_is_that_of_autograd(make, shared, hidd
     if not shared:
         actor = shape.bind(parameters).networks[0][0][0]
         assert not torch.equal(actor[0], actor[1])
+
+
+@pytest.mark.parametrize("make", MODULES)
+def test_what_follows_an_observation_reaches_the_dense_layers_alone(make):
+    """Actions reach two critics of each of three seeds so, and autograd agrees on all gradients."""
+    stack = network_of_vectors(D, [7, 1], activation="relu", encoder=make, beside=2)
+    ensemble = Ensemble(stack, members=2)
+    parameters = ensemble.initial([rng(seed) for seed in range(3)], [(1, 1.0)])
+    obs, actions = torch.randn(3, M, D, generator=rng(1)), torch.randn(3, M, 2, generator=rng(2))
+    leaf, seen, done = parameters.clone().requires_grad_(), obs.requires_grad_(), actions.requires_grad_()
+    rows = leaf.view(6, -1)
+    expected = []
+    for row, (state, action) in zip(rows, ((s, a) for s, a in zip(seen, done, strict=True) for _ in "ab"), strict=True):
+        features = torch.func.functional_call(
+            stack.make(D), {name: part[0] for name, part in stack.by_name(row[None]).items()}, (state,)
+        ).flatten(1)
+        values = torch.cat((features, action), -1)
+        (w1, b1), (w2, b2) = stack.dense.layers(row[None, -stack.dense.size :])
+        expected.append((values @ w1[0] + b1[0]).relu() @ w2[0] + b2[0])
+    expected = torch.stack(expected).view(3, 2, M, 1).movedim(1, 0)
+    weights = torch.randn(2, 3, M, 1, generator=rng(3))
+    of_parameters, of_obs, of_actions = torch.autograd.grad((expected * weights).sum(), (leaf, seen, done))
+    inputs = torch.cat((obs, actions), -1).detach().requires_grad_()
+    networks = EnsemblePass(ensemble.bind(parameters), inputs)
+    torch.testing.assert_close(networks.outputs, expected, rtol=1e-5, atol=1e-6)
+    gradient = networks.gradient((networks.outputs * weights).sum())
+    torch.testing.assert_close(gradient, of_parameters, rtol=1e-5, atol=1e-6)
+    (found,) = torch.autograd.grad((ensemble.bind(parameters).frozen(inputs) * weights).sum(), inputs)
+    torch.testing.assert_close(found, torch.cat((of_obs, of_actions), -1), rtol=1e-5, atol=1e-6)
 
 
 def test_initial_parameters_are_drawn_from_each_seeds_stream_and_no_other():

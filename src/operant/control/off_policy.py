@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from operant.control.replay_collector import Act, Experience
-from operant.nets import Activation, Ensemble, StackedAdam, outgrows_cache
+from operant.nets import (
+    Activation,
+    Ensemble,
+    StackedAdam,
+    TorsoName,
+    encoders,
+    network_of_vectors,
+    outgrows_cache,
+)
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED, update_metrics
@@ -88,6 +96,9 @@ class AlternatingConfig:
     """Widths of the hidden layers, of policy and critics alike."""
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
+    encoder: TorsoName | str = "auto"
+    """A torch.nn.Module of yours before the dense layers, of policy and critics each, path/to/file.py:Name; actions
+    come to the critics behind it. auto: none."""
     max_grad_norm: float | None = None
     """Largest gradient norm of one seed; None: no clipping."""
 
@@ -107,11 +118,25 @@ class AlternatingConfig:
             gamma="[0, 1]",
             tau="(0, 1]",
             max_grad_norm="(0, inf) or None",
+            encoder=encoders(self.encoder, pictures=False),
         )
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
             )
+
+    def ensemble(self, width: int, outputs: int, *, members: int, beside: int = 0) -> Ensemble:
+        """Return networks of one shape for vectors.
+
+        Args:
+            width: D, of what the encoder sees.
+            outputs: of each network.
+            members: how many networks a seed has.
+            beside: how many numbers follow the D, which the dense layers alone see.
+        """
+        sizes = [*self.hidden_sizes, outputs]
+        network = network_of_vectors(width, sizes, activation=self.activation, encoder=self.encoder, beside=beside)
+        return Ensemble(network, members=members)
 
 
 C = TypeVar("C", bound=AlternatingConfig)

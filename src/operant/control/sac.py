@@ -23,7 +23,7 @@ from operant.control.compatibility import require_suitable
 from operant.control.off_policy import Alternating, AlternatingConfig, Descent
 from operant.control.replay_collector import Act, Experience, require_budget
 from operant.envs import BatchEnv, Tree
-from operant.nets import Bounded, BoundEnsemble, Ensemble, EnsemblePass, StackedAdam, compilable
+from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Transitions
@@ -123,10 +123,8 @@ class SAC(Alternating[SACConfig]):
 
     def _make_networks(self, features: int, dimensions: int) -> None:
         config = self.config
-        actor = Ensemble([features, *config.hidden_sizes, 2 * dimensions], members=1, activation=config.activation)
-        critics = Ensemble(
-            [features + dimensions, *config.hidden_sizes, 1], members=CRITICS, activation=config.activation
-        )
+        actor = config.ensemble(features, 2 * dimensions, members=1)
+        critics = config.ensemble(features, 1, members=CRITICS, beside=dimensions)
         generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
         alpha = 1.0 if config.ent_coef is None else config.ent_coef
         parameters = {

@@ -23,7 +23,7 @@ from operant.control.off_policy import Alternating, AlternatingConfig, Descent
 from operant.control.replay_collector import Act, Experience, require_budget
 from operant.control.sac import CRITICS, LEAST_ALPHA
 from operant.envs import BatchEnv, Tree
-from operant.nets import BoundEnsemble, CategoricalHead, Ensemble, EnsemblePass, StackedAdam, compilable
+from operant.nets import BoundEnsemble, CategoricalHead, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Transitions
@@ -116,10 +116,7 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
 
     def _make_networks(self, features: int) -> None:
         config, choices = self.config, self.choices
-        actor, critics = (
-            Ensemble([features, *config.hidden_sizes, choices], members=members, activation=config.activation)
-            for members in (1, CRITICS)
-        )
+        actor, critics = (config.ensemble(features, choices, members=members) for members in (1, CRITICS))
         generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
         alpha = 1.0 if config.ent_coef is None else config.ent_coef
         parameters = {

@@ -24,7 +24,7 @@ from operant.control.compatibility import require_suitable
 from operant.control.off_policy import Alternating, AlternatingConfig, Descent
 from operant.control.replay_collector import Act, Experience, require_budget
 from operant.envs import BatchEnv, Tree
-from operant.nets import Bounded, BoundEnsemble, Ensemble, EnsemblePass, StackedAdam, compilable
+from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import require
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Transitions
@@ -131,10 +131,8 @@ class TD3(Alternating[TD3Config]):
 
     def _make_networks(self, features: int, dimensions: int) -> None:
         config = self.config
-        actor = Ensemble([features, *config.hidden_sizes, dimensions], members=1, activation=config.activation)
-        critics = Ensemble(
-            [features + dimensions, *config.hidden_sizes, 1], members=config.n_critics, activation=config.activation
-        )
+        actor = config.ensemble(features, dimensions, members=1)
+        critics = config.ensemble(features, 1, members=config.n_critics, beside=dimensions)
         generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
         parameters = {
             "actor": actor.initial(generators, [(dimensions, ACTOR_GAIN)]).to(self.device),

@@ -6,7 +6,7 @@ from operant.nets.cnn import StackedCNN, TorsoName
 from operant.nets.compiled import Program, compilable, compiler, missing_tool, outgrows_cache, programs
 from operant.nets.cuda_graphs import Graph
 from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
-from operant.nets.factory import Encoder, encoders, network_for
+from operant.nets.factory import Encoder, encoders, network_for, network_of_vectors
 from operant.nets.gru import Memory, StackedGRU
 from operant.nets.heads import CategoricalHead, GaussianHead, Head, MultiCategoricalHead, head_for
 from operant.nets.jacobian import Jacobian
@@ -53,6 +53,7 @@ __all__ = [
     "is_continuous",
     "missing_tool",
     "network_for",
+    "network_of_vectors",
     "outgrows_cache",
     "programs",
     "set_precision",

@@ -7,32 +7,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from operant.nets.mlp import Activation, Layers, StackedMLP
+from operant.nets.mlp import Layers, StackedMLP
+from operant.nets.module import StackedModule
 from operant.nets.tracing import tracing
 
 
 class Ensemble:
-    """Perceptrons of one shape: `K` for each seed, parameters `[S, P]`, inputs `[S, M, in]`.
+    """Networks of one shape: `K` for each seed, parameters `[S, P]`, inputs `[S, M, in]`.
 
     All members see the same inputs, and all of them together take as many operations as one. A single network is an
     ensemble of one.
 
     Args:
-        sizes: width of the input, of every hidden layer, and of the output.
+        network: of one member, `StackedMLP` or `StackedModule` (`operant.nets.network_of_vectors`).
         members: K.
-        activation: nonlinearity of the hidden layers.
     """
 
-    def __init__(self, sizes: Sequence[int], *, members: int, activation: Activation) -> None:
+    def __init__(self, network: StackedMLP | StackedModule, *, members: int) -> None:
         if members < 1:
             raise ValueError(f"members must be at least 1, got {members}")
-        self.sizes, self.members = tuple(sizes), members
-        self.activation: Activation = activation
-        self.mlp = StackedMLP(sizes, activation=activation)
+        self.mlp, self.members = network, members
 
     def single(self) -> "Ensemble":
         """Return the shape of a single member."""
-        return Ensemble(self.sizes, members=1, activation=self.activation)
+        return Ensemble(self.mlp, members=1)
 
     def initial(self, generators: Sequence[torch.Generator], outputs: Sequence[tuple[int, float]]) -> Tensor:
         """Return the initial parameters `[S, P]`, one row for each seed's generator (see `StackedMLP.initial`)."""

@@ -56,10 +56,36 @@ def network_for(
     raise ValueError(f"networks look at vectors (D,) or pictures (C, H, W), got {tuple(shape)}")
 
 
-def encoders(value: object) -> tuple[str, ...]:
-    """Return what a field for an encoder may be, for `operant.runtime.bounds.require`."""
+def network_of_vectors(
+    width: int, sizes: Sequence[int], *, activation: Activation, encoder: Encoder = "auto", beside: int = 0
+) -> StackedMLP | StackedModule:
+    """Return the network for vectors `[D + beside]`, such as observations and the actions of which critics judge.
+
+    Args:
+        width: D, of the observation.
+        sizes: widths of the dense hidden layers, and of the output.
+        activation: of the dense hidden layers.
+        encoder: a module of a user's, which sees the observation alone; `"auto"` is none.
+        beside: how many numbers follow the observation.
+
+    Raises:
+        ValueError: the module cannot be an encoder.
+    """
+    if make := _from_outside(encoder):
+        return StackedModule(make, (width,), sizes, activation=activation, beside=beside)
+    return StackedMLP([width + beside, *sizes], activation=activation)
+
+
+def encoders(value: object, *, pictures: bool = True) -> tuple[str, ...]:
+    """Return what a field for an encoder may be, for `operant.runtime.bounds.require`.
+
+    Args:
+        value: of the field.
+        pictures: whether the algorithm looks at pictures, which our own encoders are for.
+    """
     outside = [value] if isinstance(value, str) and doors.is_name(value) else []
-    return (*get_args(TorsoName), "a torch.nn.Module of yours, path/to/file.py:Name", *outside)
+    own = get_args(TorsoName) if pictures else ("auto",)
+    return (*own, "a torch.nn.Module of yours, path/to/file.py:Name", *outside)
 
 
 def _from_outside(torso: Encoder) -> MakeModule | None:

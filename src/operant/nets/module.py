@@ -32,6 +32,8 @@ class StackedModule:
         shape: of an observation, `(D,)` or `(C, H, W)`.
         sizes: widths of the dense hidden layers that follow, and of the output.
         activation: of the dense hidden layers.
+        beside: how many numbers follow the observation in an input `[D + beside]`, such as an action: the module does
+            not see them, the dense layers do.
 
     Attributes:
         size: P, the number of parameters of one network: those of the module by name, then those of the dense layers.
@@ -42,8 +44,16 @@ class StackedModule:
         ModuleError: the module has buffers, draws random numbers, or gives no features for each observation.
     """
 
-    def __init__(self, make: MakeModule, shape: Sequence[int], sizes: Sequence[int], *, activation: Activation) -> None:
-        self.make, self.shape, self.activation = make, tuple(shape), activation
+    def __init__(
+        self,
+        make: MakeModule,
+        shape: Sequence[int],
+        sizes: Sequence[int],
+        *,
+        activation: Activation,
+        beside: int = 0,
+    ) -> None:
+        self.make, self.shape, self.activation, self.beside = make, tuple(shape), activation, beside
         self.module = self._made(torch.Generator().manual_seed(0))
         parameters = dict(self.module.named_parameters())
         if buffers := [name for name, _ in self.module.named_buffers()]:
@@ -54,7 +64,7 @@ class StackedModule:
         self.names, self._shapes = list(parameters), [parameter.shape for parameter in parameters.values()]
         self._own = sum(map(prod, self._shapes))
         features, self.at_once = self._features_and_way()
-        self.dense = StackedMLP([features, *sizes], activation=activation)
+        self.dense = StackedMLP([features + beside, *sizes], activation=activation)
         self.size = self._own + self.dense.size
 
     @property
@@ -142,16 +152,31 @@ class StackedModule:
             found = torch.stack([self._call(*pair) for pair in zip(own, inputs, strict=True)])
         return found.flatten(2)
 
+    def _split(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the observations among the inputs, and the numbers that follow them, `[S, M, beside]`."""
+        if not self.beside:
+            return inputs, inputs.new_empty(*inputs.shape[:2], 0)
+        return inputs[..., : -self.beside], inputs[..., -self.beside :]
+
+    def _read(self, own: Tensor, obs: Tensor, rest: Tensor) -> Tensor:
+        """Return what the dense layers see, `[S, M, F + beside]`."""
+        features = self._features(own, obs)
+        return torch.cat((features, rest), dim=-1) if self.beside else features
+
     def __call__(self, layers: Layers, inputs: Tensor) -> Tensor:
         """Return the outputs `[S, M, out]` for `inputs [S, M, ...]`."""
-        return self.dense(layers[1:], self._features(layers[0][0], inputs))
+        return self.dense(layers[1:], self._read(layers[0][0], *self._split(inputs)))
 
     def trace(self, layers: Layers, inputs: Tensor, buffers: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Return the module's parameters, its features, and what every dense layer makes of them, for `pullback`."""
+        """Return the module's parameters, its inputs, what it makes of them, and what every dense layer does.
+
+        Autograd leads from the third to the first two, the dense layers go back by hand.
+        """
         with torch.enable_grad():
             own = layers[0][0].detach().requires_grad_()
-            features = self._features(own, inputs)
-        return [own, features, *self.dense.trace(layers[1:], features.detach(), buffers)]
+            leaf = inputs.detach().requires_grad_() if self.beside else inputs.detach()
+            read = self._read(own, *self._split(leaf))
+        return [own, leaf, read, *self.dense.trace(layers[1:], read.detach(), buffers)]
 
     def buffers(self, inputs: Tensor) -> list[Tensor]:
         """Return no memory: the dense layers allocate theirs in each pass."""
@@ -171,10 +196,25 @@ class StackedModule:
         Returns:
             The gradient of the parameters, in pieces `[S, n]` in their order.
         """
-        own, features, *dense = trace
+        own, _, read, *dense = trace
         pieces = self.dense.pullback(layers[1:], dense, gradient)
         back = self.dense.input_gradient(layers[1:], dense, gradient)
         if not self.names:
             return [own, own[:, :0], *pieces]
-        (found,) = torch.autograd.grad(features, own, back)
+        (found,) = torch.autograd.grad(read, own, back)
         return [found, found[:, :0], *pieces]
+
+    def input_gradient(
+        self, layers: Layers, trace: list[Tensor], gradient: Tensor, buffers: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """Backpropagate to the inputs `[S, M, D + beside]` alone, of networks that see more than an observation.
+
+        Args:
+            layers: of the forward pass.
+            trace: of the forward pass.
+            gradient: of the loss with respect to the outputs, `[S, M, out]`.
+            buffers: not used.
+        """
+        _, leaf, read, *dense = trace
+        (found,) = torch.autograd.grad(read, leaf, self.dense.input_gradient(layers[1:], dense, gradient))
+        return found
