@@ -258,6 +258,33 @@ def test_step_sizes_for_small_models_are_not_for_others(spoken, file):
     assert parse_training(["sft", "arithmetic", "--model", "owner/model", "--learning-rate", "1"])[1].learning_rate == 1
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "values"),
+    [
+        ("grpo", {"reward_model": "runs/scorer"}),
+        ("rlhf", {"reward_model": "runs/scorer"}),
+        ("grpo", {"num_minibatches": 4}),
+        ("grpo", {"prompts_per_batch": 8, "num_generations": 2}),
+        ("sft", {"batch_size": 8}),
+    ],
+)
+def test_flags_and_files_decide_the_defaults_of_others_as_parameters_do(algorithm, values, file):
+    expected = configure(algorithm, "arithmetic", **values)
+    words = [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    assert parse_training([algorithm, "arithmetic", *words])[1] == expected
+    joined = [f"--{name}={value}" for name, value in values.items()]
+    assert parse_training([algorithm, "arithmetic", *joined])[1] == expected
+    named = file("[config]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
+    assert parse_training([algorithm, "arithmetic", "--config", named])[1] == expected
+    assert parse_training([algorithm, "arithmetic", "--config", named, *words])[1] == expected
+
+
+def test_a_size_that_is_no_number_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        parse_training(["grpo", "arithmetic", "--num-generations", "many"])
+    assert "many" in capsys.readouterr().err
+
+
 def test_a_run_that_went_on_from_a_pretrained_model_is_not_small(spoken, tmp_path):
     text = (spoken / "config.toml").read_text()
     for name, model, init in (("first", "owner/model", ""), ("second", "tiny", str(tmp_path / "first"))):

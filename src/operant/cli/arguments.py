@@ -27,6 +27,8 @@ from operant.runtime.tables import from_table
 T = TypeVar("T")
 
 _ALGORITHM, _TASK = "ALGORITHM", "TASK"
+_NAMES, _SIZES = ("model", "init", "reward_model"), ("prompts_per_batch", "num_generations", "num_minibatches")
+"""Fields of language models that decide the defaults of others: step sizes, and the price of leaving the start."""
 _NOT_A_FLAG = (tyro.conf.Fixed, tyro.conf.Suppress)
 
 
@@ -291,9 +293,18 @@ def _missing_words(words: Sequence[str]) -> str:
 def _first_look(flags: Sequence[str]) -> argparse.Namespace:
     """Read the flags that decide what the others change."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("--preset", "--config", "--dataset", "--model", "--init", "--seeds", "--seed"):
-        parser.add_argument(name, nargs="?")  # a flag without a value is left to the real parser
+    for name in ("preset", "config", "dataset", "seeds", "seed", *_NAMES, *_SIZES):
+        # A flag without a value, or with one that is no number, is left to the real parser.
+        names, kind = {f"--{name}", f"--{name.replace('_', '-')}"}, _whole if name in _SIZES else str
+        parser.add_argument(*sorted(names), dest=name, nargs="?", type=kind)
     return parser.parse_known_args(flags)[0]
+
+
+def _whole(word: str) -> int | None:
+    try:
+        return int(word)
+    except ValueError:
+        return None
 
 
 def _defaults(algorithm: str, task: str, named: argparse.Namespace) -> tuple[TrainOptions, Any]:
@@ -302,7 +313,7 @@ def _defaults(algorithm: str, task: str, named: argparse.Namespace) -> tuple[Tra
 
     entry = catalog.find(algorithm)
     tables = _read(Path(named.config)) if named.config is not None else {}
-    config = api.configure(algorithm, task, preset=named.preset, **_model(entry, named, tables.get("config", {})))
+    config = api.configure(algorithm, task, preset=named.preset, **_deciding(entry, named, tables.get("config", {})))
     kind = LanguageTrainOptions if entry.package == "language" else TrainOptions
     seeds = tuple(range(entry.seeds))
     options = kind(algorithm=entry.name, task=task, seeds=seeds, count=entry.seeds, budget=entry.budget_for(task))
@@ -322,11 +333,12 @@ def _defaults(algorithm: str, task: str, named: argparse.Namespace) -> tuple[Tra
     return replace(options, **values, count=count, first=first), config
 
 
-def _model(entry: catalog.Algorithm, named: argparse.Namespace, table: dict[str, Any]) -> dict[str, Any]:
-    """Return which language model is asked for: step sizes depend on it."""
+def _deciding(entry: catalog.Algorithm, named: argparse.Namespace, table: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that are asked for and that decide the defaults of others."""
     if entry.package != "language":
         return {}
-    asked = {name: getattr(named, name) or table.get(name) for name in ("model", "init")}
+    known = {field.name for field in fields(entry.config_class)}
+    asked = {name: getattr(named, name) or table.get(name) for name in (*_NAMES, *_SIZES) if name in known}
     return {name: value for name, value in asked.items() if value}
 
 
