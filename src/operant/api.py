@@ -21,7 +21,7 @@ from operant.build import assemble, begin_with, check_names, find, given, packag
 from operant.envs import without_episodes
 from operant.envs.registry import drawn
 from operant.runtime.advice import hints_of
-from operant.runtime.callback_files import callbacks_of, named, objects, recorded
+from operant.runtime.callback_files import callbacks_of, named, recorded, unnamed
 from operant.runtime.callbacks import Callback, Report
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.configuration import learner_kind
@@ -159,7 +159,7 @@ def train(
         make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts, **own)
         folder = _first_free(make, entry.name, task) if run is None else make(run)
         keeper.attach(folder.path)
-        folder.note_callbacks(objects(callbacks))
+        folder.note_callbacks(unnamed(callbacks))
         if source is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
         return _go(Trained(folder, experiment), progress, stopping, report, called)
@@ -238,7 +238,7 @@ def resume(
             if accept_changes:
                 folder.keep_inputs()
             folder.add_session(command)
-            folder.note_callbacks(objects(callbacks))
+            folder.note_callbacks(unnamed(callbacks))
             return _go(Trained(folder, experiment), progress, stopping, report, called)
 
 

@@ -54,7 +54,7 @@ def recorded(run: Run, given: Sequence[Any] = (), *, accept_changes: bool = Fals
         logger.warning("%s: the callback %s is gone; training goes on without it", run.path, text)
     sessions = run.facts()["sessions"]
     for name in dict.fromkeys(sessions[-1].get("callbacks", ())) if sessions else ():
-        if name not in objects(given):
+        if name not in unnamed(given):
             logger.warning(
                 "%s: the callback %s was an object of Python, which nothing makes again: it is not called now; hand it "
                 "over again, in callbacks=[...] of operant.resume, or name it from the start, as file.py:%s",
@@ -68,7 +68,7 @@ def named(given: Sequence[Any]) -> tuple[str, ...]:
     return tuple(one for one in given if isinstance(one, str))
 
 
-def objects(given: Sequence[Any]) -> tuple[str, ...]:
+def unnamed(given: Sequence[Any]) -> tuple[str, ...]:
     """Return the classes of the callbacks that are no texts, which a run cannot make again."""
     return tuple(type(one).__qualname__ for one in given if not isinstance(one, str))
 
