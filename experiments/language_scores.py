@@ -169,8 +169,8 @@ def draw() -> None:
             curves = [np.array(cell["curve"]) for cell in found[name]]
             if len({len(curve) for curve in curves}) == 1:
                 mean = np.mean(curves, axis=0)
-                axis.plot(mean[:, 0], mean[:, 1], color=color, label=name.partition("/")[2])
-        axis.set(title=task, xlabel="prompts or pairs", ylabel="score on held-out prompts")
+                axis.plot(mean[:, 0] / 1000, mean[:, 1], color=color, label=name.partition("/")[2])
+        axis.set(title=task, xlabel="thousands of prompts or pairs", ylabel="score on held-out prompts")
     save(figure, __file__, list(axes))
 
 

@@ -4,8 +4,10 @@ import math
 import pytest
 
 from operant import api, catalog
+from operant.language import tasks
 from operant.language.grpo import GRPOConfig
 from operant.language.presets import LEARNED_REWARD, SMALL, STEP_SIZES, configuration, step_size
+from operant.language.sft import SFTConfig
 from operant.runtime.course import change
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.metrics import read_records
@@ -17,7 +19,7 @@ def test_small_models_get_values_of_their_own():
     assert configuration(SFT, "arithmetic").learning_rate == SMALL["sft"]["learning_rate"]
     for name in ("tiny", "tiny-qwen3", "small"):
         found = configuration(GRPO, "arithmetic", model=name)
-        assert found.learning_rate == pytest.approx(2e-4)
+        assert found.learning_rate == pytest.approx(1.4e-4)
         assert (found.lr_schedule, found.warmup_ratio, found.betas) == ("linear", 0.2, (0.9, 0.99))
     for preset in (None, "dapo"):
         large = configuration(GRPO, "arithmetic", preset, model="org/large")
@@ -42,7 +44,7 @@ def test_small_models_get_values_of_their_own():
 )
 def test_step_sizes_of_policies_go_with_the_root_of_the_answers_of_a_step(name, preset, values, answers):
     found = configuration(catalog.find(name), "arithmetic", preset, **values)
-    base = 4e-4 if name == "rlhf" else 2e-4
+    base = 4e-4 if name == "rlhf" else 1.4e-4
     assert found.learning_rate == pytest.approx(base * math.sqrt(answers / 256))
     assert found.learning_rate == pytest.approx(step_size(STEP_SIZES[name], answers))
 
@@ -59,6 +61,15 @@ def test_a_learned_reward_has_a_price_for_leaving_the_reference(name):
     found = configuration(catalog.find(name), "arithmetic", reward_model="runs/rm")
     assert found.beta == LEARNED_REWARD["beta"] == 0.1
     assert configuration(catalog.find(name), "arithmetic", reward_model="runs/rm", beta=0.01).beta == 0.01
+
+
+@pytest.mark.parametrize("name", sorted(STEP_SIZES))
+def test_policies_see_prompts_that_were_not_imitated(name):
+    asked = configuration(catalog.find(name), "arithmetic:digits=3").train_examples
+    assert len(tasks.find("arithmetic").rows("train", asked, seed=0)) == asked > SFTConfig.train_examples
+    assert configuration(catalog.find(name), "sort").train_examples == SFTConfig.train_examples
+    assert configuration(catalog.find(name), "arithmetic", train_examples=7).train_examples == 7
+    assert configuration(catalog.find(name), "arithmetic", model="org/large").train_examples == SFTConfig.train_examples
 
 
 def test_a_reward_that_was_not_learned_has_none():
@@ -81,7 +92,7 @@ def test_a_preset_wins_over_what_small_models_want_and_single_values_over_all():
     assert found.filter == "refill"
     assert found.epsilon_high == 0.28
     assert (found.num_generations, found.num_minibatches) == (4, 2)
-    assert found.learning_rate == pytest.approx(2e-4 * math.sqrt(32 * 4 / 2 / 256))
+    assert found.learning_rate == pytest.approx(1.4e-4 * math.sqrt(32 * 4 / 2 / 256))
     assert configuration(GRPO, "arithmetic", "dapo", learning_rate=0.5).learning_rate == 0.5
 
 

@@ -95,7 +95,7 @@ LANGUAGE: tuple[Algorithm, ...] = (
         learner="GRPO",
         unit="prompts",
         budget=20_000,
-        budgets=(("preference", 4_000),),
+        budgets=(("arithmetic", 40_000), ("preference", 4_000)),
         seeds=1,
         presets=("paper", "grpo", "dr-grpo", "dapo", "prorl", "rloo", "gspo", "cispo"),
     ),
