@@ -129,9 +129,8 @@ def train(
     if entry.package != "language":
         task, chosen["env_kwargs"] = drawn(task, chosen.get("env_kwargs", {}))
     budget = entry.budget_for(str(task)) if budget is None else budget
-    chosen |= {"seeds": _seeds(seeds, seed), "budget": budget, "callbacks": named(callbacks)}
-    chosen["track"] = tuple(chosen.get("track", ()))
-    settings = Settings(algorithm=entry.name, task=task, **chosen)
+    chosen |= {"budget": budget, "callbacks": named(callbacks), "track": tuple(chosen.get("track", ()))}
+    settings = Settings(algorithm=entry.name, task=task, seeds=_seeds(seeds, seed), **chosen)
     if init is not None and entry.package == "language":
         parameters["init"], init = str(init), None
     check_names(entry, parameters)

@@ -42,7 +42,7 @@ CASES = [
     ("ppo-penalty", "CartPole-v1", LARGE_PPO),
     ("a2c", "CartPole-v1", ON_POLICY),
     ("prioritized-dqn", "CartPole-v1", {**DQN, "dueling": True, "double": True}),
-    ("dqn", "operant/PixelCatch-v0", {**DQN, "num_envs": 2}),
+    ("dqn", "operant/PixelCatch-v0", {**DQN, "num_envs": 2, "train_freq": 4}),
     ("trpo", "Pendulum-v1", TRPO),
     ("reinforce-baseline", "CartPole-v1", REINFORCE),
     (

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from operant.runtime.run import Run, RunError
-from operant.runtime.run_paths import default_run_path
 from operant.runtime.settings import Settings
 
 
@@ -268,14 +267,3 @@ def test_leftovers_of_a_killed_creation_go_at_the_next_one(tmp_path):
         os.utime(folder, (0, 0))
     Run.create(tmp_path / "b", SETTINGS, Config())
     assert [folder.exists() for folder in (dead, young, other)] == [False, True, True]
-
-
-def test_default_paths_are_free_and_allowed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    first = default_run_path("ppo", "ALE/Pong-v5")
-    assert first == Path("runs/ppo-ALE-Pong-v5-1")
-    Run.create(first, SETTINGS, Config())
-    second = default_run_path("ppo", "ALE/Pong-v5")
-    assert second.name == "ppo-ALE-Pong-v5-2"
-    Run.create(second, SETTINGS, Config())
-    Run.create(default_run_path("../x", "ü" * 300), SETTINGS, Config())
