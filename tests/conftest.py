@@ -1,5 +1,6 @@
 """Checks every call of ``operant.ops`` against its annotated shapes, and keeps small networks on one thread."""
 
+import os
 from functools import partial
 
 import pytest
@@ -10,6 +11,8 @@ import graphs
 
 install_import_hook("operant.ops", "beartype.beartype")
 torch.set_num_threads(1)
+# Films and workers are made by processes that are forked, of which tokenizers that were used before would say so.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 @pytest.fixture

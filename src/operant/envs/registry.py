@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,6 +99,8 @@ def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.E
         EnvError: its constructor raised another error.
     """
     rendering: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+    if rendering:  # environments that draw with pygame open the sound card, too, which servers do not have
+        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     try:
         return gymnasium.make(spec, disable_env_checker=True, **rendering)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:

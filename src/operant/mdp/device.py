@@ -15,8 +15,8 @@ CHECKS = 10
 
 
 def _matrix(indptr: Tensor, successors: Tensor, probabilities: Tensor, columns: int) -> Tensor:
-    with warnings.catch_warnings():  # PyTorch calls its sparse rows a beta, each time
-        warnings.filterwarnings("ignore", message="Sparse CSR", category=UserWarning)
+    with warnings.catch_warnings():  # PyTorch calls its sparse rows a beta, each time, and before 2.12 unchecked ones
+        warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)", category=UserWarning)
         size = (indptr.numel() - 1, columns)
         return torch.sparse_csr_tensor(indptr, successors, probabilities, size, check_invariants=False)
 
