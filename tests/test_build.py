@@ -56,8 +56,11 @@ def test_the_language_extra_is_asked_for(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("cores", "small"), [(1, 1), (2, 2), (8, 2)])
-def test_pretrained_models_get_all_cores_and_built_in_ones_two(cores, small, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("cores", "waiting", "small"), [(1, "PASSIVE", 1), (2, "passive", 2), (8, "PASSIVE", 2), (8, "", 1)]
+)
+def test_pretrained_models_get_all_cores_and_built_in_ones_two_that_sleep(cores, waiting, small, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", waiting)
     quick = {**SPEAKING, "budget": 16, "batch_size": 16}
     used: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", used.append)

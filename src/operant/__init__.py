@@ -1,6 +1,13 @@
 """operant: reinforcement learning in one library, from the Bellman equation to the post-training of language models."""
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
+
+# Threads that wait for each other sleep instead of spinning: where other programs keep the cores busy, two threads that
+# spin can be a hundred times slower than one. OpenMP reads this when torch is imported.
+if "torch" not in sys.modules:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from operant.api import Callback, Trained, configure, load, resume, train

@@ -18,7 +18,7 @@ from operant.nets import missing_tool, set_precision
 from operant.runtime.configuration import require_own
 from operant.runtime.experiment import Experiment
 from operant.runtime.inputs import Input, pinned
-from operant.runtime.machine import cores, present
+from operant.runtime.machine import cores, present, threads_sleep
 from operant.runtime.run import Run
 from operant.runtime.settings import Settings
 from operant.runtime.weights import Weights, load_weights
@@ -87,7 +87,8 @@ def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[s
     if not present(device):
         raise ValueError(f"device {device!r} is not on this machine; `operant doctor` lists those that are")
     available = cores()
-    threads = settings.threads or (available if large else min(2, available) if language else 1)
+    few = min(2, available) if language and threads_sleep() else 1
+    threads = settings.threads or (available if large else few)
     return {"device": device, "threads": threads, "precision": settings.precision}
 
 

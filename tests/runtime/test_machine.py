@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -28,3 +31,11 @@ def test_a_device_is_chosen_where_none_is_named(monkeypatch):
     for there, chosen in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert chosen_device("auto") == chosen
+
+
+@pytest.mark.parametrize(("first", "sleep"), [("operant", True), ("torch", False)])
+def test_threads_sleep_unless_torch_was_there_before(first, sleep, monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    code = f"import {first}, operant.runtime.machine as machine; print(machine.threads_sleep())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(sleep)]

@@ -11,10 +11,6 @@ from dataclasses import dataclass
 
 from operant import __version__
 
-# Threads that wait for each other sleep instead of spinning: where other programs keep the cores busy, two threads that
-# spin can be ten times slower than one. OpenMP reads this when torch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 OK, FAILURE, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 

@@ -13,6 +13,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads_sleep() -> bool:
+    """Whether threads that wait for each other sleep, and leave the core to others: operant asks for it when imported.
+
+    They spin where torch was imported before it. Two of them are then far slower than one on a busy machine.
+    """
+    return os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+
+
 def chosen_device(device: str) -> str:
     """Return a device; of `auto` the GPU if there is one, else the CPU."""
     if device != "auto":

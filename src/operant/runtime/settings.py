@@ -85,7 +85,8 @@ class Settings:
 
     threads: int = 0
     """Threads for arithmetic on the CPU; 0 lets operant choose: 1 for small networks, where more only cost time, 2
-    for the built-in language models, all cores for pretrained ones."""
+    for the built-in language models (1 where torch was imported before operant, whose threads then spin), all cores for
+    pretrained ones."""
 
     precision: Literal["highest", "high", "medium"] = "highest"
     """Of matrix products of 32-bit numbers: highest is exact to rounding; high (TF32) and medium (bfloat16; on CUDA
