@@ -17,7 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant import catalog, doors
-from operant.build import assemble, begin_with, check_names, find, given, package, pin, reassemble, resolve
+from operant.build import (
+    assemble,
+    begin_with,
+    check_names,
+    find,
+    given,
+    package,
+    pin,
+    reassemble,
+    require_own_process,
+    resolve,
+)
 from operant.envs import without_episodes
 from operant.envs.registry import drawn
 from operant.runtime.advice import hints_of
@@ -124,8 +135,7 @@ def train(
     entry, parameters = find(algorithm), {name: doors.named(value) for name, value in parameters.items()}
     task, parameters = given(entry, doors.named(task), doors.named(env), parameters, run)
     called = callbacks_of(callbacks) + trackers_of(parameters.get("track", ()))
-    common = {field.name for field in fields(Settings)}
-    chosen = {name: parameters.pop(name) for name in list(parameters) if name in common}
+    chosen = _of_settings(parameters)
     if entry.package != "language":
         task, chosen["env_kwargs"] = drawn(task, chosen.get("env_kwargs", {}))
     budget = entry.budget_for(str(task)) if budget is None else budget
@@ -162,6 +172,11 @@ def train(
         if source is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
         return _go(Trained(folder, experiment), progress, stopping, report, called)
+
+
+def _of_settings(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Take the fields of `Settings` out of parameters, and return them."""
+    return {field.name: parameters.pop(field.name) for field in fields(Settings) if field.name in parameters}
 
 
 def _first_free(make: Callable[[Path], Run], algorithm: str, task: str) -> Run:
@@ -215,6 +230,7 @@ def resume(
     """
     for name, thing in (objects or {}).items():
         doors.hold(thing, name)
+    require_own_process()
     folder = Run.open(run)
     with folder.lock(), keeping(folder.path):
         if budget is not None:

@@ -2,7 +2,8 @@
 
 import importlib
 import logging
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,6 +48,19 @@ def find(algorithm: str | type) -> catalog.Algorithm:
     return catalog.find(algorithm)
 
 
+def require_own_process() -> None:
+    """Refuse to train in a process that only imports a file for a reward function in it: each would start the next.
+
+    Raises:
+        RuntimeError: this is such a process (`operant.language.sandbox`).
+    """
+    if os.environ.get("OPERANT_SANDBOX"):
+        raise RuntimeError(
+            "this file trains as soon as it is imported, here for a reward function in it: put what trains under "
+            "`if __name__ == '__main__':`"
+        )
+
+
 def given(
     entry: catalog.Algorithm, task: Any, env: Any, parameters: dict[str, Any], run: str | Path | None
 ) -> tuple[str, dict[str, Any]]:
@@ -61,11 +75,14 @@ def given(
 
     Raises:
         ValueError: there is no task, two of them, or an object that cannot be one.
+        RuntimeError: this process is not one to train in (`require_own_process`).
     """
+    require_own_process()
     if task is not None and env is not None:
         raise ValueError(f"there are two tasks, {task} and env={env}: leave out one of them")
     task = env if task is None else task
     if entry.package == "language":
+        parameters = _with_own_names(parameters)
         task, parameters = package(entry).stored(
             task, parameters, (Path("runs") if run is None else Path(run).parent) / "objects"
         )
@@ -74,6 +91,23 @@ def given(
     if task is None:
         raise ValueError(f"operant.train({entry.name!r}) needs a task to train on; `operant list` names some")
     return str(task), parameters
+
+
+def _with_own_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters with our words for those of TRL's trainers, and a single reward function as a list.
+
+    Raises:
+        ValueError: one is given under both names.
+    """
+    found = dict(parameters)
+    for theirs, ours in {"reward_funcs": "rewards", "train_dataset": "dataset"}.items():
+        if theirs in found and ours in found:
+            raise ValueError(f"{theirs} is another word for {ours}: leave out one of them")
+        if theirs in found:
+            found[ours] = found.pop(theirs)
+    if isinstance(found.get("rewards"), str):
+        found["rewards"] = [found["rewards"]]
+    return found
 
 
 def resolve(entry: catalog.Algorithm, settings: Settings, config: Any) -> dict[str, Any]:

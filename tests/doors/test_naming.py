@@ -135,14 +135,17 @@ def test_a_file_that_has_changed_is_read_again_when_that_is_asked_for(file):
     assert size() == 4
 
 
+@pytest.mark.usefixtures("package")
 def test_a_part_is_one_of_a_table_or_from_outside(file):
-    table = {"mean": sum}
-    assert doors.chosen(table, "mean", expected="a function") is sum
-    assert doors.chosen(table, f"{file}:median", expected="a function")(3) == 3
+    table, wanted = {"mean": sum}, {"expected": "a function", "group": "operant.tests"}
+    assert doors.chosen(table, "mean", **wanted) is sum
+    assert doors.chosen(table, f"{file}:median", **wanted)(3) == 3
+    assert doors.chosen(table, "mine", **wanted).__name__ == "Mine"
     with pytest.raises(doors.DoorError, match=r"has no 'mean', expected a function"):
-        doors.chosen(table, f"{file}:mean", expected="a function")
-    assert "a.py:f" in doors.choices(table, "a.py:f")
-    assert "meen" not in doors.choices(table, "meen")
+        doors.chosen(table, f"{file}:mean", **wanted)
+    assert "a.py:f" in doors.choices(table, "a.py:f", "operant.tests")
+    assert "mine" in doors.choices(table, "mine", "operant.tests")
+    assert "meen" not in doors.choices(table, "meen", "operant.tests")
 
 
 class Here:

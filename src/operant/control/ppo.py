@@ -121,7 +121,7 @@ class PPOConfig:
             gae_lambda="[0, 1]",
             clip_range="(0, 1]",
             clip_range_high="(0, inf) or None",
-            objective=doors.choices(OBJECTIVES, self.objective),
+            objective=doors.choices(OBJECTIVES, self.objective, "operant.objectives"),
             kl_coef="(0, inf)",
             kl_coef_target="(0, inf) or None",
             kl_coef_rounds="[1, inf)",
@@ -195,7 +195,8 @@ def objective_of(name: str) -> Objective:
     Raises:
         operant.doors.DoorError: there is none.
     """
-    function = doors.chosen(OBJECTIVES, name, expected="a function (log_probs, batch, clip, beta, kl) -> losses [S, M]")
+    expected = "a function (log_probs, batch, clip, beta, kl) -> losses [S, M]"
+    function = doors.chosen(OBJECTIVES, name, expected=expected, group="operant.objectives")
     if name in OBJECTIVES:
         return function
 

@@ -125,22 +125,31 @@ def load(text: str, *, expected: str, accepts: Callable[[Any], bool] = callable,
     return _accepted(_attribute(module, place, expected), place.where, place.name, expected, accepts)
 
 
-def chosen(table: Mapping[str, T], name: str, *, expected: str) -> T:
-    """Return what a table of built-in parts has under a name, or else what the name leads to.
+def chosen(table: Mapping[str, T], name: str, *, expected: str, group: str) -> T:
+    """Return what a table of built-in parts has under a name, or else what the name leads to (see `load`).
 
     Raises:
         DoorError: neither there is.
     """
-    return table[name] if name in table else load(name, expected=expected)
+    return table[name] if name in table else load(name, expected=expected, group=group)
 
 
-def choices(table: Iterable[str], value: Any) -> tuple[str, ...]:
-    """Return what a field may be that takes a built-in part or one from outside, for `operant.runtime.bounds`."""
-    return (
-        *table,
-        "a function of yours, path/to/file.py:name",
-        *([value] if isinstance(value, str) and is_name(value) else []),
-    )
+def choices(
+    table: Iterable[str], value: Any, group: str, what: str = "a function of yours, path/to/file.py:name"
+) -> tuple[str, ...]:
+    """Return what a field may be that takes a built-in part or one from outside, for `operant.runtime.bounds`.
+
+    Args:
+        table: names of the built-in parts.
+        value: of the field.
+        group: of entry points, by whose names parts of installed packages are called.
+        what: said of one from outside.
+    """
+    table = tuple(table)
+    if value in table or not isinstance(value, str):
+        return (*table, what)
+    offered = tuple(entry_points(group))
+    return (*table, *offered, what, *([value] if is_name(value) else []))
 
 
 def name_of(thing: Any) -> str:

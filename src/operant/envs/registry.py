@@ -17,6 +17,9 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 from operant import doors
 from operant.envs.workers import EnvError, place
 
+ENTRY_POINTS = "operant.environments"
+"""Group of entry points by which installed packages offer environments that they do not register."""
+
 GYMNASIUMS_OWN = ("max_episode_steps",)
 """Parameters that `gymnasium.make` takes itself, whatever the environment."""
 
@@ -160,7 +163,8 @@ def registered(task: str) -> EnvSpec:
 
     A task such as `my.py:MyEnv` need not be registered.
     """
-    if doors.is_file(task) or doors.is_object(task):
+    offered = task not in gymnasium.registry and task in doors.entry_points(ENTRY_POINTS)
+    if doors.is_file(task) or doors.is_object(task) or offered:
         return _from_outside(task)
     module, _, name = task.rpartition(":")
     if not module and name.startswith("ALE/"):
@@ -189,7 +193,9 @@ def _from_outside(task: str) -> EnvSpec:
         ValueError: it leads to nothing that makes an environment.
     """
     creator = doors.load(
-        task, expected="an environment: a class derived from gymnasium.Env, or a function that makes one"
+        task,
+        expected="an environment: a class derived from gymnasium.Env, or a function that makes one",
+        group=ENTRY_POINTS,
     )
     return EnvSpec(id=doors.label(task), entry_point=creator)
 

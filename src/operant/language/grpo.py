@@ -154,10 +154,10 @@ class GRPOConfig(SamplingConfig):
             num_generations="[2, inf)",
             num_minibatches=f"[1, {self.prompts_per_batch}]",
             num_iterations="[1, inf)",
-            advantage=doors.choices(ADVANTAGES, self.advantage),
+            advantage=doors.choices(ADVANTAGES, self.advantage, "operant.advantages"),
             advantage_eps="[0, inf)",
             supervision=("outcome", "process"),
-            objective=doors.choices(OBJECTIVES, self.objective),
+            objective=doors.choices(OBJECTIVES, self.objective, "operant.objectives"),
             epsilon="(0, 1]",
             epsilon_high="(0, inf)",
             dual_clip="(1, inf) or None",
@@ -215,7 +215,10 @@ def objective_of(name: str) -> Objective:
         operant.doors.DoorError: there is none.
     """
     function: Any = doors.chosen(
-        OBJECTIVES, name, expected="a function (new, old, advantages, batch, config) -> losses [m]"
+        OBJECTIVES,
+        name,
+        expected="a function (new, old, advantages, batch, config) -> losses [m]",
+        group="operant.objectives",
     )
     if name in OBJECTIVES:
         return function

@@ -44,7 +44,8 @@ def advantage_of(name: str, group: int) -> AdvantageFunction:
     """
     if name in ADVANTAGES:
         return ADVANTAGES[name]
-    function: Any = doors.load(name, expected="a function of rewards [P, G] that returns advantages [P, G]")
+    expected = "a function of rewards [P, G] that returns advantages [P, G]"
+    function: Any = doors.load(name, expected=expected, group="operant.advantages")
 
     def judged(rewards: Tensor) -> Tensor:
         found = function(rewards)

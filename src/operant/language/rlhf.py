@@ -110,7 +110,7 @@ class RLHFConfig(CriticConfig):
             num_iterations="[1, inf)",
             num_minibatches=f"[1, {self.prompts_per_batch}]",
             step=("ppo", "vpg", "trpo"),
-            objective=doors.choices(("clip", *PENALIZED), self.objective),
+            objective=doors.choices(("clip", *PENALIZED), self.objective, "operant.objectives"),
             epsilon="(0, 1]",
             epsilon_high="(0, inf)",
             kl_coef="(0, inf)",
@@ -227,6 +227,7 @@ class RLHF(DeclaredState):
             OBJECTIVES,
             config.objective if config.step == "ppo" else "vpg",
             expected="a function (new, old, advantages, beta, config) -> losses [m]",
+            group="operant.objectives",
         )
         self.beta, self.kl_coef, self.iterations = config.beta, config.kl_coef, 0
 

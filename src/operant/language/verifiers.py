@@ -25,6 +25,9 @@ from operant.language.rewards import GIVEN, START, RewardFunction, text_of
 from operant.language.sandbox import MEMORY, Sandbox
 from operant.language.sandbox_worker import TRAINER_KEY
 
+ENTRY_POINTS = "operant.rewards"
+"""Group of entry points by which installed packages offer reward functions."""
+
 _MATHEMATICS = f"{Path(__file__).resolve().with_name('mathematics.py')}:equivalent"
 
 _EQUATION = re.compile(r"\s*-?\d+\s*[a-z]\s*=")
@@ -44,7 +47,8 @@ def find(
     """Return the reward function that a text of the command line names.
 
     Args:
-        text: a name of `VERIFIERS`, with options behind it where wanted (`numeric:tolerance=0.01`), or
+        text: the name of an entry point of the group `operant.rewards`, or `package.module:function`, which run in
+            this process; a name of `VERIFIERS`, with options behind it where wanted (`numeric:tolerance=0.01`), or
             `path/to/file.py:function` for a function with TRL's signature, which runs in a sandbox; one that was handed
             over as a Python object (`operant.doors.hold`) runs in this process.
         max_completion_length: tokens that a completion may have, for the verifiers that need to know.
@@ -60,6 +64,10 @@ def find(
         return doors.load(text, expected="a reward function, f(prompts, completions, completion_ids, **columns)")
     if doors.is_file(text):
         return user_function(text, seconds=timeout, workers=workers, memory=memory)
+    if text in doors.entry_points(ENTRY_POINTS) and text not in VERIFIERS:
+        return doors.load(text, expected="a reward function with TRL's signature", group=ENTRY_POINTS)
+    if text.partition(":")[0] not in VERIFIERS and doors.is_name(text):
+        return doors.load(text, expected="a reward function with TRL's signature")
     limit = {} if max_completion_length is None else {"max_completion_length": max_completion_length}
     return options.build(text, VERIFIERS, "verifier", workers=workers, **limit)
 

@@ -10,6 +10,9 @@ from operant.nets.gru import Memory, StackedGRU
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.module import MakeModule, StackedModule
 
+ENTRY_POINTS = "operant.encoders"
+"""Group of entry points by which installed packages offer encoders."""
+
 Encoder = TorsoName | str | MakeModule
 """What comes before the dense layers: convolutions of ours, or a `torch.nn.Module` from outside, by class or name."""
 
@@ -83,15 +86,14 @@ def encoders(value: object, *, pictures: bool = True) -> tuple[str, ...]:
         value: of the field.
         pictures: whether the algorithm looks at pictures, which our own encoders are for.
     """
-    outside = [value] if isinstance(value, str) and doors.is_name(value) else []
     own = get_args(TorsoName) if pictures else ("auto",)
-    return (*own, "a torch.nn.Module of yours, path/to/file.py:Name", *outside)
+    return doors.choices(own, value, ENTRY_POINTS, "a torch.nn.Module of yours, path/to/file.py:Name")
 
 
 def _from_outside(torso: Encoder) -> MakeModule | None:
     """Return what makes a module from outside; None for an encoder of ours, or what is none."""
     if not isinstance(torso, str):
         return torso
-    if not doors.is_name(torso):
+    if torso in get_args(TorsoName):
         return None
-    return doors.load(torso, expected="a torch.nn.Module class, or a function that makes one")
+    return doors.load(torso, expected="a torch.nn.Module class, or a function that makes one", group=ENTRY_POINTS)

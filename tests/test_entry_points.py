@@ -1,0 +1,135 @@
+"""What an installed package offers by entry points is used by name as what is built in, and a run with it goes on."""
+
+import runpy
+import sys
+
+import pytest
+
+import operant
+from outside import SMALL, same
+
+PARTS = """
+import gymnasium
+import numpy as np
+from torch import nn
+
+from operant.control import PPO
+from operant.envs import Wrapper
+
+
+class Half(PPO):
+    pass
+
+
+def unclipped(log_probs, batch, clip, beta, kl):
+    return -(log_probs - batch.old_log_probs).exp() * batch.advantages
+
+
+def median(rewards):
+    return rewards - rewards.median(dim=1, keepdim=True).values
+
+
+class Doubled(Wrapper):
+    def step(self, actions):
+        step = super().step(actions)
+        return step._replace(reward=step.reward * 2)
+
+
+class Line(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 20, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.full(1, self.time, np.float32), float(action), False, self.time == 20, {}
+
+
+class Normed(nn.Sequential):
+    def __init__(self, inputs):
+        super().__init__(nn.Linear(inputs, 8), nn.LayerNorm(8), nn.SiLU())
+
+
+def brevity(completions, **columns):
+    return [-float(len(text)) for text in completions]
+"""
+OFFERED = {
+    "algorithms": "its-ppo = its_parts:Half",
+    "objectives": "its-objective = its_parts:unclipped",
+    "advantages": "its-median = its_parts:median",
+    "wrappers": "its-wrapper = its_parts:Doubled",
+    "environments": "its-line = its_parts:Line",
+    "encoders": "its-net = its_parts:Normed",
+    "rewards": "its-brevity = its_parts:brevity",
+}
+PPO = {
+    "task": "its-line",
+    "objective": "its-objective",
+    "wrappers": ["its-wrapper"],
+    "encoder": "its-net",
+    "budget": 256,
+}
+GRPO = {
+    **{"task": "arithmetic", "rewards": ["its-brevity"], "advantage": "its-median", "budget": 16, "held_out": 2},
+    **{"prompts_per_batch": 8, "num_generations": 2, "max_completion_length": 3, "train_examples": 16},
+}
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path, monkeypatch):
+    """A package on the path with all of these parts."""
+    info = tmp_path / "site" / "its_parts-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: its-parts\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("".join(f"[operant.{group}]\n{line}\n" for group, line in OFFERED.items()))
+    (tmp_path / "site" / "its_parts.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    yield
+    sys.modules.pop("its_parts", None)
+
+
+@pytest.mark.parametrize(("algorithm", "options"), [("its-ppo", PPO | SMALL), ("grpo", GRPO)])
+def test_parts_are_named_and_go_on_bit_for_bit(algorithm, options, tmp_path):
+    options = {**options, "progress": "silent", "evaluate_every": 1000}
+    whole = operant.train(algorithm, run=tmp_path / "whole", **options)
+    stops = iter([False])
+    part = operant.train(algorithm, run=tmp_path / "part", interrupted=lambda: next(stops, True), **options)
+    assert part.outcome.consumed < whole.outcome.consumed
+    assert same(operant.resume(tmp_path / "part", progress="silent"), whole)
+    evaluation = operant.load(tmp_path / "whole").evaluate(2)
+    if algorithm == "grpo":
+        assert evaluation.metrics, "the reward it was trained on is measured next to the task's own"
+    else:
+        assert 0 <= evaluation.mean <= 40
+        assert evaluation.mean % 2 == 0, "rewards are doubled in evaluations, too"
+
+
+def test_a_name_that_nobody_offers_is_answered_with_those_that_are_offered():
+    with pytest.raises(ValueError, match="its-objective"):
+        operant.train("ppo", "CartPole-v1", objective="its-objectiv")
+    with pytest.raises(ValueError, match="its-net"):
+        operant.train("ppo", "CartPole-v1", encoder="its-nett")
+
+
+def test_the_words_of_trl_stand_for_ours(tmp_path):
+    import its_parts
+
+    rows = [{"prompt": f"{i}+1=", "answer": str(i + 1)} for i in range(20)]
+    small = {name: GRPO[name] for name in ("budget", "prompts_per_batch", "num_generations", "held_out")}
+    given = {"train_dataset": rows, "reward_funcs": its_parts.brevity, "max_completion_length": 3, **small}
+    trained = operant.train("grpo", run=tmp_path / "run", progress="silent", **given)
+    assert trained.run.asked()["rewards"] == [f"{tmp_path / 'site' / 'its_parts.py'}:brevity"]
+    with pytest.raises(ValueError, match="reward_funcs is another word for rewards"):
+        operant.train("grpo", rewards=["exact"], **given)
+
+
+def test_a_script_that_trains_when_it_is_imported_for_its_reward_function_does_not_start_itself(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text("import operant\noperant.train('ppo', 'CartPole-v1')\n")
+    monkeypatch.setenv("OPERANT_SANDBOX", "1")
+    with pytest.raises(RuntimeError, match="put what trains under `if __name__ == '__main__':`"):
+        runpy.run_path(str(script))
