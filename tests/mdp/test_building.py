@@ -248,7 +248,7 @@ class TestArrays:
     def test_a_damaged_sparse_matrix_is_refused(self):
         matrix = sparse.csr_array(np.eye(2))
         matrix.indices[0] = 7
-        with pytest.raises(ValueError, match="ind(ices|ex values) must be < 2"):
+        with pytest.raises(ValueError, match=r"ind(ices|ex values) must be < 2"):
             MDP.from_arrays(matrix, 0.0)
 
 
