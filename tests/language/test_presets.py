@@ -120,7 +120,7 @@ def test_what_there_is_not_is_refused(preset, values, message):
         configuration(GRPO, "arithmetic", preset, **values)
 
 
-# --- whole runs: a tenth of the default budget, as typed
+# --- whole runs: the first twentieth of the default budget, as typed
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def imitated(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["grpo", "dr-grpo", "dapo", "prorl", "rloo", "gspo", "cispo"])
 def test_no_preset_loses_what_was_imitated(preset, imitated, tmp_path):
-    """After a tenth of the default budget the score is not below the start by more than its noise."""
+    """After 2 000 prompts of the default budget the score is not below the start by more than its noise."""
     enough = False
 
     def report(record):
