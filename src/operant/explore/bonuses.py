@@ -1,0 +1,258 @@
+"""Bonuses for observations that are new: by counts of visits, over the whole run or within an episode.
+
+A bonus is a wrapper of the environments. It hands its reward to the algorithm as an extra tensor of each step, which a
+channel of rewards reads (`operant.control.reward_channels`): the critic then predicts the return of the bonus by
+itself, with a discount of its own. Algorithms without channels, such as DQN, are given `mixed`, which adds it to the
+reward.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from operant import streams
+from operant.envs import BatchEnv, Step, Tree, Wrapper
+from operant.envs.features import Features
+from operant.envs.normalize import Moments
+from operant.runtime.bounds import require
+from operant.state import State
+
+
+class Bonus(Wrapper):
+    """Pays for what is new; a subclass says how new, in `novelty`.
+
+    A step is judged by its true successor `Step.final_obs`, so that the end of an episode is seen, too. Steps that are
+    not valid get 0.
+
+    Args:
+        env: what is wrapped.
+        channel: name of the extra tensor of a step that holds the bonus.
+        mixed: weight with which the bonus is added to the reward as well, not negative.
+        gamma: discount of the return whose standard deviation, a running one for each seed that does not end with
+            episodes, the bonus is divided by (Burda et al. 2018, arXiv:1810.12894, section 2.4); None: it is not
+            divided.
+
+    Attributes:
+        shape: `(S, N)`.
+        features: what is seen of an observation, one vector or picture.
+    """
+
+    STATE = ("moments", "returns", "recent")
+    in_evaluation = False
+
+    def __init__(
+        self, env: BatchEnv, channel: str = "intrinsic", *, mixed: float = 0.0, gamma: float | None = None
+    ) -> None:
+        self.channel, self.mixed, self.gamma = channel, mixed, gamma
+        require(self, mixed="[0, inf)", gamma="[0, 1) or None")
+        super().__init__(env)
+        self.features = Features.of(env.observation_space, env.action_space)
+
+    def start(self, seeds: Sequence[int]) -> None:
+        """Make the running statistics."""
+        self.shape = len(seeds), self.rows // len(seeds)
+        self.moments = Moments(len(seeds), (), self.device)
+        self.returns = torch.zeros(self.shape, dtype=torch.float64, device=self.device)
+        self.recent = torch.zeros(len(seeds), device=self.device)
+
+    @abstractmethod
+    def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
+        """Return how new the observations `seen [S, N, D]` are, `[S, N]`, and learn from those that are `valid [S, N]`.
+
+        Args:
+            seen: features of the true successors of the actions.
+            actions: that led there, `[B, ...]`.
+            valid: whether the row counts.
+        """
+
+    def begin(self, seen: Tensor, rows: Tensor) -> None:
+        """Take in the first observations `seen [S, N, D]` of episodes that begin in some `rows [S, N]`."""
+
+    def _see(self, obs: Tree) -> Tensor:
+        return self.features.encode(obs).reshape(*self.shape, -1).float()
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Tree:
+        """Start episode 0 of every row."""
+        obs = self.env.reset(seeds)
+        self.begin(self._see(obs), torch.ones(self.shape, dtype=torch.bool, device=self.device))
+        return obs
+
+    def step(self, actions: Tensor) -> Step:
+        """Apply one action a row, and pay for what it leads to."""
+        step = self.env.step(actions)
+        valid = step.valid.view(self.shape)
+        seen = self._see(step.final_obs)
+        bonus = self.novelty(seen, actions, valid).masked_fill(~valid, 0.0)
+        if self.gamma is not None:
+            self.returns.mul_(self.gamma).add_(bonus)
+            self.moments.update(self.returns, valid)
+            bonus = (bonus / (self.moments.variance() + 1e-8).sqrt_()).float()
+        self.recent.lerp_(bonus.mean(1), 0.01)
+        first = seen if step.obs is step.final_obs else self._see(step.obs)
+        self.begin(first, (step.terminated | step.truncated | ~step.valid).view(self.shape))
+        bonus = bonus.flatten()
+        reward = step.reward + self.mixed * bonus if self.mixed else step.reward
+        return step._replace(reward=reward, extras={**(step.extras or {}), self.channel: bonus})
+
+    def load_state_dict(self, state: State) -> Tree:
+        """Go on from a state, and return the observations that the policy sees next."""
+        obs = super().load_state_dict(state)
+        if self.begins_anew:
+            self.begin(self._see(obs), torch.ones(self.shape, dtype=torch.bool, device=self.device))
+        return obs
+
+    def metrics(self) -> Mapping[str, Tensor]:
+        """Return the mean bonus of about the last hundred steps."""
+        return {f"bonus/{self.channel}": self.recent.clone()}
+
+
+class _Visits(Bonus):
+    """Pays `1 / sqrt(n)`, where `n` counts the visits over the run of the place that an observation lies in."""
+
+    STATE = (*Bonus.STATE, "counts")
+    LEARNED = ("counts",)
+
+    def _make_counts(self, places: int) -> None:
+        self.counts = torch.zeros(self.shape[0], places, device=self.device)
+
+    @abstractmethod
+    def place(self, seen: Tensor) -> Tensor:
+        """Return the places `[S, N]` of what is `seen [S, N, D]`."""
+
+    def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
+        """Count the visits of all rows, then pay; rows that come to a place together get the same."""
+        place = self.place(seen)
+        self.counts.scatter_add_(1, place, valid.float())
+        return self.counts.gather(1, place).clamp_(min=1).rsqrt()
+
+
+class Counts(_Visits):
+    """Pays `1 / sqrt(n)` for the n-th visit of a state (Strehl and Littman 2008, MBIE-EB); of finitely many states.
+
+    Raises:
+        ValueError: the observations are not those of a Discrete space.
+    """
+
+    def start(self, seeds: Sequence[int]) -> None:
+        """Begin with no visits."""
+        super().start(seeds)
+        space = self.observation_space
+        if not isinstance(space, spaces.Discrete):
+            raise ValueError(f"exact counts need observations of Discrete, got {space}: take HashedCounts")
+        self._make_counts(int(space.n))
+
+    def place(self, seen: Tensor) -> Tensor:
+        """Return the states: the features are one-hot vectors of them."""
+        return seen.argmax(-1)
+
+
+class HashedCounts(_Visits):
+    """Pays `1 / sqrt(n)` for the n-th visit of a hash: the signs of random projections (Tang et al. 2017, SimHash).
+
+    "#Exploration: a study of count-based exploration for deep reinforcement learning", arXiv:1611.04717, equation 2.
+    Observations that point in similar directions share a hash.
+
+    Args:
+        env: what is wrapped.
+        channel: as in `Bonus`.
+        bits: projections, from 1 to 24. More tell more observations apart; the table has `2**bits` counts a seed.
+        mixed: as in `Bonus`.
+        gamma: as in `Bonus`.
+    """
+
+    STATE = (*_Visits.STATE, "projection")
+    LEARNED = ("counts", "projection")
+
+    def __init__(
+        self,
+        env: BatchEnv,
+        channel: str = "intrinsic",
+        *,
+        bits: int = 16,
+        mixed: float = 0.0,
+        gamma: float | None = None,
+    ) -> None:
+        self.bits = bits
+        require(self, bits="[1, 24]")
+        super().__init__(env, channel, mixed=mixed, gamma=gamma)
+
+    def start(self, seeds: Sequence[int]) -> None:
+        """Draw the projections of each seed."""
+        super().start(seeds)
+        self._make_counts(2**self.bits)
+        size = math.prod(self.features.shape)
+        draws = [torch.randn(size, self.bits, generator=streams.torch_generator(seed, "hash")) for seed in seeds]
+        self.projection = torch.stack(draws).to(self.device)
+
+    def place(self, seen: Tensor) -> Tensor:
+        """Return the signs of the projections as a number."""
+        signs = (torch.bmm(seen, self.projection) > 0).long()
+        return (signs << torch.arange(self.bits, device=self.device)).sum(-1)
+
+
+class Episodic(Bonus):
+    """Pays 1 for the first visit of an observation in an episode, and 0 for later ones.
+
+    The episodic count alone, which does most of the work of the bonuses for grids with rooms (Henaff et al. 2023, "A
+    study of global and episodic bonuses for exploration in contextual MDPs"). Observations are told apart by a
+    fingerprint of 64 bits, and the `capacity` latest new ones of an episode are remembered. The memory begins anew with
+    each episode, whether the last was terminated or truncated, and its first observation counts as visited.
+
+    Args:
+        env: what is wrapped.
+        channel: as in `Bonus`.
+        capacity: observations remembered, at least 1.
+        mixed: as in `Bonus`.
+        gamma: as in `Bonus`.
+    """
+
+    STATE = (*Bonus.STATE, "memory", "known")
+
+    def __init__(
+        self,
+        env: BatchEnv,
+        channel: str = "intrinsic",
+        *,
+        capacity: int = 512,
+        mixed: float = 0.0,
+        gamma: float | None = None,
+    ) -> None:
+        self.capacity = capacity
+        require(self, capacity="[1, inf)")
+        super().__init__(env, channel, mixed=mixed, gamma=gamma)
+
+    def start(self, seeds: Sequence[int]) -> None:
+        """Begin with nothing remembered."""
+        super().start(seeds)
+        self.memory = torch.zeros(*self.shape, self.capacity, dtype=torch.int64, device=self.device)
+        self.known = torch.zeros(self.shape, dtype=torch.int64, device=self.device)
+        stream = streams.torch_generator(0, "fingerprint")
+        size, limit = math.prod(self.features.shape), 2**62
+        self._factors = torch.randint(-limit, limit, (size,), generator=stream).to(self.device) * 2 + 1
+
+    def _fingerprint(self, seen: Tensor) -> Tensor:
+        """Return a number `[S, N]` for what is `seen`, by its bits; zeros of both signs are one."""
+        return ((seen + 0.0).view(torch.int32).long() * self._factors).sum(-1)
+
+    def begin(self, seen: Tensor, rows: Tensor) -> None:
+        """Remember the first observation alone."""
+        self.known.masked_fill_(rows, 0)
+        self._remember(self._fingerprint(seen), rows)
+
+    def _remember(self, prints: Tensor, rows: Tensor) -> None:
+        place = (self.known % self.capacity).unsqueeze(-1)
+        kept = torch.where(rows, prints, self.memory.gather(-1, place).squeeze(-1))
+        self.memory.scatter_(-1, place, kept.unsqueeze(-1))
+        self.known += rows
+
+    def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
+        """Pay for what is not remembered, and remember it."""
+        prints = self._fingerprint(seen)
+        filled = torch.arange(self.capacity, device=self.device) < self.known.unsqueeze(-1)
+        new = ~((self.memory == prints.unsqueeze(-1)) & filled).any(-1) & valid
+        self._remember(prints, new)
+        return new.float()

@@ -1,0 +1,148 @@
+"""Bonuses pay for what is new, by counts that a hand can check, and go on bit for bit."""
+
+import gymnasium
+import pytest
+import torch
+
+from operant import check_learner
+from operant.control import PPO, PPOConfig
+from operant.control.dqn import DQN, DQNConfig
+from operant.envs import check_batch_env, make, start
+from operant.explore import Counts, Episodic, ForwardError, HashedCounts, RandomDistillation
+
+SEEDS = (3, 5)
+KINDS = [HashedCounts, Episodic, RandomDistillation, ForwardError]
+
+
+def sea(kind, rows=1, seeds=SEEDS, **options):
+    env = kind(make("operant/DeepSea-v0", rows, seeds, env_kwargs={"size": 3}), **options)
+    start(env, seeds)
+    env.reset()
+    return env
+
+
+def dive(env, actions):
+    """Return the bonus of each of some `actions`, the same in all rows, as a list of steps."""
+    rewards = []
+    for action in actions:
+        step = env.step(torch.full((env.rows,), action))
+        rewards.append(step.extras["intrinsic"].tolist())
+    return rewards
+
+
+@pytest.mark.parametrize("kind", [Counts, *KINDS])
+def test_bonuses_keep_the_contract_of_environments(kind):
+    check_batch_env(lambda: kind(make("operant/DeepSea-v0", 2, SEEDS, env_kwargs={"size": 3})), seeds=SEEDS, steps=20)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", ["tensor", "gymnasium"])
+def test_bonuses_keep_the_contract_on_vectors(kind, backend):
+    check_batch_env(lambda: kind(make("CartPole-v1", 2, SEEDS, backend=backend)), seeds=SEEDS, steps=40)
+
+
+def test_counts_by_hand():
+    # Both rows of a seed come to (1, 1), (2, 2) and the floor: n = 2, then 4 on the second dive.
+    env = sea(Counts, rows=2)
+    first, second = 2**-0.5, 0.5
+    assert torch.allclose(torch.tensor(dive(env, [1, 1, 1] * 2)).mean(1), torch.tensor([first] * 3 + [second] * 3))
+    assert env.counts.sum(1).tolist() == [12, 12]
+    assert env.counts.max().item() == 4
+
+
+def test_counts_need_finitely_many_states():
+    env = Counts(make("CartPole-v1", 2, SEEDS))
+    with pytest.raises(ValueError, match=r"need observations of Discrete, got Box.*take HashedCounts"):
+        start(env, SEEDS)
+
+
+def test_hashed_counts_with_many_bits_are_exact_counts():
+    torch.manual_seed(0)
+    exact, hashed = sea(Counts, rows=4), sea(HashedCounts, rows=4, bits=20)
+    for _ in range(60):
+        actions = torch.randint(2, (8,))
+        one, other = exact.step(actions), hashed.step(actions)
+        assert torch.equal(one.extras["intrinsic"], other.extras["intrinsic"])
+
+
+class Walk(gymnasium.Env):
+    """A walk on five places, 0 or 1 to the left or right, that begins in the middle and terminates at the right."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(5), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = 2
+        return self.place, {}
+
+    def step(self, action):
+        self.place = max(0, self.place + 2 * int(action) - 1)
+        return self.place, 0.0, self.place == 4, False, {}
+
+
+@pytest.fixture
+def walk():
+    gymnasium.register("explore/Walk-v0", Walk, max_episode_steps=4)
+    yield "explore/Walk-v0"
+    del gymnasium.registry["explore/Walk-v0"]
+
+
+def test_first_visits_begin_anew_after_termination_and_truncation(walk):
+    env = Episodic(make(walk, 1, (0,)))
+    start(env, (0,))
+    env.reset()
+    truncated, terminated = [(0, 1.0), (1, 0.0), (0, 0.0), (0, 1.0)], [(0, 1.0), (1, 0.0), (1, 1.0), (1, 1.0)]
+    for action, bonus in (*truncated, *terminated, *truncated):
+        step = env.step(torch.tensor([action]))
+        assert step.extras["intrinsic"].tolist() == [bonus]
+    assert step.truncated.all()
+
+
+def test_the_memory_of_an_episode_is_as_long_as_it_is_said_to_be(walk):
+    env = Episodic(make(walk, 1, (0,)), capacity=1)
+    start(env, (0,))
+    env.reset()
+    bonuses = [env.step(torch.tensor([action])).extras["intrinsic"].item() for action in (0, 1, 0)]
+    assert bonuses == [1.0, 1.0, 1.0]  # each step makes it forget the place before
+
+
+def test_bonuses_are_divided_by_the_deviation_of_their_returns():
+    plain, scaled = sea(Counts, rows=2), sea(Counts, rows=2, gamma=0.5)
+    raw, got = torch.tensor(dive(plain, [1, 0, 1, 1])), torch.tensor(dive(scaled, [1, 0, 1, 1]))
+    returns, total = [], torch.zeros(4)
+    for bonus in raw:
+        total = 0.5 * total + bonus
+        returns.append(total.view(2, 2))
+    for step in range(1, 4):
+        spread = torch.cat(returns[: step + 1], 1).double().var(1, correction=0).add(1e-8).sqrt()
+        assert torch.allclose(got[step].view(2, 2).double(), raw[step].view(2, 2) / spread.unsqueeze(1))
+
+
+def test_a_mixed_bonus_is_added_to_the_reward_and_not_to_the_score():
+    env = sea(Counts, mixed=0.25)
+    step = env.step(torch.ones(2, dtype=torch.int64))
+    assert torch.allclose(step.reward, step.score.float() + 0.25)
+
+
+SMALL = {"num_envs": 2, "hidden_sizes": (4,)}
+CHANNEL = {"intrinsic": {"gamma": 0.9, "weight": 0.5, "episodic": False}}
+
+
+@pytest.mark.parametrize("kind", [Counts, *KINDS])
+def test_ppo_with_a_bonus_keeps_the_contract_of_learners(kind):
+    config = PPOConfig(**SMALL, num_steps=8, num_epochs=1, num_minibatches=2, reward_channels=CHANNEL)
+
+    def learner(seeds):
+        return PPO(config, kind(make("operant/DeepSea-v0", 2, seeds, env_kwargs={"size": 3})), seeds=seeds, budget=1000)
+
+    check_learner(learner)
+
+
+def test_dqn_with_a_mixed_bonus_keeps_the_contract_of_learners():
+    config = DQNConfig(**SMALL, buffer_size=100, learning_starts=8, batch_size=4)
+
+    def learner(seeds):
+        env = RandomDistillation(make("operant/DeepSea-v0", 2, seeds, env_kwargs={"size": 3}), mixed=0.5, every=2)
+        return DQN(config, env, seeds=seeds, budget=1000)
+
+    check_learner(learner)
