@@ -67,8 +67,9 @@ def evaluate(arguments: list[str]) -> int:
     if options.samples and not speaks:
         raise ValueError(f"--samples is for language models, and {options.run} is a run of {entry.name}; leave it out")
     sampled: list[Sampled] = []
-    permissions = {"remote_code": options.remote_code, "accept_changes": options.accept_changes}
-    trained = api.load(options.run, best=options.best, **permissions)
+    trained = api.load(
+        options.run, best=options.best, remote_code=options.remote_code, accept_changes=options.accept_changes
+    )
     with closing(trained.experiment):
         evaluation = trained.evaluate(options.episodes, backend=backend)
         if options.samples and isinstance(trained.experiment, Answering):
