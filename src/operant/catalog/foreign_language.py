@@ -37,7 +37,6 @@ _DATA: Mapping[str, str] = {
     "dataset_config": "dataset (owner/name:configuration)",
     "dataset_train_split": "dataset (the split train; make a file of another one)",
     "val_files": "held_out (rows kept from the data set)",
-    "eval_dataset": "held_out (rows kept from the data set)",
     "prompt_max_len": "max_prompt_length",
     "max_response_length": "max_completion_length",
     "response_length": "max_completion_length",
