@@ -85,7 +85,8 @@ def test_the_model_behind_a_judge_of_steps_is_weights(make_model, tmp_path):
     api.train("process-reward-model", "steps", run=tmp_path / "run", **small)
     model, scorer = make_model(), load(ModelOptions(init=str(tmp_path / "run")), seed=0)
     found = estimate([WithReference(model, judge=load_step_rewards(str(tmp_path / "run")))], tokens=1)
-    assert found.weights == 4 * (2 * count(model) + count(scorer) + scorer.width + 1)
+    head = scorer.width + 1 + 2  # a weight for each number of the hidden state, a bias, and two for log-probabilities
+    assert found.weights == 4 * (2 * count(model) + count(scorer) + head)
 
 
 def test_an_adapter_is_all_that_is_trained(model_folder):

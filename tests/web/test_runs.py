@@ -3,7 +3,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -181,15 +180,13 @@ def test_a_run_of_another_version_cannot_be_compared(folder, tmp_path):
         runs.compare(tmp_path / "runs", ["first", "set/second"])
 
 
-def test_a_thousand_runs_are_listed_within_a_second(folder, tmp_path):
-    """Of processor time, so that other programs do not count."""
+def test_a_thousand_runs_are_listed(folder, tmp_path):
+    """How long that takes is told by benchmarks/web.py."""
     for i in range(1000):
         (tmp_path / f"run-{i}" / "eval").mkdir(parents=True)
         for name in ("config.toml", "run.json", "eval/evaluations.jsonl"):
             os.link(folder / "first" / name, tmp_path / f"run-{i}" / name)
-    began = time.process_time()
     assert len(runs.index(tmp_path)["runs"]) == 1000
-    assert time.process_time() - began < 1.0
 
 
 def test_a_look_at_a_run_never_imports_the_code_that_it_names(folder, tmp_path):
