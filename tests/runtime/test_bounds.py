@@ -1,12 +1,22 @@
 import importlib
+import re
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
+from typing import Annotated, Literal, get_type_hints
 
 import numpy as np
 import pytest
 
 from operant import catalog
-from operant.runtime.bounds import require
+from operant.runtime.bounds import (
+    Interval,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UnitFloat,
+    require,
+)
 
 
 @dataclass
@@ -48,7 +58,7 @@ def test_values_within_their_bounds_pass(value, bound):
         (0, "(0, 1)"),
         (1, "(0, 1)"),
         (float("inf"), "(0, inf)"),
-        (float("nan"), "(-inf, inf)"),
+        (float("nan"), "[-inf, inf]"),
         (None, "(0, inf)"),
         (0, "(0, inf) or None"),
     ],
@@ -69,6 +79,58 @@ def test_words():
     require(SimpleNamespace(mode="none"), mode=("none", "batch", "both"))
     with pytest.raises(ValueError, match=r"^mode must be none, batch or both, got 'all'$"):
         require(SimpleNamespace(mode="all"), mode=("none", "batch", "both"))
+
+
+@dataclass
+class Typed:
+    """Of every kind of type that says what a value may be."""
+
+    many: PositiveInt = 1
+    few: NonNegativeInt | None = None
+    widths: tuple[PositiveInt, ...] = (64,)
+    share: UnitFloat = 0.5
+    rate: PositiveFloat | None = 1e-3
+    weight: NonNegativeFloat = 0.0
+    betas: tuple[Annotated[float, Interval("[0, 1)")], ...] = (0.9, 0.999)
+    shift: float = 0.0
+    mode: Literal["none", "batch"] = "none"
+    kind: Literal["a", "b"] | None = None
+    flag: bool = False
+    either: Literal["mlp"] | str = "mlp"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("many", 0, "be in [1, inf)"),
+        ("many", None, "be an integer"),
+        ("few", -1, "be in [0, inf) or None"),
+        ("widths", (64, 0), "hold numbers in [1, inf)"),
+        ("widths", 64, "be a tuple of integers"),
+        ("share", 1.5, "be in [0, 1]"),
+        ("share", "0.5", "be in [0, 1]"),
+        ("rate", 0.0, "be in (0, inf) or None"),
+        ("rate", True, "be in (0, inf) or None"),
+        ("weight", float("nan"), "be in [0, inf)"),
+        ("betas", (0.9, 1.0), "hold numbers in [0, 1)"),
+        ("shift", float("inf"), "be a finite number"),
+        ("mode", "all", "be none or batch"),
+        ("kind", "c", "be a or b or None"),
+        ("flag", 1.5, "be true or false"),
+        ("flag", "yes", "be true or false"),
+    ],
+)
+def test_a_type_says_what_a_value_may_be(name, value, expected):
+    with pytest.raises(ValueError, match=re.escape(f"{name} must {expected}, got {value!r}")):
+        require(replace(Typed(), **{name: value}))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"few": 0, "rate": None, "kind": "b", "either": "my.py:Net", "shift": -2, "share": 1, "betas": [0.0, 0.5]}],
+)
+def test_what_the_types_allow_passes(values):
+    require(replace(Typed(), **values))
 
 
 def test_a_misspelt_interval_is_a_mistake_of_the_programmer():
@@ -117,7 +179,7 @@ ENTRIES = {(entry.module, entry.config): entry for entry in catalog.ALGORITHMS i
 @pytest.mark.parametrize("place", ENTRIES, ids="{0[1]}".format)
 def test_every_configuration_refuses_a_fraction_of_an_integer(place):
     kind = getattr(importlib.import_module(place[0]), place[1])
-    integers = [field.name for field in fields(kind) if field.type in (int, "int", int | None)]
+    integers = [field.name for field in fields(kind) if get_type_hints(kind)[field.name] in (int, int | None)]
     for name in integers:
         with pytest.raises(ValueError, match=rf"^{name} must be an integer( or None)?, got 2\.5$"):
             kind(**{name: 2.5})

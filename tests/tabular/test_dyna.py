@@ -125,7 +125,7 @@ def test_another_world_is_refused():
 
 
 def test_values_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="planning_steps must be finite and at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"planning_steps must be in .0, inf., got -1"):
         DynaQConfig(planning_steps=-1)
-    with pytest.raises(ValueError, match=r"kappa must be finite and at least 0, got -0\.1"):
+    with pytest.raises(ValueError, match=r"kappa must be in .0, inf., got -0\.1"):
         DynaQPlusConfig(kappa=-0.1)

@@ -113,9 +113,9 @@ def test_deep_sea_is_solved_where_chance_is_hopeless():
 def test_values_out_of_range_are_refused():
     with pytest.raises(ValueError, match="gamma must be in"):
         RMaxConfig(gamma=1.0)
-    with pytest.raises(ValueError, match="known must be finite and at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"known must be in .1, inf., got 0"):
         RMaxConfig(known=0)
-    with pytest.raises(ValueError, match="reward_max must be positive and finite, got 0"):
+    with pytest.raises(ValueError, match=r"reward_max must be in .0, inf., got 0"):
         MBIEEBConfig(reward_max=0.0)
-    with pytest.raises(ValueError, match="bonus_coef must be finite and at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"bonus_coef must be in .0, inf., got -1"):
         MBIEEBConfig(bonus_coef=-1.0)

@@ -3,7 +3,7 @@ import pytest
 
 from operant.tabular.schedules import Schedule, scheduled, step_size_of
 
-DEFAULTS = {"final": 0.1, "span": 10.0, "factor": 0.5, "name": "exploration"}
+DEFAULTS = {"final": 0.1, "span": 10.0, "factor": 0.5}
 
 
 def of(kind, initial=1.0, **values):
@@ -27,20 +27,3 @@ def test_step_sizes_by_visits():
     assert [step_size_of(average, 0.3, n) for n in (1, 2, 4)] == [1.0, 0.5, 0.25]
     assert step_size_of(slower, 0.3, 10) == pytest.approx(10**-0.6)
     assert step_size_of(of("constant", 0.3), 0.3, 10) == 0.3
-
-
-@pytest.mark.parametrize(
-    ("kind", "initial", "values", "message"),
-    [
-        ("sudden", 1.0, {}, "exploration_schedule must be one of constant, linear, exponential, visits, got 'sudden'"),
-        ("linear", 1.5, {}, r"exploration_initial_eps must be in \[0, 1\], got 1.5"),
-        ("linear", float("nan"), {}, r"exploration_initial_eps must be in \[0, 1\], got nan"),
-        ("linear", 1.0, {"final": -0.1}, r"exploration_final_eps must be in \[0, 1\], got -0.1"),
-        ("linear", 1.0, {"span": 0.0}, "exploration_span must be positive and finite, got 0.0"),
-        ("exponential", 1.0, {"factor": 1.1}, r"exploration_factor must be in \(0, 1\], got 1.1"),
-        ("visits", 1.0, {"power": 1.1}, r"exploration_power must be in \[0, 1\], got 1.1"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(kind, initial, values, message):
-    with pytest.raises(ValueError, match=message):
-        of(kind, initial, **values)

@@ -135,10 +135,10 @@ def test_arms_that_do_not_pay_one_are_refused():
     ("config", "values", "message"),
     [
         (EpsilonGreedyConfig, {"exploration_rate": 1.5}, r"exploration_rate must be in \[0, 1\], got 1.5"),
-        (EpsilonGreedyConfig, {"initial_value": float("nan")}, "initial_value must be finite, got nan"),
-        (UCBConfig, {"bonus_coef": -1.0}, "bonus_coef must be finite and at least 0, got -1"),
-        (GradientBanditConfig, {"step_size": -0.1}, "step_size must be finite and at least 0"),
-        (KLUCBConfig, {"steps_per_iteration": 0}, "steps_per_iteration must be finite and at least 1, got 0"),
+        (EpsilonGreedyConfig, {"initial_value": float("nan")}, "initial_value must be a finite number, got nan"),
+        (UCBConfig, {"bonus_coef": -1.0}, "bonus_coef must be in .0, inf., got -1"),
+        (GradientBanditConfig, {"step_size": -0.1}, "step_size must be in .0, inf."),
+        (KLUCBConfig, {"steps_per_iteration": 0}, "steps_per_iteration must be in .1, inf., got 0"),
     ],
 )
 def test_values_out_of_range_are_refused(config, values, message):

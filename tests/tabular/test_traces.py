@@ -136,7 +136,7 @@ def test_traces_need_a_step_size_that_all_cells_share():
         SarsaLambdaConfig(td_lambda=1.5)
     with pytest.raises(ValueError, match="update must be online"):
         TDLambdaConfig(update="offline", traces="true_online")
-    with pytest.raises(ValueError, match="traces must be one of accumulating"):
+    with pytest.raises(ValueError, match="traces must be accumulating"):
         TDLambdaConfig(traces="dutch")
 
 

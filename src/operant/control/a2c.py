@@ -26,7 +26,7 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
 from operant.envs import BatchEnv
 from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable, encoders
-from operant.runtime.bounds import require
+from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout, by_seed
@@ -37,39 +37,39 @@ from operant.state import Resumable
 class A2CConfig:
     """Hyperparameters of advantage actor-critic. Defaults are the paper's, or OpenAI's A2C's where it is silent."""
 
-    num_envs: int = 16
+    num_envs: PositiveInt = 16
     """Environments a seed, N. More give less correlated batches and a steadier gradient, from more steps."""
-    num_steps: int = 5
+    num_steps: PositiveInt = 5
     """Steps of every environment in one rollout, T. More see further before bootstrapping, and update less often."""
     optimizer: OptimizerName = "rmsprop"
     """The paper's RMSProp, or Adam, which needs less tuning."""
-    learning_rate: float = 7e-4
+    learning_rate: PositiveFloat = 7e-4
     """Step size of the optimizer."""
     lr_schedule: Literal["constant", "linear"] = "linear"
     """Whether the learning rate stays as it is or falls linearly to zero over the budget."""
-    adam_eps: float = 1e-5
+    adam_eps: PositiveFloat = 1e-5
     """Added to the second moment under the root (RMSProp) or to the root (Adam). Higher takes smaller steps."""
-    gamma: float = 0.99
+    gamma: UnitFloat = 0.99
     """Discount a step. Higher looks further ahead and has more variance."""
     estimator: Literal["n-step", "gae"] = "n-step"
     """How advantages are estimated: from n-step returns as in the paper, or by generalized advantage estimation."""
-    n_step: int | None = None
+    n_step: PositiveInt | None = None
     """Most real rewards in an n-step return; None: as many as the rollout has. More trust the critic less."""
-    gae_lambda: float = 0.95
+    gae_lambda: UnitFloat = 0.95
     """λ of generalized advantage estimation: 0 trusts the critic (bias), 1 the sampled return (variance)."""
     target: Literal["advantage", "monte-carlo", "bootstrap"] = "advantage"
     """What the critic should predict: the return that judges the action, all rewards of the rollout, or one of them."""
-    vf_coef: float = 0.5
+    vf_coef: NonNegativeFloat = 0.5
     """Weight of the value loss (half the squared error). Matters most where the networks are shared."""
-    ent_coef: float = 0.01
+    ent_coef: NonNegativeFloat = 0.01
     """Weight of the entropy bonus. Higher explores more and commits later."""
-    max_grad_norm: float | None = 0.5
+    max_grad_norm: PositiveFloat | None = 0.5
     """Largest gradient norm of one seed; None: no clipping."""
     normalize_advantage: Literal["batch", "none"] = "none"
     """Whether the advantages of a seed's rollout get mean 0 and standard deviation 1."""
-    critic_ensemble_size: int = 1
+    critic_ensemble_size: PositiveInt = 1
     """Critics that learn from the same data and differ by their first parameters; their mean is the value."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
+    hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
@@ -90,26 +90,7 @@ class A2CConfig:
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(
-            self,
-            num_envs="[1, inf)",
-            hidden_sizes="[1, inf)",
-            num_steps="[1, inf)",
-            optimizer=tuple(OPTIMIZERS),
-            learning_rate="(0, inf)",
-            lr_schedule=("constant", "linear"),
-            adam_eps="(0, inf)",
-            gamma="[0, 1]",
-            estimator=("n-step", "gae"),
-            n_step="[1, inf) or None",
-            gae_lambda="[0, 1]",
-            target=("advantage", "monte-carlo", "bootstrap"),
-            vf_coef="[0, inf)",
-            ent_coef="[0, inf)",
-            max_grad_norm="(0, inf) or None",
-            critic_ensemble_size="[1, inf)",
-            encoder=encoders(self.encoder),
-        )
+        require(self, encoder=encoders(self.encoder))
         if (self.normalize_advantage == "batch") and self.num_envs * self.num_steps == 1:
             raise ValueError(
                 "normalize_advantage leaves nothing of the advantage of a single sample: take more environments or "

@@ -36,7 +36,7 @@ from operant.control.a2c import A2C, DIAGNOSTICS, A2CConfig
 from operant.control.trial import require_makeable
 from operant.envs import BatchEnv, WorkerError, maker_like, only_here
 from operant.nets import OPTIMIZERS
-from operant.runtime.bounds import require
+from operant.runtime.bounds import PositiveFloat, PositiveInt
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import told_by_environments, update_metrics
 from operant.state import State, all_or_nothing, clone, copy_into, restore
@@ -48,17 +48,16 @@ class A3CConfig(A2CConfig):
 
     num_envs: int = 1
     """Environments of each worker. More make its gradients steadier, and fewer for the same steps."""
-    workers: int = 16
+    workers: PositiveInt = 16
     """Processes. More than processor cores take turns, and make every gradient older."""
-    steps_per_iteration: int = 2000
+    steps_per_iteration: PositiveInt = 2000
     """Steps of all workers together in one iteration, after which they wait until they are told to go on."""
-    deadline: float = 120.0
+    deadline: PositiveFloat = 120.0
     """Seconds that a worker may take for an update, or to start, before it is taken for hung."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(self, workers="[1, inf)", steps_per_iteration="[1, inf)", deadline="(0, inf)")
         for name in ("normalize_obs", "normalize_reward"):
             if getattr(self, name):
                 raise ValueError(f"{name} must be false: the workers share no statistics; a2c has them")

@@ -15,7 +15,7 @@ The gradient is that of the network that acts; the target of the paper's equatio
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from gymnasium import spaces
@@ -28,7 +28,7 @@ from operant.control.replay_collector import Act, Experience, require_budget
 from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders
 from operant.nets.action_values import ActionValues, ValuePass
-from operant.runtime.bounds import require
+from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.priorities import Priorities
@@ -40,50 +40,50 @@ from operant.state import Resumable
 class DQNConfig:
     """Hyperparameters of DQN. Defaults are those of the paper (extended data table 1) but for network and optimizer."""
 
-    num_envs: int = 1
+    num_envs: PositiveInt = 1
     """Environments a seed, N. More make collecting faster and the memory more varied."""
-    train_freq: int = 4
+    train_freq: PositiveInt = 4
     """Steps of every environment between two trainings. More use less computation, and data less."""
-    gradient_steps: int = 1
+    gradient_steps: PositiveInt = 1
     """Gradient steps of one training. More use the data better, until values run away."""
-    batch_size: int = 32
+    batch_size: PositiveInt = 32
     """Transitions of one gradient step. More make steps less noisy and slower."""
-    buffer_size: int = 1_000_000
+    buffer_size: PositiveInt = 1_000_000
     """Transitions in the memory. More are less correlated, and older."""
-    learning_starts: int = 50_000
+    learning_starts: NonNegativeInt = 50_000
     """Environment steps of random actions before the first training."""
-    target_update_interval: int = 10_000
+    target_update_interval: PositiveInt = 10_000
     """Gradient steps between two copies to the target network. More are steadier and slower; 1 is no target network."""
-    tau: float = 1.0
+    tau: Annotated[float, Interval("(0, 1]")] = 1.0
     """How far a copy moves the target network: 1 all the way; with `target_update_interval` 1 and a small τ it
     follows smoothly."""
-    learning_rate: float = 2.5e-4
+    learning_rate: PositiveFloat = 2.5e-4
     """Step size of Adam."""
     lr_schedule: Literal["constant", "linear"] = "constant"
     """Whether the learning rate stays as it is or falls linearly to zero over the budget."""
-    gamma: float = 0.99
+    gamma: UnitFloat = 0.99
     """Discount a step. Higher looks further ahead and is less steady."""
-    n_step: int = 1
+    n_step: PositiveInt = 1
     """Rewards that are summed before bootstrapping. More spread news faster, with more variance and off-policy bias."""
     double: bool = False
     """Whether the network that learns chooses the action whose value the target network tells."""
     dueling: bool = False
     """Whether the network has separate streams for the state's value and the actions' advantages."""
-    per_alpha: float = 0.0
+    per_alpha: UnitFloat = 0.0
     """α of prioritized replay: 0 draws uniformly, 1 in proportion to the last error. Higher favors surprises."""
-    per_beta: float = 0.4
+    per_beta: UnitFloat = 0.4
     """Initial exponent of the weights that correct for priorities; it rises linearly to 1 over the budget."""
-    huber_delta: float = 1.0
+    huber_delta: Annotated[float, Interval("(0, inf]")] = 1.0
     """Error beyond which the loss is linear, in units of return; infinity makes it half the squared error."""
-    max_grad_norm: float | None = None
+    max_grad_norm: PositiveFloat | None = None
     """Largest gradient norm of one seed; None: no clipping."""
-    exploration_initial_eps: float = 1.0
+    exploration_initial_eps: UnitFloat = 1.0
     """Probability of a random action at first."""
-    exploration_final_eps: float = 0.1
+    exploration_final_eps: UnitFloat = 0.1
     """Probability of a random action in the end. Higher explores more and earns less."""
-    exploration_fraction: float = 0.02
+    exploration_fraction: UnitFloat = 0.02
     """Fraction of the budget over which that probability falls linearly. More explore longer."""
-    hidden_sizes: tuple[int, ...] = (256, 256)
+    hidden_sizes: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the hidden layers."""
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
@@ -92,36 +92,12 @@ class DQNConfig:
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     scale_obs: bool = False
     """Whether observations are scaled to [-1, 1] where the bounds of their space are finite."""
-    adam_eps: float = 1e-8
+    adam_eps: PositiveFloat = 1e-8
     """Added to the root of Adam's second moment."""
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(
-            self,
-            num_envs="[1, inf)",
-            hidden_sizes="[1, inf)",
-            train_freq="[1, inf)",
-            gradient_steps="[1, inf)",
-            batch_size="[1, inf)",
-            buffer_size="[1, inf)",
-            learning_starts="[0, inf)",
-            target_update_interval="[1, inf)",
-            tau="(0, 1]",
-            learning_rate="(0, inf)",
-            lr_schedule=("constant", "linear"),
-            gamma="[0, 1]",
-            n_step="[1, inf)",
-            per_alpha="[0, 1]",
-            per_beta="[0, 1]",
-            huber_delta="(0, inf]",
-            max_grad_norm="(0, inf) or None",
-            exploration_initial_eps="[0, 1]",
-            exploration_final_eps="[0, 1]",
-            exploration_fraction="[0, 1]",
-            adam_eps="(0, inf)",
-            encoder=encoders(self.encoder),
-        )
+        require(self, encoder=encoders(self.encoder))
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"

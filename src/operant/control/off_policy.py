@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar
+from typing import Annotated, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from operant.nets import (
     network_of_vectors,
     outgrows_cache,
 )
-from operant.runtime.bounds import require
+from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED, update_metrics
 from operant.runtime.replay import Transitions
@@ -72,54 +72,39 @@ def merge(reports: Sequence[Metrics]) -> Metrics:
 class AlternatingConfig:
     """Hyperparameters that learners of this kind share."""
 
-    num_envs: int = 1
+    num_envs: PositiveInt = 1
     """Environments a seed, N. More collect faster, with fewer updates a step unless `gradient_steps` rises too."""
-    learning_starts: int = 1000
+    learning_starts: NonNegativeInt = 1000
     """Steps of a seed with random actions, before the first update. More begin with a broader memory."""
-    train_freq: int = 1
+    train_freq: PositiveInt = 1
     """Steps of every environment between updates. More are faster, and learn less from each step."""
-    gradient_steps: int = 1
+    gradient_steps: PositiveInt = 1
     """Gradient steps after them. More use the data better until the critics overfit to it."""
-    rounds_per_iteration: int = 50
+    rounds_per_iteration: PositiveInt = 50
     """How often steps and updates alternate in one iteration. It changes how often metrics are reported, no more."""
-    batch_size: int = 256
+    batch_size: PositiveInt = 256
     """Transitions in one gradient step. More give less noisy and slower steps."""
-    buffer_size: int = 1_000_000
+    buffer_size: PositiveInt = 1_000_000
     """Transitions of a seed that are kept. Less forgets sooner."""
-    learning_rate: float = 3e-4
+    learning_rate: PositiveFloat = 3e-4
     """Step size of Adam, for all that is learned."""
-    gamma: float = 0.99
+    gamma: UnitFloat = 0.99
     """Discount a step. Higher looks further ahead and makes values harder to learn."""
-    tau: float = 0.005
+    tau: Annotated[float, Interval("(0, 1]")] = 0.005
     """Share of the way that the targets go when they follow. Higher follows faster and less stably."""
-    hidden_sizes: tuple[int, ...] = (256, 256)
+    hidden_sizes: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the hidden layers, of policy and critics alike."""
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
     encoder: TorsoName | str = "auto"
     """A torch.nn.Module of yours before the dense layers, of policy and critics each, path/to/file.py:Name; actions
     come to the critics behind it. auto: none."""
-    max_grad_norm: float | None = None
+    max_grad_norm: PositiveFloat | None = None
     """Largest gradient norm of one seed; None: no clipping."""
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(
-            self,
-            num_envs="[1, inf)",
-            hidden_sizes="[1, inf)",
-            learning_starts="[0, inf)",
-            train_freq="[1, inf)",
-            gradient_steps="[1, inf)",
-            rounds_per_iteration="[1, inf)",
-            batch_size="[1, inf)",
-            buffer_size="[1, inf)",
-            learning_rate="(0, inf)",
-            gamma="[0, 1]",
-            tau="(0, 1]",
-            max_grad_norm="(0, inf) or None",
-            encoder=encoders(self.encoder, pictures=False),
-        )
+        require(self, encoder=encoders(self.encoder, pictures=False))
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
 from operant.envs import BatchEnv
 from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, encoders, outgrows_cache
-from operant.runtime.bounds import require
+from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout
@@ -41,50 +41,50 @@ Clip = tuple[float, float]
 class PPOConfig:
     """Hyperparameters of PPO. Defaults are those of the paper's continuous control experiments (table 3)."""
 
-    num_envs: int = 1
+    num_envs: PositiveInt = 1
     """Environments a seed, N. More give less correlated batches and a faster rollout."""
-    num_steps: int = 2048
+    num_steps: PositiveInt = 2048
     """Steps of every environment in one rollout, T. More see further before bootstrapping, and update less often."""
-    num_epochs: int = 10
+    num_epochs: PositiveInt = 10
     """Passes over each rollout. More use the data better until the policy overfits to it (watch approx_kl)."""
-    num_minibatches: int = 32
+    num_minibatches: PositiveInt = 32
     """Parts that a rollout is split into, each one gradient step. More take more and noisier steps."""
-    learning_rate: float = 3e-4
+    learning_rate: PositiveFloat = 3e-4
     """Step size of Adam."""
     lr_schedule: Literal["constant", "linear"] = "constant"
     """Whether the learning rate stays as it is or falls linearly to zero over the budget."""
     clip_range_schedule: Literal["constant", "linear"] = "constant"
     """Whether the clip range does."""
-    gamma: float = 0.99
+    gamma: UnitFloat = 0.99
     """Discount a step. Higher looks further ahead and has more variance."""
-    gae_lambda: float = 0.95
+    gae_lambda: UnitFloat = 0.95
     """λ of the advantage estimates: 0 trusts the critic (bias), 1 the sampled return (variance)."""
-    clip_range: float = 0.2
+    clip_range: Annotated[float, Interval("(0, 1]")] = 0.2
     """How far the probability ratio may fall below 1 before a lower one is not rewarded. Higher moves faster."""
-    clip_range_high: float | None = None
+    clip_range_high: PositiveFloat | None = None
     """How far it may rise above 1; None: as `clip_range`."""
     objective: Literal["clip", "penalty", "clip-and-penalty"] | str = "clip"
     """What keeps the policy near the one that drew the rollout: the clip range, the KL penalty, or both; or a function
     of yours, path/to/file.py:function, with the parameters and the result of `operant.control.ppo.clipped`."""
-    kl_coef: float = 1.0
+    kl_coef: PositiveFloat = 1.0
     """Weight of the KL penalty at first. Higher moves less; where there is a target it is soon forgotten."""
-    kl_coef_target: float | None = 0.01
+    kl_coef_target: PositiveFloat | None = 0.01
     """KL(old‖new) of one update, in nats, that β is adapted to. Higher moves faster. None: β stays what it is."""
-    kl_coef_rounds: int = 1
+    kl_coef_rounds: PositiveInt = 1
     """Most rounds of epochs on one rollout, with β adapted after each. A seed stops after one that meets the target."""
-    vf_coef: float = 0.5
+    vf_coef: NonNegativeFloat = 0.5
     """Weight of the value loss (half the squared error). Matters most where the networks are shared."""
-    ent_coef: float = 0.0
+    ent_coef: NonNegativeFloat = 0.0
     """Weight of the entropy bonus. Higher explores more and commits later."""
-    max_grad_norm: float | None = 0.5
+    max_grad_norm: PositiveFloat | None = 0.5
     """Largest gradient norm of one seed; None: no clipping."""
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
     """Over which samples of a seed advantages get mean 0 and standard deviation 1."""
-    clip_range_vf: float | None = None
+    clip_range_vf: PositiveFloat | None = None
     """Clip range of the value around its old estimate; None: no clipping, which usually learns better."""
-    target_kl: float | None = None
+    target_kl: PositiveFloat | None = None
     """A seed stops its updates on a rollout once approx_kl exceeds this; None: never."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
+    hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
@@ -95,7 +95,7 @@ class PPOConfig:
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
-    adam_eps: float = 1e-5
+    adam_eps: PositiveFloat = 1e-5
     """Added to the root of Adam's second moment."""
     normalize_obs: bool = False
     """Whether observations are normalized by running mean and standard deviation."""
@@ -109,30 +109,8 @@ class PPOConfig:
         """Validate."""
         require(
             self,
-            num_envs="[1, inf)",
-            hidden_sizes="[1, inf)",
-            num_steps="[1, inf)",
-            num_epochs="[1, inf)",
-            num_minibatches="[1, inf)",
-            learning_rate="(0, inf)",
-            lr_schedule=("constant", "linear"),
-            clip_range_schedule=("constant", "linear"),
-            gamma="[0, 1]",
-            gae_lambda="[0, 1]",
-            clip_range="(0, 1]",
-            clip_range_high="(0, inf) or None",
             objective=doors.choices(OBJECTIVES, self.objective, "operant.objectives"),
-            kl_coef="(0, inf)",
-            kl_coef_target="(0, inf) or None",
-            kl_coef_rounds="[1, inf)",
-            vf_coef="[0, inf)",
-            ent_coef="[0, inf)",
-            max_grad_norm="(0, inf) or None",
-            normalize_advantage=("minibatch", "batch", "none"),
-            clip_range_vf="(0, inf) or None",
-            target_kl="(0, inf) or None",
             encoder=encoders(self.encoder),
-            adam_eps="(0, inf)",
         )
         _ = self.channels
         if self.num_envs * self.num_steps % self.num_minibatches:

@@ -23,7 +23,7 @@ from operant.control.agent import Agent
 from operant.control.ppo import PPO, PPOConfig
 from operant.envs import BatchEnv, Tree, begins_anew
 from operant.nets import Memory, Spec, StackedGRU
-from operant.runtime.bounds import require
+from operant.runtime.bounds import PositiveInt
 from operant.runtime.rollouts import Rollout
 from operant.state import State
 
@@ -42,13 +42,12 @@ class RecurrentPPOConfig(PPOConfig):
     """Parts that the rows of a rollout are split into, each one gradient step."""
     share_features: bool = True
     """Policy and value share their layers and the memory; it cannot be switched off."""
-    rnn_hidden_size: int = 64
+    rnn_hidden_size: PositiveInt = 64
     """Numbers that are remembered from step to step. More remember more, and are slower."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(self, rnn_hidden_size="[1, inf)")
         if not self.share_features:
             raise ValueError("share_features must be true: policy and value have one memory")
         if self.num_envs % self.num_minibatches:

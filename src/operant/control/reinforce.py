@@ -30,7 +30,7 @@ from operant import ops, streams
 from operant.control.agent import Agent, Scaling
 from operant.envs import BatchEnv, wrappers
 from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable, encoders
-from operant.runtime.bounds import require
+from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.episodes import Episodes
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
@@ -82,33 +82,33 @@ PSI: Mapping[str, Psi] = {
 class ReinforceConfig:
     """Hyperparameters of REINFORCE. The paper names none; defaults are plain: one episode, one step, Adam's 1e-3."""
 
-    num_envs: int = 1
+    num_envs: PositiveInt = 1
     """Episodes of each seed in a batch, E, one in each environment. More give a steadier gradient, less often."""
     advantage_kind: Literal["total", "to-go", "baseline", "q", "advantage", "td", "gae"] = "total"
     """What an action is judged by."""
-    learning_rate: float = 1e-3
+    learning_rate: PositiveFloat = 1e-3
     """Step size of the policy's Adam."""
-    gamma: float = 0.99
+    gamma: UnitFloat = 0.99
     """Discount a step. Higher looks further ahead and has more variance."""
-    gae_lambda: float = 0.97
+    gae_lambda: UnitFloat = 0.97
     """λ of `gae`: 0 trusts the critic (bias), 1 the sampled return (variance)."""
     discount_steps: bool = False
     """Whether step t counts γ^t: the gradient of the discounted return, which hardly learns from late steps."""
     target: Literal["monte-carlo", "bootstrap"] = "monte-carlo"
     """What the critic should predict: the return that followed, or one reward and its own next value."""
-    critic_steps: int = 1
+    critic_steps: PositiveInt = 1
     """Gradient steps of the critic on each batch. More fit the baseline better, or overfit it."""
-    critic_learning_rate: float = 1e-3
+    critic_learning_rate: PositiveFloat = 1e-3
     """Step size of the critic's Adam."""
     normalize_advantage: Literal["batch", "none"] = "none"
     """Whether Ψ gets mean 0 and standard deviation 1 over all steps of a seed's batch, never within an episode."""
-    ent_coef: float = 0.0
+    ent_coef: NonNegativeFloat = 0.0
     """Weight of the entropy bonus, summed over the steps as Ψ is. Higher explores more and commits later."""
-    max_grad_norm: float | None = None
+    max_grad_norm: PositiveFloat | None = None
     """Largest gradient norm of one seed's policy, and of its critic; None: no clipping."""
-    max_episode_steps: int = 100_000
+    max_episode_steps: PositiveInt = 100_000
     """Longest possible episode in steps; one that is longer is an error."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
+    hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers, of policy and critic."""
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
@@ -120,22 +120,7 @@ class ReinforceConfig:
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(
-            self,
-            num_envs="[1, inf)",
-            hidden_sizes="[1, inf)",
-            advantage_kind=tuple(PSI),
-            learning_rate="(0, inf)",
-            gamma="[0, 1]",
-            gae_lambda="[0, 1]",
-            target=("monte-carlo", "bootstrap"),
-            critic_steps="[1, inf)",
-            critic_learning_rate="(0, inf)",
-            ent_coef="[0, inf)",
-            max_grad_norm="(0, inf) or None",
-            max_episode_steps="[1, inf)",
-            encoder=encoders(self.encoder),
-        )
+        require(self, encoder=encoders(self.encoder))
 
 
 @dataclass(frozen=True)

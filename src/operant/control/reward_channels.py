@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from operant import ops
-from operant.runtime.bounds import require
+from operant.runtime.bounds import UnitFloat, require
 from operant.runtime.rollouts import Rollout
 
 REWARD = "reward"
@@ -25,9 +25,9 @@ _EXPLAINED = "explained_variance"
 class RewardChannel:
     """How one of several rewards counts."""
 
-    gamma: float
+    gamma: UnitFloat
     """Discount a step."""
-    gae_lambda: float
+    gae_lambda: UnitFloat
     """λ of the advantage estimates."""
     weight: float = 1.0
     """Weight of its advantages in their sum; 0: the critic predicts the return, but the policy ignores it."""
@@ -37,9 +37,7 @@ class RewardChannel:
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(self, gamma="[0, 1]", gae_lambda="[0, 1]", weight="(-inf, inf)")
-        if self.episodic not in (False, True):
-            raise ValueError(f"episodic must be true or false, got {self.episodic!r}")
+        require(self)
         if not self.episodic and self.gamma == 1:
             raise ValueError("gamma must be below 1 where episodic is false: such a return never ends, got 1")
 

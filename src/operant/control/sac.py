@@ -24,7 +24,7 @@ from operant.control.off_policy import Alternating, AlternatingConfig, Descent
 from operant.control.replay_collector import Act, Experience, require_budget
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
-from operant.runtime.bounds import require
+from operant.runtime.bounds import NonNegativeFloat
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Transitions
 
@@ -35,13 +35,8 @@ class SACConfig(AlternatingConfig):
 
     target_entropy: float | None = None
     """Entropy that the temperature is learned for, nats; None: minus the number of action dimensions."""
-    ent_coef: float | None = None
+    ent_coef: NonNegativeFloat | None = None
     """Fixed temperature, reward a nat; None: it is learned. Higher explores more."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        require(self, target_entropy="(-inf, inf) or None", ent_coef="[0, inf) or None")
 
 
 CRITICS = 2

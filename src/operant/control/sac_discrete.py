@@ -24,7 +24,7 @@ from operant.control.replay_collector import Act, Experience, require_budget
 from operant.control.sac import CRITICS, LEAST_ALPHA
 from operant.envs import BatchEnv, Tree
 from operant.nets import BoundEnsemble, CategoricalHead, EnsemblePass, StackedAdam, compilable
-from operant.runtime.bounds import require
+from operant.runtime.bounds import NonNegativeFloat, UnitFloat
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Transitions
 
@@ -33,15 +33,10 @@ from operant.runtime.replay import Transitions
 class DiscreteSACConfig(AlternatingConfig):
     """Hyperparameters of discrete SAC. Defaults are those of SAC, with the target entropy of the paper."""
 
-    target_entropy_scale: float = 0.98
+    target_entropy_scale: UnitFloat = 0.98
     """Entropy that the temperature is learned for, as a share of log A, that of uniform actions. Higher explores."""
-    ent_coef: float | None = None
+    ent_coef: NonNegativeFloat | None = None
     """Fixed temperature, reward a nat; None: it is learned. Higher explores more."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        require(self, target_entropy_scale="[0, 1]", ent_coef="[0, inf) or None")
 
 
 ACTOR_GAIN = 0.01

@@ -25,7 +25,7 @@ from operant.control.off_policy import Alternating, AlternatingConfig, Descent
 from operant.control.replay_collector import Act, Experience, require_budget
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
-from operant.runtime.bounds import require
+from operant.runtime.bounds import NonNegativeFloat, PositiveInt
 from operant.runtime.learner import Metrics
 from operant.runtime.replay import Transitions
 from operant.state import State
@@ -35,28 +35,16 @@ from operant.state import State
 class TD3Config(AlternatingConfig):
     """Hyperparameters of TD3. Defaults are those of the paper (section 6.1) and of its code."""
 
-    n_critics: int = 2
+    n_critics: PositiveInt = 2
     """Critics of which the smallest makes the targets. One overestimates; more than two underestimate further."""
-    policy_delay: int = 2
+    policy_delay: PositiveInt = 2
     """Updates of the critics for one of the policy and the targets. More let the critics settle."""
-    exploration_noise: float = 0.1
+    exploration_noise: NonNegativeFloat = 0.1
     """Standard deviation of the noise on actions while collecting, in half action ranges. Higher explores more."""
-    target_policy_noise: float = 0.2
+    target_policy_noise: NonNegativeFloat = 0.2
     """Standard deviation of the noise on target actions, likewise. Higher ignores wider peaks of the critics."""
-    target_noise_clip: float = 0.5
+    target_noise_clip: NonNegativeFloat = 0.5
     """Largest noise on target actions, likewise."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        require(
-            self,
-            n_critics="[1, inf)",
-            policy_delay="[1, inf)",
-            exploration_noise="[0, inf)",
-            target_policy_noise="[0, inf)",
-            target_noise_clip="[0, inf)",
-        )
 
 
 ACTOR_GAIN = 0.01

@@ -16,7 +16,7 @@ step along the natural gradient of the policy would spoil the value, which has n
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 import torch
 from torch import Tensor
@@ -27,7 +27,15 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.control.vine import Vine, collect_vine, require_branching
 from operant.envs import BatchEnv
 from operant.nets import Activation, Jacobian, Spec, StackedAdam, StackedMLP, compilable
-from operant.runtime.bounds import require
+from operant.runtime.bounds import (
+    Interval,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UnitFloat,
+    require,
+)
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout
@@ -38,37 +46,37 @@ from operant.state import Resumable
 class TRPOConfig:
     """Hyperparameters of TRPO. Defaults: those the paper names (δ, conjugate gradients, 10 % of the data for F)."""
 
-    num_envs: int = 1
+    num_envs: PositiveInt = 1
     """Environments a seed, N. More give less correlated batches and a faster rollout."""
-    num_steps: int = 2048
+    num_steps: PositiveInt = 2048
     """Steps of every environment in one rollout, T. More make the step surer, and rarer."""
-    target_kl: float = 0.01
+    target_kl: PositiveFloat = 0.01
     """δ, the largest mean KL(old‖new) of an update, in nats. Higher moves faster and may overshoot."""
-    cg_max_steps: int = 10
+    cg_max_steps: PositiveInt = 10
     """Iterations of conjugate gradients. More come closer to the natural gradient, each for one product with F."""
-    cg_damping: float = 0.1
+    cg_damping: NonNegativeFloat = 0.1
     """Added to the diagonal of F. Higher bends the step towards the plain gradient, and shortens it."""
-    sub_sampling_factor: int = 10
+    sub_sampling_factor: PositiveInt = 10
     """F is the mean over every so many samples. Higher is cheaper and noisier."""
     line_search: bool = True
     """Whether the step is shrunk until surrogate and KL are as they should be; off in the natural policy gradient."""
-    line_search_shrinking_factor: float = 0.8
+    line_search_shrinking_factor: Annotated[float, Interval("(0, 1)")] = 0.8
     """Factor by which the line search shrinks a step. Higher searches more finely, and less far."""
-    line_search_max_iter: int = 10
+    line_search_max_iter: NonNegativeInt = 10
     """Times it does so before it gives the step up."""
-    gamma: float = 0.99
+    gamma: UnitFloat = 0.99
     """Discount a step. Higher looks further ahead and has more variance."""
-    gae_lambda: float = 0.95
+    gae_lambda: UnitFloat = 0.95
     """λ of the advantage estimates: 0 trusts the critic (bias), 1 the sampled return (variance)."""
     normalize_advantage: Literal["batch", "none"] = "batch"
     """Whether the advantages of a rollout get mean 0 and standard deviation 1. The step feels the mean alone."""
-    critic_epochs: int = 10
+    critic_epochs: PositiveInt = 10
     """Passes of the critic over each rollout. More fit it better until it overfits."""
-    critic_minibatches: int = 32
+    critic_minibatches: PositiveInt = 32
     """Parts of a rollout for the critic, each one step of Adam."""
-    critic_learning_rate: float = 1e-3
+    critic_learning_rate: PositiveFloat = 1e-3
     """Step size of the critic's Adam."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
+    hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of both networks."""
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
@@ -80,38 +88,18 @@ class TRPOConfig:
     """Whether rewards are divided by the running standard deviation of the discounted return."""
     sampling: Literal["single-path", "vine"] = "single-path"
     """Where advantages come from: the actions of one path, or several actions tried in each of some states."""
-    vine_points: int = 4
+    vine_points: PositiveInt = 4
     """With vine sampling, times in a rollout at which every environment branches; they divide `num_steps`."""
-    vine_actions: int = 4
+    vine_actions: Annotated[int, Interval("[2, inf)")] = 4
     """Continuous actions tried in each state. More estimate better, and cost steps. Discrete ones are all tried."""
-    vine_steps: int = 50
+    vine_steps: PositiveInt = 50
     """Steps of a branch. More trust the critic less, have more variance, and cost."""
     vine_common: bool = True
     """Whether the branches of a state share their random numbers, so that luck in common cancels."""
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(
-            self,
-            num_envs="[1, inf)",
-            hidden_sizes="[1, inf)",
-            num_steps="[1, inf)",
-            target_kl="(0, inf)",
-            cg_max_steps="[1, inf)",
-            cg_damping="[0, inf)",
-            sub_sampling_factor="[1, inf)",
-            line_search_shrinking_factor="(0, 1)",
-            line_search_max_iter="[0, inf)",
-            gamma="[0, 1]",
-            gae_lambda="[0, 1]",
-            critic_epochs="[1, inf)",
-            critic_minibatches="[1, inf)",
-            critic_learning_rate="(0, inf)",
-            sampling=("single-path", "vine"),
-            vine_points="[1, inf)",
-            vine_actions="[2, inf)",
-            vine_steps="[1, inf)",
-        )
+        require(self)
         if self.sampling == "vine" and self.num_steps % self.vine_points:
             raise ValueError(f"vine_points ({self.vine_points}) must divide steps ({self.num_steps})")
         samples = self.num_envs * self.num_steps

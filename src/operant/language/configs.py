@@ -1,10 +1,18 @@
 """What algorithms of this package are told in common: `ModelOptions`, `LanguageConfig`, `SamplingConfig`."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from operant.language.importance import Correction
-from operant.runtime.bounds import require
+from operant.runtime.bounds import (
+    Interval,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UnitFloat,
+    require,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +27,9 @@ class ModelOptions:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Numbers that the model computes in. Under bfloat16 the optimizer keeps 32-bit copies of what it trains, since
     small steps would be rounded away."""
-    lora_r: int = 0
+    lora_r: NonNegativeInt = 0
     """Rank of LoRA adapters, which are trained instead of the weights; 0 trains all weights."""
-    lora_alpha: int = 0
+    lora_alpha: NonNegativeInt = 0
     """Scale of the adapters: they count alpha / rank; 0 is twice the rank."""
     lora_target_modules: tuple[str, ...] = ()
     """Names of the layers that get adapters; none: every linear layer but the last."""
@@ -32,7 +40,7 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(self, dtype=("float32", "bfloat16"), lora_r="[0, inf)", lora_alpha="[0, inf)")
+        require(self)
         if not self.model.strip():
             raise ValueError("model must name a folder, a hub model or one built here, got ''")
 
@@ -47,45 +55,32 @@ class LanguageConfig(ModelOptions):
     eval_dataset: str = ""
     """Rows to be scored on, the first `held_out` of them; of a data set with several splits, its test. Empty: a part of
     the data set is kept apart."""
-    train_examples: int = 4096
+    train_examples: PositiveInt = 4096
     """Rows that a built-in task makes to train on."""
-    held_out: int = 200
+    held_out: PositiveInt = 200
     """Rows kept for evaluation, at most a fifth of a data set; of an `eval_dataset` the most that are looked at."""
-    max_prompt_length: int = 512
+    max_prompt_length: PositiveInt = 512
     """Tokens of a prompt that are kept, its last ones."""
-    max_completion_length: int = 0
+    max_completion_length: NonNegativeInt = 0
     """Most tokens of a completion, its end of sequence included; 0: what the task names, 256 for a data set."""
-    learning_rate: float = 1e-5
+    learning_rate: PositiveFloat = 1e-5
     """Largest step size of AdamW."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the step size goes on after the warm-up: not at all, or to 0 in a line or half a cosine over the budget."""
-    warmup_ratio: float = 0.0
+    warmup_ratio: UnitFloat = 0.0
     """Share of the budget over which the step size rises from 0."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay of Adam's two moving averages a step."""
-    weight_decay: float = 0.0
+    weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay (Loshchilov and Hutter 2019) of matrices, a step, in units of the step size."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: PositiveFloat = 1.0
     """Largest norm of the gradient; a longer one is scaled down."""
-    micro_batch_tokens: int = 16_384
+    micro_batch_tokens: PositiveInt = 16_384
     """Most tokens that go through the model at once; less needs less memory and gives the same step."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(
-            self,
-            train_examples="[1, inf)",
-            held_out="[1, inf)",
-            max_prompt_length="[1, inf)",
-            max_completion_length="[0, inf)",
-            learning_rate="(0, inf)",
-            lr_schedule=("constant", "linear", "cosine"),
-            warmup_ratio="[0, 1]",
-            weight_decay="[0, inf)",
-            max_grad_norm="(0, inf)",
-            micro_batch_tokens="[1, inf)",
-        )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be in [0, 1), got {self.betas}")
 
@@ -94,19 +89,19 @@ class LanguageConfig(ModelOptions):
 class SamplingConfig(LanguageConfig):
     """How a policy is asked, and who rewards its answers."""
 
-    temperature: float = 1.0
+    temperature: PositiveFloat = 1.0
     """Of the sampler, and of the probabilities that are learned from."""
     rewards: tuple[str, ...] = ()
     """Reward functions: names of `operant.language.verifiers`, such as exact, numeric, boxed or soft-overlong, or a
     function of yours, path/to/file.py:function. None: what the task rewards."""
     reward_weights: tuple[float, ...] = ()
     """One for each reward function; none: 1 each."""
-    reward_timeout: float = 60.0
+    reward_timeout: PositiveFloat = 60.0
     """Seconds that one call of a reward function of yours may take; beyond it the answers of the call get no reward."""
-    reward_workers: int = 1
+    reward_workers: PositiveInt = 1
     """Processes of each reward function of yours, and of accuracy. With several, a batch is divided among as many
     calls."""
-    reward_memory: float = 4.0
+    reward_memory: NonNegativeFloat = 4.0
     """GiB of memory of its own that a process of a reward function of yours may take (Linux); 0: no limit."""
     pass_reward: str = ""
     """Name of the reward function that decides in pass@k whether an answer is right (1 or more). Empty: the first one,
@@ -116,28 +111,18 @@ class SamplingConfig(LanguageConfig):
     engine: str = "native"
     """What samples: the model in this process (native), or the address of a vLLM server, such as
     http://127.0.0.1:8000."""
-    engine_batch_size: int = 256
+    engine_batch_size: PositiveInt = 256
     """Sequences that the native engine completes at once. More are faster and need more memory."""
     importance_sampling_correction: Correction = "truncate"
     """What is done where the engine's log-probabilities differ from the trainer's: nothing; importance weights of the
     tokens, up to the cap (truncate), or 0 where the ratio is outside [0.5, cap] (mask); or one weight for all tokens of
     an answer, the product of their ratios, up to the cap (sequence-truncate) or 0 above it (sequence-mask, as TRL)."""
-    importance_sampling_cap: float | None = None
+    importance_sampling_cap: Annotated[float, Interval("[1, inf)")] | None = None
     """Largest such weight; None: 2 for tokens, and 3 for sequences as in TRL."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(
-            self,
-            temperature="(0, inf)",
-            reward_timeout="(0, inf)",
-            reward_workers="[1, inf)",
-            reward_memory="[0, inf)",
-            engine_batch_size="[1, inf)",
-            importance_sampling_correction=("none", "truncate", "mask", "sequence-truncate", "sequence-mask"),
-            importance_sampling_cap="[1, inf) or None",
-        )
         if self.reward_weights and len(self.reward_weights) != len(self.rewards) + bool(self.reward_model):
             raise ValueError(
                 f"reward_weights has {len(self.reward_weights)} numbers for {len(self.rewards)} rewards"

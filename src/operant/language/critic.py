@@ -10,7 +10,7 @@ from operant.language.configs import ModelOptions, SamplingConfig
 from operant.language.models import LanguageModel, ScalarHead
 from operant.language.packing import Packed
 from operant.language.runs import load_trained, trained_state
-from operant.runtime.bounds import require
+from operant.runtime.bounds import NonNegativeInt, PositiveFloat, UnitFloat
 from operant.state import State, copy_named
 
 TRUNK, HEAD = "trunk.", "head."
@@ -23,35 +23,25 @@ class CriticConfig(SamplingConfig):
     critic: Literal["auto", "copy", "reward-model", "shared"] = "auto"
     """What the critic begins as: a copy of the policy with values of 0, the reward model with its scores, or a head on
     the policy's own trunk. auto: the reward model if there is one, else a copy."""
-    critic_learning_rate: float | None = None
+    critic_learning_rate: PositiveFloat | None = None
     """Step size of AdamW for the critic (InstructGPT: 9e-6); None: that of the policy."""
-    critic_warmup: int = 0
+    critic_warmup: NonNegativeInt = 0
     """First batches that only the critic learns from, by regression on the returns (λ = 1)."""
-    gamma: float = 1.0
+    gamma: UnitFloat = 1.0
     """Discount a token."""
-    gae_lambda: float = 0.95
+    gae_lambda: UnitFloat = 0.95
     """λ of the advantage estimates: 0 trusts the critic, 1 the score."""
     bootstrap_truncated: bool = False
     """Whether an answer that was cut off is worth, after its last token, what the critic says; else nothing, as if it
     had ended there, which is what others do."""
-    vf_coef: float = 0.1
+    vf_coef: PositiveFloat = 0.1
     """Weight of the value loss. It matters where policy and critic share a trunk, or its gradient is clipped."""
-    clip_range_vf: float | None = 0.2
+    clip_range_vf: PositiveFloat | None = 0.2
     """How far a value may move in an update before moving it further gains nothing, in units of reward; None: any."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(
-            self,
-            critic=("auto", "copy", "reward-model", "shared"),
-            critic_learning_rate="(0, inf) or None",
-            critic_warmup="[0, inf)",
-            gamma="[0, 1]",
-            gae_lambda="[0, 1]",
-            vf_coef="(0, inf)",
-            clip_range_vf="(0, inf) or None",
-        )
         if self.critic == "reward-model" and not self.reward_model:
             raise ValueError("critic=reward-model needs a reward model (--reward-model RUN); or take --critic copy")
 

@@ -24,7 +24,7 @@ from operant.language.models import LanguageModel, Reference
 from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Packed, Sample, group_batches, pack
 from operant.language.rollouts import shuffled
-from operant.runtime.bounds import require
+from operant.runtime.bounds import PositiveFloat, PositiveInt, require
 from operant.runtime.learner import Metrics
 from operant.state import DeclaredState, State, clone
 
@@ -43,9 +43,9 @@ class DPOConfig(LanguageConfig):
 
     learning_rate: float = 1e-6
     """Step size of AdamW. Models of a few million parameters want 1e-5 to 1e-4."""
-    batch_size: int = 32
+    batch_size: PositiveInt = 32
     """Pairs of a step."""
-    beta: float = 0.1
+    beta: PositiveFloat = 0.1
     """Strength of the pull to the reference, above 0; more keeps the policy nearer."""
     loss_type: Literal["sigmoid", "ipo", "hinge"] = "sigmoid"
     """The loss of a pair (`operant.ops.dpo`). `ipo` takes the mean log-probability of a token, the others the sum."""
@@ -58,7 +58,6 @@ class DPOConfig(LanguageConfig):
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(self, batch_size="[1, inf)", beta="(0, inf)", loss_type=("sigmoid", "ipo", "hinge"))
         require(self, label_smoothing="[0, 0.5)" if self.loss_type == "sigmoid" else "[0, 0]")
 
 

@@ -17,7 +17,7 @@ with what there is. RLOO's divergence is a term of the loss, if it is wanted, an
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -45,7 +45,15 @@ from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Packed, pack, step_weights, take
 from operant.language.process_rewards import StepRewards
 from operant.language.rollouts import Judge, Rollout, Sampler
-from operant.runtime.bounds import require
+from operant.runtime.bounds import (
+    Interval,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UnitFloat,
+    require,
+)
 from operant.runtime.learner import Metrics
 from operant.state import DeclaredState, State
 
@@ -90,19 +98,19 @@ class GRPOConfig(SamplingConfig):
 
     learning_rate: float = 1e-6
     """Step size of AdamW. Models of a few million parameters want 1e-4 to 1e-3."""
-    prompts_per_batch: int = 32
+    prompts_per_batch: PositiveInt = 32
     """Prompts of a batch, P."""
-    num_generations: int = 8
+    num_generations: Annotated[int, Interval("[2, inf)")] = 8
     """Answers to each prompt, G, at least 2. More make the group's mean a better baseline, and cost as much more."""
     num_minibatches: int = 1
     """Optimizer steps that a batch is divided into, by prompts; 1 is on-policy, more are cheaper and clip more. Groups
     that are left out make the steps fewer, not smaller."""
-    num_iterations: int = 1
+    num_iterations: PositiveInt = 1
     """How often a batch is gone through (TRL: num_iterations)."""
     advantage: Literal["group", "batch", "mean", "leave-one-out"] | str = "group"
     """What an answer is measured against, and in which unit (`ADVANTAGES`); or a function of yours from rewards [P, G]
     to advantages [P, G], path/to/file.py:function."""
-    advantage_eps: float = 1e-4
+    advantage_eps: NonNegativeFloat = 1e-4
     """Added to the standard deviation that advantages are divided by, in units of the reward (TRL: 1e-4, verl: 1e-6).
     More damps groups whose rewards hardly differ. Means nothing for mean and leave-one-out."""
     supervision: Literal["outcome", "process"] = "outcome"
@@ -110,11 +118,11 @@ class GRPOConfig(SamplingConfig):
     objective: Literal["clip", "sequence", "cispo"] | str = "clip"
     """What is clipped: ratios of tokens, ratios of sequences (GSPO), or the weights of a policy gradient (CISPO); or a
     function of yours with the parameters of `operant.language.grpo.of_tokens`, path/to/file.py:function."""
-    epsilon: float = 0.2
+    epsilon: Annotated[float, Interval("(0, 1]")] = 0.2
     """How far a ratio may fall below 1 before its token loses its gradient; means nothing for cispo."""
-    epsilon_high: float = 0.2
+    epsilon_high: PositiveFloat = 0.2
     """How far it may rise above 1. More (DAPO: 0.28) lets unlikely tokens grow, and entropy last."""
-    dual_clip: float | None = None
+    dual_clip: Annotated[float, Interval("(1, inf)")] | None = None
     """Bound on the ratio where the advantage is negative, above 1 (often 3); None: none. Means nothing for cispo."""
     loss_aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
     """What a token weighs: as much as any other of the step, one over its answer's length, or one over the longest
@@ -124,25 +132,25 @@ class GRPOConfig(SamplingConfig):
     filter: Literal["none", "drop", "refill"] = "none"
     """What becomes of groups whose rewards are all equal, before any punishment of lengths: they stay and dilute the
     mean, they are left out so that the others count more, or others are sampled in their place (dynamic sampling)."""
-    max_rounds: int = 10
+    max_rounds: PositiveInt = 10
     """Most rounds of sampling for one batch under `refill`."""
-    statistics: int = 0
+    statistics: NonNegativeInt = 0
     """Extra answers to each prompt that only sharpen mean and standard deviation of the group."""
     mask_truncated_completions: bool = False
     """Whether answers that were cut off teach nothing (TRL: mask_truncated_completions). Their tokens leave the loss
     and the denominator of token_mean, not those of sequence_mean and constant; their rewards stay in the statistics."""
-    overlong_buffer: float = 0.0
+    overlong_buffer: UnitFloat = 0.0
     """Last share of the longest length over which an answer loses reward, the more the longer (DAPO: 0.2); 0: not."""
-    overlong_penalty: float = 1.0
+    overlong_penalty: PositiveFloat = 1.0
     """Reward that an answer of the longest length loses (verl: penalty_factor). DAPO takes 1 for rewards of 1 and -1;
     for rewards of 1 and 0 take 0.5, so that a long right answer still beats a short wrong one."""
-    beta: float = 0.0
+    beta: NonNegativeFloat = 0.0
     """Weight of the KL divergence to the reference, a nat a token (TRL: beta). Above 0 a copy of the model is kept."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """How the divergence is estimated (`operant.ops.kl_estimate`)."""
     kl_weighted: bool = True
     """Whether each sample of the estimate carries its ratio, with gradient: right for k1 and k3; k2 goes without."""
-    ref_reset_interval: int = 0
+    ref_reset_interval: NonNegativeInt = 0
     """Batches after which the policy of now becomes the reference and the optimizer forgets (ProRL); 0: never."""
 
     def __post_init__(self) -> None:
@@ -150,27 +158,9 @@ class GRPOConfig(SamplingConfig):
         super().__post_init__()
         require(
             self,
-            prompts_per_batch="[1, inf)",
-            num_generations="[2, inf)",
             num_minibatches=f"[1, {self.prompts_per_batch}]",
-            num_iterations="[1, inf)",
             advantage=doors.choices(ADVANTAGES, self.advantage, "operant.advantages"),
-            advantage_eps="[0, inf)",
-            supervision=("outcome", "process"),
             objective=doors.choices(OBJECTIVES, self.objective, "operant.objectives"),
-            epsilon="(0, 1]",
-            epsilon_high="(0, inf)",
-            dual_clip="(1, inf) or None",
-            loss_aggregation=("token_mean", "sequence_mean", "constant"),
-            group_loss_scale=("1/G", "1/sqrt(G)"),
-            filter=("none", "drop", "refill"),
-            max_rounds="[1, inf)",
-            statistics="[0, inf)",
-            overlong_buffer="[0, 1]",
-            overlong_penalty="(0, inf)",
-            beta="[0, inf)",
-            kl_estimator=("k1", "k2", "k3"),
-            ref_reset_interval="[0, inf)",
         )
         if self.supervision == "process" and (self.advantage != "group" or self.overlong_buffer):
             raise ValueError(

@@ -12,7 +12,7 @@ those of whole answers.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 
@@ -31,7 +31,7 @@ from operant.language.rollouts import OWN_COLUMNS, Judge
 from operant.language.scoring import starting_head
 from operant.language.tasks import Row
 from operant.ops.weights import Aggregation
-from operant.runtime.bounds import require
+from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt
 from operant.runtime.learner import Metrics
 from operant.runtime.run import Run
 from operant.state import State, load_part
@@ -48,28 +48,20 @@ class IterativeGRPOConfig(GRPOConfig):
     """What a token weighs, as in GRPO (`operant.ops.token_weights`)."""
     beta: float = 0.04
     """Weight of the KL divergence to the newest reference, a nat a token."""
-    ref_reset_interval: int = 20
+    ref_reset_interval: PositiveInt = 20
     """Batches of an iteration, after which reference and reward model are renewed, at least 1."""
-    replay: float = 0.1
+    replay: Annotated[float, Interval("[0, 1)")] = 0.1
     """Share of older comparisons among those that the reward model is trained on, in [0, 1). More forget less."""
-    reward_learning_rate: float = 3e-5
+    reward_learning_rate: PositiveFloat = 3e-5
     """Step size of AdamW for the reward model."""
-    reward_batch_size: int = 32
+    reward_batch_size: PositiveInt = 32
     """Comparisons of a step of the reward model."""
-    annotator_temperature: float = 1.0
+    annotator_temperature: NonNegativeFloat = 1.0
     """How random the annotator's choices are, in units of the task's reward; 0: always the better answer."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(
-            self,
-            ref_reset_interval="[1, inf)",
-            replay="[0, 1)",
-            reward_learning_rate="(0, inf)",
-            reward_batch_size="[1, inf)",
-            annotator_temperature="[0, inf)",
-        )
         if self.supervision != "outcome":
             raise ValueError("iterative-grpo compares whole answers: it needs supervision=outcome, got process")
 

@@ -34,7 +34,7 @@ from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Packed, Sample, group_batches, pack
 from operant.language.rollouts import shuffled
 from operant.language.scoring import RewardModelFunction, Scorer, load_scorer, load_step_rewards, places
-from operant.runtime.bounds import require
+from operant.runtime.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 from operant.runtime.learner import Metrics
 from operant.state import DeclaredState
 
@@ -58,15 +58,15 @@ class RewardModelConfig(LanguageConfig):
 
     learning_rate: float = 1e-4
     """Step size of AdamW (TRL: 1e-4)."""
-    batch_size: int = 32
+    batch_size: PositiveInt = 32
     """Comparisons of a step: pairs, rankings, or solutions with judged steps."""
     supervision: Literal["outcome", "process"] = "outcome"
     """Whether an answer is scored as a whole, or each of its steps."""
     ranking_loss: Literal["pairs", "plackett-luce"] = "pairs"
     """Whether a ranking of K answers counts as its pairs, or as one draw of an order; the same for K = 2."""
-    centering_examples: int = 256
+    centering_examples: NonNegativeInt = 256
     """Answers of the training set whose mean score is made 0 at the end; 0: the scores stay where they are."""
-    lm_coef: float = 0.0
+    lm_coef: NonNegativeFloat = 0.0
     """Weight of a second loss, that of imitation (nats a token), on the steps that are right, or on the best answer:
     a model that knows what comes next needs only to compare that with what is written (Cobbe et al. 2021,
     arXiv:2110.14168, section 4.2: 1). It trains the last layer of the model, too."""
@@ -82,14 +82,6 @@ class RewardModelConfig(LanguageConfig):
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(
-            self,
-            batch_size="[1, inf)",
-            supervision=("outcome", "process"),
-            ranking_loss=tuple(LOSSES),
-            centering_examples="[0, inf)",
-            lm_coef="[0, inf)",
-        )
         if self.step_log_probs and (self.supervision != "process" or not self.lm_coef):
             raise ValueError(
                 "step_log_probs needs supervision=process and an lm_coef above 0, got "

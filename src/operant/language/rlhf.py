@@ -17,7 +17,7 @@ pretraining loss (PPO-ptx).
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Plan, Sample, pack, step_weights, take
 from operant.language.rollouts import Judge, Rollout, Sampler, length_metrics, reward_metrics
 from operant.language.token_rewards import outcome_metrics, shaped, token_advantages, token_rewards, whitened
-from operant.runtime.bounds import require
+from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, require
 from operant.runtime.learner import Metrics
 from operant.state import DeclaredState, State
 
@@ -55,11 +55,11 @@ class RLHFConfig(CriticConfig):
 
     learning_rate: float = 3e-6
     """Step size of AdamW for the policy. Models of a few million parameters want 1e-4 or more."""
-    prompts_per_batch: int = 64
+    prompts_per_batch: PositiveInt = 64
     """Prompts of a batch."""
-    num_generations: int = 1
+    num_generations: PositiveInt = 1
     """Answers to each prompt."""
-    num_iterations: int = 4
+    num_iterations: PositiveInt = 4
     """How often a batch is gone through."""
     num_minibatches: int = 1
     """Optimizer steps of an epoch, which the batch is divided into by prompts."""
@@ -69,35 +69,35 @@ class RLHFConfig(CriticConfig):
     objective: Literal["clip", "penalty", "clip-and-penalty"] | str = "clip"
     """What keeps PPO near the policy that sampled: the clip range, a penalty on KL(old‖new), or both; or a function of
     yours with the parameters of those of `operant.language.rlhf.OBJECTIVES`, path/to/file.py:function."""
-    epsilon: float = 0.2
+    epsilon: Annotated[float, Interval("(0, 1]")] = 0.2
     """How far a ratio may fall below 1 before its token loses its gradient."""
-    epsilon_high: float = 0.2
+    epsilon_high: PositiveFloat = 0.2
     """How far it may rise above 1."""
-    kl_coef: float = 1.0
+    kl_coef: PositiveFloat = 1.0
     """Weight of the penalty on KL(old‖new) at first."""
-    kl_coef_target: float | None = 0.01
+    kl_coef_target: PositiveFloat | None = 0.01
     """KL(old‖new) of an update, in nats a token, that it is adapted to, within 1e-6 to 1e6; None: it is fixed."""
-    ent_coef: float = 0.0
+    ent_coef: NonNegativeFloat = 0.0
     """Weight of the entropy bonus of PPO and VPG."""
     loss_aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
     """What a token weighs: as any other, one over its answer's length, or one over the longest length allowed."""
     missing_eos: float | None = None
     """Score of an answer that was cut off, whatever the rewards say; None: what they say."""
-    score_clip: float | None = None
+    score_clip: PositiveFloat | None = None
     """Largest size of a score; None: any."""
     whiten_rewards: bool = False
     """Whether the rewards of the tokens of a batch are scaled to variance 1, their mean kept."""
     normalize_advantage: Literal["batch", "none"] = "batch"
     """Whether the advantages of the tokens of a batch are brought to mean 0 and variance 1."""
-    beta: float = 0.05
+    beta: NonNegativeFloat = 0.05
     """β, the price of a nat of KL(policy‖reference), in units of reward."""
-    beta_target: float | None = None
+    beta_target: PositiveFloat | None = None
     """KL(policy‖reference) that β is adapted to, in nats an answer (Ziegler et al., section 2.2); None: β is fixed."""
-    beta_horizon: int = 10_000
+    beta_horizon: PositiveInt = 10_000
     """Answers after which an error of 20 % or more has changed β by about 20 %."""
-    target_kl: float = 0.01
+    target_kl: PositiveFloat = 0.01
     """Trust region: largest KL(old‖new) of a step, in nats a token."""
-    cg_damping: float = 0.01
+    cg_damping: NonNegativeFloat = 0.01
     """Added to the diagonal of the Fisher matrix, in its units. More makes the step more like a plain gradient."""
 
     def __post_init__(self) -> None:
@@ -105,24 +105,8 @@ class RLHFConfig(CriticConfig):
         super().__post_init__()
         require(
             self,
-            prompts_per_batch="[1, inf)",
-            num_generations="[1, inf)",
-            num_iterations="[1, inf)",
             num_minibatches=f"[1, {self.prompts_per_batch}]",
-            step=("ppo", "vpg", "trpo"),
             objective=doors.choices(("clip", *PENALIZED), self.objective, "operant.objectives"),
-            epsilon="(0, 1]",
-            epsilon_high="(0, inf)",
-            kl_coef="(0, inf)",
-            kl_coef_target="(0, inf) or None",
-            ent_coef="[0, inf)",
-            loss_aggregation=("token_mean", "sequence_mean", "constant"),
-            score_clip="(0, inf) or None",
-            beta="[0, inf)",
-            beta_target="(0, inf) or None",
-            beta_horizon="[1, inf)",
-            target_kl="(0, inf)",
-            cg_damping="[0, inf)",
         )
         if self.critic == "shared" and self.step != "ppo":
             raise ValueError(

@@ -20,7 +20,7 @@ from operant.language.models import LanguageModel
 from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Sample, micro_batches, pack, take
 from operant.language.rollouts import shuffled
-from operant.runtime.bounds import require
+from operant.runtime.bounds import PositiveInt
 from operant.runtime.learner import Metrics
 from operant.state import State, clone
 
@@ -34,19 +34,14 @@ class SFTConfig(LanguageConfig):
 
     learning_rate: float = 2e-5
     """Step size of AdamW (TRL: 2e-5). Models of a few million parameters want 1e-3."""
-    batch_size: int = 32
+    batch_size: PositiveInt = 32
     """Demonstrations of a step."""
     loss_aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
     """Whether every token of a step weighs the same, or every demonstration."""
     keep_best: bool = True
     """Whether training ends with the weights that had the least validation loss, instead of the last ones."""
-    validations: int = 40
+    validations: PositiveInt = 40
     """How often the validation loss is measured, if the best weights are to be kept."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        require(self, batch_size="[1, inf)", loss_aggregation=("token_mean", "sequence_mean"), validations="[1, inf)")
 
 
 class SFT:

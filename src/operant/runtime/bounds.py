@@ -1,78 +1,142 @@
-"""Refusing configurations that cannot work: `require`."""
+"""What the fields of a configuration may be, said in their types: `PositiveFloat`, `Interval`, `require`."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
 
-_INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])( or None)?")
+_INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The numbers between two ends, for the type of a field: `Annotated[float, Interval("[0, 1)")]`.
+
+    Attributes:
+        text: as in mathematics: `[` and `]` include an end, `(` and `)` do not; an end may be `inf`.
+
+    Raises:
+        ValueError: `text` is none.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        if _INTERVAL.fullmatch(self.text) is None:
+            raise ValueError(f"an interval is written like '[0, 1)' or '(0, inf)', got {self.text!r}")
+
+    def __contains__(self, value: object) -> bool:
+        """Whether a value is a number between the ends."""
+        if not isinstance(value, Real) or value is True or value is False:
+            return False
+        number = cast(float, value)
+        left, low, high, right = cast(re.Match[str], _INTERVAL.fullmatch(self.text)).groups()
+        above = float(low) <= number if left == "[" else float(low) < number
+        below = number <= float(high) if right == "]" else number < float(high)
+        return above and below
+
+
+PositiveInt = Annotated[int, Interval("[1, inf)")]
+NonNegativeInt = Annotated[int, Interval("[0, inf)")]
+PositiveFloat = Annotated[float, Interval("(0, inf)")]
+NonNegativeFloat = Annotated[float, Interval("[0, inf)")]
+UnitFloat = Annotated[float, Interval("[0, 1]")]
+
+_FINITE = Interval("(-inf, inf)")
 
 
 def require(config: Any, **bounds: str | Sequence[str]) -> None:
-    """Check fields of a configuration against what they may be, and that all that are declared as integers are.
+    """Check every field of a configuration against its type, and some against bounds that no type can say.
+
+    A number is within the interval of its type, and finite where it has none; an integer is a whole number; a
+    `Literal` is one of its words. The same holds for every number of a tuple; None is taken where the type has it.
 
     Args:
-        config: has a field for every name.
-        **bounds: by name of the field, the interval of its values, or the words that it may be. An interval is written
-            as in mathematics, `"(0, inf)"` or `"[0, 1]"`, with `" or None"` behind it where there may be no value; it
-            holds for every number of a tuple.
+        config: a dataclass; of another class, only the named bounds are checked.
+        **bounds: by name of the field, an interval that depends on other fields, with `" or None"` behind it where
+            there may be no value, or words that are known only now.
 
     Raises:
-        ValueError: a value is outside, or no integer. The message names field, value and bounds.
+        ValueError: a value is not of its type, or outside its bounds. The message names field, value and bounds.
     """
-    for name, (many, optional) in _integers(config.__class__).items():
-        value = getattr(config, name)
-        if not ((value is None and optional) or _whole(value, many=many)):
-            what = "a tuple of integers" if many else "an integer"
-            raise ValueError(f"{name} must be {what}{' or None' if optional else ''}, got {value!r}")
+    for name, rule in _rules(config.__class__).items():
+        rule.check(name, getattr(config, name))
     for name, bound in bounds.items():
         value = getattr(config, name)
         if isinstance(bound, str):
-            many = isinstance(value, tuple)
-            if not all(_within(item, bound) for item in (value if many else (value,))):
-                raise ValueError(f"{name} must {'hold numbers' if many else 'be'} in {bound}, got {value!r}")
-        elif value not in bound:
-            raise ValueError(f"{name} must be {', '.join(bound[:-1])} or {bound[-1]}, got {value!r}")
+            interval = Interval(bound.removesuffix(" or None"))
+            rule = _Rule(interval=interval, many=isinstance(value, tuple), optional=bound.endswith(" or None"))
+        else:
+            rule = _Rule(words=tuple(bound))
+        rule.check(name, value)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What the values of a field are: numbers of an interval, integers, flags or some words; one or many; or None."""
+
+    interval: Interval | None = None
+    words: tuple[Any, ...] = ()
+    whole: bool = False
+    flag: bool = False
+    many: bool = False
+    optional: bool = False
+
+    def check(self, name: str, value: Any) -> None:
+        if value is None and self.optional:
+            return
+        is_many = self.many and isinstance(value, tuple | list)
+        items = cast(Sequence[Any], value if is_many else (value,))
+        expected = self._unmet(items, is_many=is_many)
+        if expected:
+            raise ValueError(f"{name} must {expected}{' or None' if self.optional else ''}, got {value!r}")
+
+    def _unmet(self, items: Sequence[Any], *, is_many: bool) -> str:
+        if self.whole and not (is_many == self.many and all(map(_whole, items))):
+            return "be a tuple of integers" if self.many else "be an integer"
+        if self.interval and not all(item in self.interval for item in items):
+            if self.interval == _FINITE:
+                return "hold finite numbers" if self.many else "be a finite number"
+            return f"{'hold numbers' if self.many else 'be'} in {self.interval.text}"
+        if self.flag and not all(isinstance(item, bool) for item in items):
+            return "be true or false"
+        if self.words and not all(item in self.words for item in items):
+            *others, last = map(str, self.words)
+            return f"be {', '.join(others)} or {last}"
+        return ""
 
 
 @cache
-def _integers(kind: type) -> dict[str, tuple[bool, bool]]:
-    """Return by name the fields of a dataclass that hold integers: whether they hold many, and whether None too."""
-    found: dict[str, tuple[bool, bool]] = {}
-    for name, hint in get_type_hints(kind).items() if is_dataclass(kind) else ():
-        options = set(get_args(hint)) if NoneType in get_args(hint) else {hint}
-        optional = NoneType in options
-        options.discard(NoneType)
-        if len(options) == 1:
-            (only,) = options
-            many = get_origin(only) is tuple and set(get_args(only)) <= {int, ...}
-            if many or only is int:
-                found[name] = many, optional
-    return found
+def _rules(kind: type) -> dict[str, _Rule]:
+    """Return by name what the types of a dataclass's fields say of their values, where they say something."""
+    hints = get_type_hints(kind, include_extras=True) if is_dataclass(kind) else {}
+    found = {name: _rule(hint) for name, hint in hints.items()}
+    return {name: rule for name, rule in found.items() if rule is not None}
 
 
-def _whole(value: Any, *, many: bool) -> bool:
-    values = value if many else (value,)
-    if not isinstance(values, tuple | list):
-        return False
-    return all(
-        isinstance(item, Integral) and item is not True and item is not False for item in cast(list[Any], values)
-    )
+def _rule(hint: Any) -> _Rule | None:
+    """Return the rule of `T`, `tuple[T, ...]` and either of them or None, where T is a number, a flag or words."""
+    options = set(get_args(hint)) if NoneType in get_args(hint) else {hint}
+    optional = NoneType in options
+    options.discard(NoneType)
+    only = next(iter(options))
+    many = get_origin(only) is tuple
+    items = {item for item in get_args(only) if item is not ...} if many else {only}
+    item = next(iter(items), None)
+    if len(options) > 1 or len(items) != 1:
+        return None
+    base, *marks = get_args(item) if get_origin(item) is Annotated else (item,)
+    interval = next((mark for mark in marks if isinstance(mark, Interval)), None)
+    words = get_args(item) if get_origin(item) is Literal else ()
+    if base in (int, float, bool) or words:
+        interval = interval or (_FINITE if base is float else None)
+        return _Rule(interval, words, whole=base is int, flag=base is bool, many=many, optional=optional)
+    return None
 
 
-def _within(value: Any, interval: str) -> bool:
-    match = _INTERVAL.fullmatch(interval)
-    if match is None:
-        raise ValueError(f"an interval is written like '[0, 1)' or '(0, inf) or None', got {interval!r}")
-    left, low, high, right, optional = match.groups()
-    if value is None:
-        return optional is not None
-    if not isinstance(value, Real):
-        return False
-    number = cast(float, value)
-    above = float(low) <= number if left == "[" else float(low) < number
-    below = number <= float(high) if right == "]" else number < float(high)
-    return above and below
+def _whole(value: object) -> bool:
+    return isinstance(value, Integral) and value is not True and value is not False

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from operant import doors
-from operant.runtime.bounds import require
+from operant.runtime.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, require
 from operant.runtime.tables import to_table
 
 _ACTING, _CONTROL = ("control", "tabular"), ("control",)
@@ -48,7 +48,7 @@ class Settings:
     """Parameters for the constructor of the task's environment, such as size=30 slippery=false; drawing=@FILE is the
     text of a file."""
 
-    budget: int = 100_000
+    budget: PositiveInt = 100_000
     """How much to train, for each seed, in the algorithm's own unit: environment steps, prompts or examples."""
 
     wrappers: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Settings:
     vectorization: Literal["sync", "async"] = "sync"
     """Where Gymnasium's environments run: in this process (sync), or in worker processes (async)."""
 
-    num_workers: int = 0
+    num_workers: NonNegativeInt = 0
     """Worker processes of a run, which its environments are divided among, in training and evaluations; 0: one a core,
     or fewer where there are fewer environments. More pay off where environments wait for something else."""
 
@@ -70,7 +70,7 @@ class Settings:
     """What happens when a worker process dies or hangs: training ends with an error that names its environments and
     can be resumed (end); or it is replaced, and its environments begin new episodes (restart): no exact resume then."""
 
-    worker_seconds: float = 120.0
+    worker_seconds: PositiveFloat = 120.0
     """Seconds that a worker process may take for one answer before training ends with an error that names it."""
 
     clip_rewards: bool = True
@@ -83,7 +83,7 @@ class Settings:
     """Where to compute: cpu, cuda, cuda:1, mps, xpu, or auto: the CPU for small networks, a GPU, if there is one, for
     pretrained language models."""
 
-    threads: int = 0
+    threads: NonNegativeInt = 0
     """Threads for arithmetic on the CPU; 0 lets operant choose: 1 for small networks, where more only cost time, 2
     for the built-in language models (1 where torch was imported before operant, whose threads then spin), all cores for
     pretrained ones."""
@@ -97,17 +97,17 @@ class Settings:
     """Whether updates are compiled (`torch.compile`'s back end): it costs seconds at the start and saves a tenth to a
     half of each update; auto: where the run is long enough to repay it and there is a C++ compiler."""
 
-    evaluate_every: int = 0
+    evaluate_every: NonNegativeInt = 0
     """Budget units of one seed between two evaluations; 0 means a twentieth of the budget. The last is at the end."""
 
-    evaluate_episodes: int = 20
+    evaluate_episodes: PositiveInt = 20
     """Episodes of each seed in one evaluation."""
 
-    evaluate_max_steps: int = 0
+    evaluate_max_steps: NonNegativeInt = 0
     """Steps after which an episode of an evaluation is cut where the environment has no shorter limit of its own; it
     counts with what it scored until then. 0: 100000, for tables 10000."""
 
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: NonNegativeFloat = 60.0
     """Seconds of wall-clock time between two checkpoints; what a crash can cost at most. 0 saves after every update."""
 
     callbacks: tuple[str, ...] = ()
@@ -144,24 +144,7 @@ class Settings:
         return {name: getattr(self, name) for name in others if getattr(self, name) != plain[name]}
 
     def __post_init__(self) -> None:
-        require(
-            self,
-            budget="[1, inf)",
-            evaluate_every="[0, inf)",
-            evaluate_episodes="[1, inf)",
-            evaluate_max_steps="[0, inf)",
-            num_workers="[0, inf)",
-            lost_workers=("end", "restart"),
-            threads="[0, inf)",
-            checkpoint_seconds="[0, inf)",
-            worker_seconds="(0, inf)",
-            vectorization=("sync", "async"),
-            precision=("highest", "high", "medium"),
-            compile=("auto", "on", "off"),
-        )
-        for name in ("clip_rewards", "episodic_life"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        require(self)
         task = vars(self)["task"]
         if not isinstance(task, str):
             raise ValueError(

@@ -16,11 +16,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from operant.runtime.bounds import require
+from operant.runtime.bounds import PositiveInt, require
 from operant.runtime.learner import Metrics
 from operant.state import Resumable
 from operant.streams import seed_sequence
-from operant.tabular.configs import at_least
 from operant.tabular.formulas import moved
 from operant.tabular.learner import Player, shares
 from operant.tabular.numba_config import compiled
@@ -188,13 +187,12 @@ def top_arm(values, rng, i):
 class StrategyConfig:
     """What every strategy is told."""
 
-    steps_per_iteration: int = 100
+    steps_per_iteration: PositiveInt = 100
     """Pulls of a seed in one iteration, so how often metrics are reported; learning does not depend on it."""
 
     def __post_init__(self) -> None:
         """Validate."""
         require(self)
-        at_least(self, 1, "steps_per_iteration")
 
 
 class BanditLearner(Resumable):

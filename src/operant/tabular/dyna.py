@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from operant.runtime.bounds import NonNegativeFloat, NonNegativeInt, UnitFloat
 from operant.tabular.acting import Rule, Table, best_value, epsilon_greedy, improve, tick
-from operant.tabular.configs import ControlConfig, at_least
+from operant.tabular.configs import ControlConfig
 from operant.tabular.formulas import q_target, time_bonus
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
@@ -32,29 +33,19 @@ from operant.tabular.simulator import Step, advance, may_go_on
 class DynaQConfig(ControlConfig):
     """Hyperparameters of Dyna-Q. Defaults are those of the book's maze (figure 8.2)."""
 
-    gamma: float = 0.95
+    gamma: UnitFloat = 0.95
     """Discount a step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
-    planning_steps: int = 5
+    planning_steps: NonNegativeInt = 5
     """Remembered steps that are learned from after each real one. More need less experience and more time; 0 is
     Q-learning."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        at_least(self, 0, "planning_steps")
 
 
 @dataclass(frozen=True)
 class DynaQPlusConfig(DynaQConfig):
     """Hyperparameters of Dyna-Q+."""
 
-    kappa: float = 1e-3
+    kappa: NonNegativeFloat = 1e-3
     """κ of the bonus `κ sqrt(τ)`, in units of reward. Higher looks sooner whether the world has changed."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        at_least(self, 0.0, "kappa")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -76,7 +67,7 @@ class DynaRule(NamedTuple):
 
     base: Rule
     planning: int
-    kappa: float
+    kappa: NonNegativeFloat
     imagines: bool
 
 

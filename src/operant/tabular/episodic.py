@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from operant.runtime.bounds import UnitFloat
 from operant.tabular.acting import Rule, Table, epsilon_greedy, exploring_value, improve, tick
 from operant.tabular.configs import ControlConfig, TableConfig
 from operant.tabular.formulas import lambda_return
@@ -37,30 +38,17 @@ class MonteCarloPredictionConfig(TableConfig):
     visits: Visits = "first"
     """Which visits of a state in an episode count: the first alone, or every one."""
 
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        _check_visits(self.visits)
-
 
 @dataclass(frozen=True)
 class LambdaReturnConfig(TableConfig):
     """Hyperparameters of the offline λ-return algorithm."""
 
-    td_lambda: float = 0.9
+    td_lambda: UnitFloat = 0.9
     """λ: 0 looks one step ahead, 1 to the end of the episode."""
     sweep: Literal["sequential", "together"] = "sequential"
     """How the moves of an episode are made: one after another, each from the value that the ones before have left, or
     all from the values before the episode, which makes them equal to those of offline TD(λ).
     """
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        if not 0.0 <= self.td_lambda <= 1.0:
-            raise ValueError(f"td_lambda must be in [0, 1], got {self.td_lambda!r}")
-        if self.sweep not in ("sequential", "together"):
-            raise ValueError(f"sweep must be sequential or together, got {self.sweep!r}")
 
 
 @dataclass(frozen=True)
@@ -69,16 +57,6 @@ class MonteCarloConfig(ControlConfig):
 
     visits: Visits = "every"
     """Which visits of a state and action in an episode count: the first alone, or every one."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        _check_visits(self.visits)
-
-
-def _check_visits(visits: str) -> None:
-    if visits not in ("first", "every"):
-        raise ValueError(f"visits must be first or every, got {visits!r}")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {

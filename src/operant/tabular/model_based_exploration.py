@@ -14,13 +14,13 @@ from the values of before, until no value moves by more than `tolerance`; episod
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat
 from operant.tabular.acting import Rule, Table, greedy, tick
-from operant.tabular.configs import BaseConfig, at_least
+from operant.tabular.configs import BaseConfig
 from operant.tabular.count_model import Counts, expected_backup, observe
 from operant.tabular.formulas import count_bonus
 from operant.tabular.learner import Kernels, TabularLearner
@@ -32,11 +32,11 @@ from operant.tabular.simulator import advance, may_go_on
 class OptimismConfig(BaseConfig):
     """What R-max and MBIE-EB are both told."""
 
-    gamma: float = 0.95
+    gamma: UnitFloat = 0.95
     """Discount a step, in [0, 1): an unknown action is worth `reward_max / (1 - gamma)`."""
-    reward_max: float = 1.0
+    reward_max: PositiveFloat = 1.0
     """The largest reward there can be. Too high explores longer, too low may never explore."""
-    tolerance: float = 1e-5
+    tolerance: PositiveFloat = 1e-5
     """Planning stops when no value moves by more than this share of the value of an unknown action."""
 
     def __post_init__(self) -> None:
@@ -44,9 +44,6 @@ class OptimismConfig(BaseConfig):
         super().__post_init__()
         if self.gamma == 1.0:
             raise ValueError("gamma must be in [0, 1), as an unknown action is worth a sum without end; got 1.0")
-        for name in ("reward_max", "tolerance"):
-            if not 0.0 < getattr(self, name) < inf:
-                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)!r}")
 
     @property
     def value_max(self) -> float:
@@ -58,26 +55,16 @@ class OptimismConfig(BaseConfig):
 class RMaxConfig(OptimismConfig):
     """Hyperparameters of R-max."""
 
-    known: int = 16
+    known: PositiveInt = 16
     """m, tries after which an action is known. More are surer of random outcomes and cost more steps."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        at_least(self, 1, "known")
 
 
 @dataclass(frozen=True)
 class MBIEEBConfig(OptimismConfig):
     """Hyperparameters of MBIE-EB."""
 
-    bonus_coef: float = 0.1
+    bonus_coef: NonNegativeFloat = 0.1
     """β of the bonus `β / sqrt(N)`, in units of `reward_max`. Higher explores longer."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        at_least(self, 0.0, "bonus_coef")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -99,11 +86,11 @@ class OptimismRule(NamedTuple):
     """
 
     base: Rule
-    known: int
+    known: PositiveInt
     value_max: float
     beta: float
     always: bool
-    tolerance: float
+    tolerance: PositiveFloat
 
 
 class Agent(NamedTuple):

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from operant.runtime.bounds import PositiveInt
 from operant.tabular.acting import Table, epsilon_greedy, improve, tick
-from operant.tabular.configs import ControlConfig, TableConfig, at_least
+from operant.tabular.configs import ControlConfig, TableConfig
 from operant.tabular.formulas import q_target
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
@@ -27,26 +28,16 @@ from operant.tabular.simulator import advance, may_go_on
 class NStepTDConfig(TableConfig):
     """Hyperparameters of n-step TD prediction."""
 
-    n_step: int = 1
+    n_step: PositiveInt = 1
     """Real rewards in a target. More carry news back faster and have more variance; 1 is TD(0)."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        at_least(self, 1, "n_step")
 
 
 @dataclass(frozen=True)
 class NStepSarsaConfig(ControlConfig):
     """Hyperparameters of n-step SARSA."""
 
-    n_step: int = 4
+    n_step: PositiveInt = 4
     """Real rewards in a target. More carry news back faster and have more variance; 1 is SARSA."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        at_least(self, 1, "n_step")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {

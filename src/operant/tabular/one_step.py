@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from operant.runtime.bounds import NonNegativeFloat
 from operant.tabular.acting import Rule, Table, best_value, epsilon_greedy, exploring_value, improve, tick
-from operant.tabular.configs import ControlConfig, at_least
+from operant.tabular.configs import ControlConfig
 from operant.tabular.formulas import count_bonus, q_target
 from operant.tabular.learner import Kernels, TabularLearner
 from operant.tabular.numba_config import compiled
@@ -31,13 +32,8 @@ from operant.tabular.simulator import advance, may_go_on
 class OneStepConfig(ControlConfig):
     """Hyperparameters of Q-learning, SARSA and Expected SARSA."""
 
-    bonus_coef: float = 0.0
+    bonus_coef: NonNegativeFloat = 0.0
     """β of the bonus β / sqrt(N) added to the reward of the N-th try of an action. Higher explores longer; 0: none."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        at_least(self, 0.0, "bonus_coef")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from operant.runtime.bounds import NonNegativeFloat, PositiveInt, UnitFloat
 from operant.tabular.acting import Rule, Table, epsilon_greedy, tick
-from operant.tabular.configs import ExploringConfig, at_least
+from operant.tabular.configs import ExploringConfig
 from operant.tabular.count_model import Counts, expected_backup, observe
 from operant.tabular.heap import Heap, pop, push
 from operant.tabular.learner import Kernels, TabularLearner
@@ -29,19 +30,13 @@ from operant.tabular.simulator import advance, may_go_on
 class PrioritisedSweepingConfig(ExploringConfig):
     """Hyperparameters of prioritized sweeping."""
 
-    gamma: float = 0.95
+    gamma: UnitFloat = 0.95
     """Discount a step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
-    planning_steps: int = 5
+    planning_steps: PositiveInt = 5
     """Most backups after each real step. More need less experience and more time."""
-    threshold: float = 1e-4
+    threshold: NonNegativeFloat = 1e-4
     """Change of a value, in units of return, below which a cell is not worth a backup. Lower is more exact and slower.
     """
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        at_least(self, 1, "planning_steps")
-        at_least(self, 0.0, "threshold")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {"CliffWalking-v1": {"gamma": 1.0}}
@@ -53,7 +48,7 @@ class SweepingRule(NamedTuple):
 
     base: Rule
     planning: int
-    threshold: float
+    threshold: NonNegativeFloat
 
 
 class Predecessors(NamedTuple):

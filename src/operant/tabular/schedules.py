@@ -1,6 +1,5 @@
 """Numbers that change while learning: exploration rates and step sizes."""
 
-from math import isfinite
 from typing import Literal, NamedTuple
 
 from operant.tabular.numba_config import compiled
@@ -9,14 +8,6 @@ Kind = Literal["constant", "linear", "exponential", "visits"]
 
 KINDS: tuple[Kind, ...] = ("constant", "linear", "exponential", "visits")
 CONSTANT, LINEAR, EXPONENTIAL, VISITS = range(4)
-
-Name = Literal["step_size", "exploration"]
-
-_ENDS: dict[Name, tuple[str, str]] = {
-    "step_size": ("step_size", "step_size_final"),
-    "exploration": ("exploration_initial_eps", "exploration_final_eps"),
-}
-"""How a configuration calls the first value and the last."""
 
 
 class Schedule(NamedTuple):
@@ -40,24 +31,9 @@ class Schedule(NamedTuple):
 
     @classmethod
     def of(
-        cls, kind: Kind, initial: float, *, final: float, span: float, factor: float, power: float = 1.0, name: Name
+        cls, kind: Kind, initial: float, *, final: float, span: float, factor: float, power: float = 1.0
     ) -> "Schedule":
-        """Check the numbers of a schedule; `name` is how a configuration calls its parameters.
-
-        Raises:
-            ValueError: one is out of its range.
-        """
-        first, last = _ENDS[name]
-        for field, value, fits, expected in (
-            (first, initial, 0.0 <= initial <= 1.0, "in [0, 1]"),
-            (f"{name}_schedule", kind, kind in KINDS, f"one of {', '.join(KINDS)}"),
-            (last, final, 0.0 <= final <= 1.0, "in [0, 1]"),
-            (f"{name}_span", span, isfinite(span) and span > 0.0, "positive and finite"),
-            (f"{name}_factor", factor, 0.0 < factor <= 1.0, "in (0, 1]"),
-            (f"{name}_power", power, 0.0 <= power <= 1.0, "in [0, 1]"),
-        ):
-            if not fits:
-                raise ValueError(f"{field} must be {expected}, got {value!r}")
+        """Return the schedule of a kind."""
         return cls(KINDS.index(kind), float(initial), float(final), float(span), float(factor), float(power))
 
 

@@ -12,11 +12,11 @@ its authors leave out in practice.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from operant.runtime.bounds import NonNegativeFloat, UnitFloat
 from operant.tabular.bandits import (
     BanditLearner,
     Floats,
@@ -26,7 +26,6 @@ from operant.tabular.bandits import (
     pull_and_average,
     top_arm,
 )
-from operant.tabular.configs import at_least
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import below, uniform
 
@@ -40,21 +39,12 @@ BISECTIONS = 40
 class EpsilonGreedyConfig(StrategyConfig):
     """Hyperparameters of the ε-greedy strategy."""
 
-    exploration_rate: float = 0.1
+    exploration_rate: UnitFloat = 0.1
     """ε, the probability of a random arm. Higher finds the best arm sooner and pulls it less often."""
-    step_size: float = 0.0
+    step_size: UnitFloat = 0.0
     """Share of the error that an estimate moves by; 0: estimates are the means of all rewards."""
     initial_value: float = 0.0
     """Estimate of an arm before it is pulled. A high one, with a step size, tries every arm repeatedly (optimism)."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        for name in ("exploration_rate", "step_size"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)!r}")
-        if not isfinite(self.initial_value):
-            raise ValueError(f"initial_value must be finite, got {self.initial_value!r}")
 
     def rule(self) -> "EpsilonGreedyRule":
         """Return what the kernel reads."""
@@ -65,14 +55,9 @@ class EpsilonGreedyConfig(StrategyConfig):
 class UCBConfig(StrategyConfig):
     """Hyperparameters of UCB1."""
 
-    bonus_coef: float = sqrt(2.0)
+    bonus_coef: NonNegativeFloat = 2.0**0.5
     """c of the bonus `c sqrt(ln t / N)`, in units of reward. Higher explores longer; √2 is UCB1 for rewards in [0, 1].
     """
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        at_least(self, 0.0, "bonus_coef")
 
     def rule(self) -> "UCBRule":
         """Return what the kernel reads."""
@@ -92,15 +77,10 @@ class KLUCBConfig(StrategyConfig):
 class GradientBanditConfig(StrategyConfig):
     """Hyperparameters of the gradient bandit."""
 
-    step_size: float = 0.1
+    step_size: NonNegativeFloat = 0.1
     """Share of the error that preferences move by. Higher commits sooner, perhaps to the wrong arm."""
     baseline: bool = True
     """Whether rewards are compared with their mean so far; without it, a reward is good if it is positive."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        at_least(self, 0.0, "step_size")
 
     def rule(self) -> "GradientRule":
         """Return what the kernel reads."""

@@ -7,14 +7,13 @@ whose prior is flat; here it has the deviation `prior_deviation`, so that arms n
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
+from operant.runtime.bounds import Interval, PositiveFloat
 from operant.tabular.bandits import BanditLearner, Floats, StrategyConfig, pull_and_average, top_arm
-from operant.tabular.configs import at_least
 from operant.tabular.numba_config import compiled
 from operant.tabular.random import beta, normal
 
@@ -28,24 +27,14 @@ class ThompsonConfig(StrategyConfig):
 
     prior: Literal["auto", "beta", "gaussian"] = "auto"
     """What is believed of an arm: `beta`, for arms that pay 1 or 0; `gaussian`; or what suits the task (auto)."""
-    successes: float = 1.0
+    successes: Annotated[float, Interval("[1, inf)")] = 1.0
     """First parameter of the beta prior, at least 1: what is believed before the first pull; 1 and 1 is uniform."""
-    failures: float = 1.0
+    failures: Annotated[float, Interval("[1, inf)")] = 1.0
     """Second parameter of the beta prior, at least 1."""
-    prior_deviation: float = 1.0
+    prior_deviation: PositiveFloat = 1.0
     """Standard deviation of the means that the gaussian prior holds possible, around 0. Higher explores longer."""
-    noise: float = 1.0
+    noise: PositiveFloat = 1.0
     """Standard deviation of the rewards of an arm, which the gaussian prior takes to be known."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        super().__post_init__()
-        if self.prior not in ("auto", *KERNELS):
-            raise ValueError(f"prior must be auto, beta or gaussian, got {self.prior!r}")
-        at_least(self, 1.0, "successes", "failures")
-        for name in ("prior_deviation", "noise"):
-            if not 0.0 < getattr(self, name) < inf:
-                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)!r}")
 
 
 class PriorRule(NamedTuple):

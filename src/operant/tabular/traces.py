@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from operant.runtime.bounds import UnitFloat
 from operant.tabular.acting import Rule, Table, epsilon_greedy, tick
 from operant.tabular.configs import ControlConfig, TableConfig
 from operant.tabular.formulas import q_target
@@ -40,7 +41,7 @@ NEGLIGIBLE = 1e-30
 class TDLambdaConfig(TableConfig):
     """Hyperparameters of TD(λ) prediction."""
 
-    td_lambda: float = 0.9
+    td_lambda: UnitFloat = 0.9
     """λ, how slowly traces fade: 0 is TD(0), 1 Monte Carlo."""
     traces: TraceKind = "accumulating"
     """How traces grow: by 1 a visit, to 1, or such that the updates are exactly those of the online λ-return."""
@@ -50,16 +51,16 @@ class TDLambdaConfig(TableConfig):
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        _check(self)
-        if self.update not in ("online", "offline") or (self.update == "offline" and self.traces == "true_online"):
-            raise ValueError(f"update must be online, or offline with other traces than true_online; got {self.update}")
+        _require_no_visits(self)
+        if self.update == "offline" and self.traces == "true_online":
+            raise ValueError("update must be online with true_online traces, got 'offline'")
 
 
 @dataclass(frozen=True)
 class SarsaLambdaConfig(ControlConfig):
     """Hyperparameters of SARSA(λ)."""
 
-    td_lambda: float = 0.9
+    td_lambda: UnitFloat = 0.9
     """λ, how slowly traces fade: 0 is SARSA, 1 Monte Carlo."""
     traces: TraceKind = "replacing"
     """How traces grow: by 1 a visit, to 1, or such that the updates are exactly those of the online λ-return."""
@@ -67,17 +68,12 @@ class SarsaLambdaConfig(ControlConfig):
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        _check(self)
+        _require_no_visits(self)
 
 
-def _check(config: TDLambdaConfig | SarsaLambdaConfig) -> None:
-    for name, fits, expected in (
-        ("td_lambda", 0.0 <= config.td_lambda <= 1.0, "in [0, 1]"),
-        ("traces", config.traces in KINDS, f"one of {', '.join(KINDS)}"),
-        ("step_size_schedule", config.step_size_schedule != "visits", "constant, linear or exponential with traces"),
-    ):
-        if not fits:
-            raise ValueError(f"{name} must be {expected}, got {getattr(config, name)!r}")
+def _require_no_visits(config: TDLambdaConfig | SarsaLambdaConfig) -> None:
+    if config.step_size_schedule == "visits":
+        raise ValueError("step_size_schedule must be constant, linear or exponential with traces, got 'visits'")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
