@@ -89,8 +89,22 @@ OF_PPO = {
 }
 FAR = {"target_kl": 1.0, "task": "Pendulum-v1"}
 OFF_POLICY = {"learning_starts": 48, "train_freq": 2, "gradient_steps": 1, "batch_size": 8, "tau": 0.5}
+
+
+def replay(task):
+    """Return other values of the fields of replay, in a task with goals."""
+    future = {"hindsight": "future", "task": task}
+    return {
+        "hindsight": ("future", {"task": task}),
+        "hindsight_ratio": (0.5, future),
+        "reward_range": ((-0.001, 0.0), {"task": task}),
+    }
+
+
+BITS, REACH = replay("operant/BitFlip-v0"), replay("operant/Reach-v0")
 OTHERS = {
     "dqn": {
+        **BITS,
         "train_freq": 4,
         "gradient_steps": 2,
         "batch_size": 8,
@@ -158,10 +172,11 @@ OTHERS = {
         "vine_steps": (3, {"sampling": "vine", "vine_steps": 4}),
         "vine_common": (False, {"sampling": "vine", "vine_steps": 4}),
     },
-    "sac": {**OFF_POLICY, "target_entropy": -3.0, "ent_coef": 0.5},
-    "sac-discrete": {**OFF_POLICY, "target_entropy_scale": 0.5, "ent_coef": 0.5},
+    "sac": {**OFF_POLICY, **REACH, "target_entropy": -3.0, "ent_coef": 0.5},
+    "sac-discrete": {**OFF_POLICY, **BITS, "target_entropy_scale": 0.5, "ent_coef": 0.5},
     "td3": {
         **OFF_POLICY,
+        **REACH,
         "n_critics": 1,
         "policy_delay": 1,
         "exploration_noise": 0.5,

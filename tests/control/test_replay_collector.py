@@ -184,7 +184,7 @@ def test_transitions_are_seen_in_the_light_of_their_episodes(strategy):
         for m in range(0, 240, 7):
             first = int(episodes.last[s, m] if strategy == "final" else episodes.first[s, m])
             first = int(episodes.steps[s, m]) if strategy == "future" else first
-            row = int(episodes.rows[s, m])
+            row = int(episodes.columns[s, m]) - s * 4
             reached = {
                 float(replay.fields["next_obs"][step % replay.length, s, row, 0])
                 for step in range(first, int(episodes.last[s, m]) + 1)

@@ -16,6 +16,7 @@ from operant.ops.value import (
     importance_weights,
     potential_shaping,
     q_target,
+    return_range,
     soft_q,
     value_loss,
 )
@@ -272,3 +273,32 @@ def test_the_discounted_sum_of_shaping_rewards_is_what_the_ends_differ_by(seed, 
 def test_a_discount_of_shaping_is_checked():
     with pytest.raises(ValueError, match=r"gamma is 1.5, expected a number in \[0, 1\]"):
         potential_shaping(torch.zeros(1), torch.zeros(1), terminated=torch.zeros(1, dtype=torch.bool), gamma=1.5)
+
+
+# --- the range of returns
+
+
+def test_the_range_of_returns_worked_by_hand():
+    assert return_range(-1.0, 0.0, gamma=0.75) == (-4.0, 0.0)
+    assert return_range(0.5, 1.0, gamma=0.75) == (0.5, 4.0), "a single reward is a return, too"
+    assert return_range(-2.0, -1.0, gamma=0.5) == (-4.0, -1.0)
+    assert return_range(-1.0, 0.0, gamma=1.0) == (-math.inf, 0.0)
+
+
+@FAST
+@given(SEEDS, st.integers(1, 60), st.floats(0, 0.99), st.floats(-3, 3), st.floats(0, 3))
+def test_no_return_is_out_of_range_and_constant_rewards_come_to_its_ends(seed, length, gamma, low, width):
+    powers = gamma ** torch.arange(length, dtype=torch.float64)
+    rewards = low + width * torch.rand(length, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    least, greatest = return_range(low, low + width, gamma=gamma)
+    assert least - 1e-9 <= (powers * rewards).sum() <= greatest + 1e-9
+    endless = (gamma ** torch.arange(4000, dtype=torch.float64)).sum()
+    assert least == pytest.approx(min(low, float(low * endless)))
+    assert greatest == pytest.approx(max(low + width, float((low + width) * endless)))
+
+
+def test_bad_ranges_are_named():
+    with pytest.raises(ValueError, match=r"low is 1\.0 and high is 0.0, expected low <= high"):
+        return_range(1.0, 0.0, gamma=0.9)
+    with pytest.raises(ValueError, match=r"gamma is -0.1, expected a number in \[0, 1\]"):
+        return_range(0.0, 1.0, gamma=-0.1)

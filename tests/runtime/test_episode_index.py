@@ -43,7 +43,7 @@ def test_first_and_last_steps_are_those_of_a_walk(chunk, invalid, ends):
             for m, place in enumerate(places[s].tolist()):
                 slot, row = divmod(place, ROWS)
                 step = next(u for u in range(oldest, total) if u % LENGTH == slot)
-                assert (int(found.rows[s, m]), int(found.steps[s, m])) == (row, step)
+                assert (int(found.columns[s, m]), int(found.steps[s, m])) == (s * ROWS + row, step)
                 expected = episode([line[s][row] for line in lines], step - oldest)
                 assert (int(found.first[s, m]) - oldest, int(found.last[s, m]) - oldest) == expected
     assert torch.equal(found.at("obs", found.steps), replay.read("obs", places))

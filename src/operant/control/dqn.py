@@ -24,7 +24,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control import presets
 from operant.control.compatibility import require_suitable
-from operant.control.replay_collector import Act, Experience, require_budget
+from operant.control.replay_collector import Act, Experience, ReplayConfig, require_budget
 from operant.envs import BatchEnv, Tree
 from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders
 from operant.nets.action_values import ActionValues, ValuePass
@@ -37,7 +37,7 @@ from operant.state import Resumable
 
 
 @dataclass(frozen=True)
-class DQNConfig:
+class DQNConfig(ReplayConfig):
     """Hyperparameters of DQN. Defaults are those of the paper (extended data table 1) but for network and optimizer."""
 
     num_envs: PositiveInt = 1
@@ -97,10 +97,16 @@ class DQNConfig:
 
     def __post_init__(self) -> None:
         """Validate."""
+        super().__post_init__()
         require(self, encoder=encoders(self.encoder))
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
+            )
+        if self.hindsight != "none" and self.n_step > 1:
+            raise ValueError(
+                f"n_step must be 1 with hindsight={self.hindsight!r}, got {self.n_step}: what follows the first step "
+                "was done for another goal"
             )
 
 
@@ -155,6 +161,7 @@ class DQN(Resumable):
         require_suitable(env, algorithm)
         require_budget(budget, warmup=config.learning_starts)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.target_range = config.target_range(config.gamma)
         head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
         self.actions, self.to_env = head.outputs, head.to_env
         self.experience = Experience(
@@ -164,6 +171,7 @@ class DQN(Resumable):
             capacity=config.buffer_size,
             to_env=self.to_env,
             random=self._random,
+            config=config,
         )
         self.close = self.experience.close
         shape = ActionValues(
@@ -314,7 +322,8 @@ class DQN(Resumable):
     def compute_targets(self, batch: Transitions, next_q: Tensor) -> Tensor:
         """Return what the values of the actions taken should be, `[S, M]`."""
         next_values = ops.double_q(self.online(batch.next_obs), next_q) if self.config.double else next_q.amax(-1)
-        return ops.q_target(batch.rewards, next_values, terminated=batch.terminated, gamma=batch.discounts)
+        targets = ops.q_target(batch.rewards, next_values, terminated=batch.terminated, gamma=batch.discounts)
+        return targets.clamp(*self.target_range)
 
     def _random(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.randint(self.actions, shape, generator=generator, device=self.device)

@@ -9,7 +9,7 @@ from typing import Annotated, Generic, Self, TypeVar
 import torch
 from torch import Tensor
 
-from operant.control.replay_collector import Act, Experience
+from operant.control.replay_collector import Act, Experience, ReplayConfig
 from operant.nets import (
     Activation,
     Ensemble,
@@ -69,7 +69,7 @@ def merge(reports: Sequence[Metrics]) -> Metrics:
 
 
 @dataclass(frozen=True)
-class AlternatingConfig:
+class AlternatingConfig(ReplayConfig):
     """Hyperparameters that learners of this kind share."""
 
     num_envs: PositiveInt = 1
@@ -104,6 +104,7 @@ class AlternatingConfig:
 
     def __post_init__(self) -> None:
         """Validate."""
+        super().__post_init__()
         require(self, encoder=encoders(self.encoder, pictures=False))
         if self.buffer_size < self.num_envs:
             raise ValueError(

@@ -143,6 +143,37 @@ PPO: Mapping[str, Mapping[str, Any]] = {
 value loss is 0.5 without the ½ that the loss has here, which is 1 with it. Those of MuJoCo follow Tianshou.
 """
 
+DQN_BIT_FLIP: Mapping[str, Any] = {
+    "num_envs": 8,
+    "train_freq": 2,
+    "gradient_steps": 4,
+    "batch_size": 128,
+    "buffer_size": 100_000,
+    "learning_starts": 1000,
+    "target_update_interval": 1,
+    "tau": 0.05,
+    "learning_rate": 1e-3,
+    "gamma": 0.98,
+    "exploration_final_eps": 0.1,
+    "exploration_fraction": 0.2,
+    "hidden_sizes": (256,),
+    "reward_range": (-1.0, 0.0),
+}
+"""Those of DQN on `operant/BitFlip-v0`: network, learning rate, γ, τ and batch of Andrychowicz et al. (2017, appendix
+A), whose targets follow more rarely."""
+
+REACH: Mapping[str, Any] = {
+    "learning_starts": 500,
+    "gradient_steps": 2,
+    "learning_rate": 1e-3,
+    "gamma": 0.95,
+    "tau": 0.05,
+    "buffer_size": 100_000,
+    "hidden_sizes": (64, 64),
+    "reward_range": (-1.0, 0.0),
+}
+"""Those of SAC, TD3 and DDPG on `operant/Reach-v0` and FetchReach."""
+
 DQN: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {
         "num_envs": 4,
@@ -203,6 +234,7 @@ DQN: Mapping[str, Mapping[str, Any]] = {
         "exploration_fraction": 0.12,
     },
     "ALE/*": DQN_ATARI,
+    "operant/BitFlip-v0": DQN_BIT_FLIP,
     "operant/PixelCatch-v0": DQN_CATCH,
     "*": {
         "num_envs": 4,

@@ -4,13 +4,15 @@
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from operant import streams
+from operant import doors, ops, streams
 from operant.control.agent import require_rows
 from operant.envs import BatchEnv, begins_anew, learned, start
+from operant.runtime.bounds import PositiveFloat, require
 from operant.runtime.episode_index import EpisodeIndex, Relabel
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED
@@ -21,6 +23,40 @@ from operant.state import DeclaredState, State
 
 Act = Callable[[Tensor, int], Tensor]
 """`act(obs [S, N, D], t) -> actions [S, N, ...]`, in the units of the learner."""
+
+
+STRATEGIES = ("none", "future", "final", "episode")
+"""What `hindsight` may be by name."""
+
+HINDSIGHT = "operant.explore.hindsight:Hindsight"
+"""What relabels; by its name, since that package builds on this one."""
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """What learners from replay share in tasks with goals, and where rewards are bounded."""
+
+    hindsight: str = "none"
+    """Which goal takes the place of the desired one in transitions drawn from replay: one achieved later in the episode
+    (future), last (final), or anywhere in it (episode); a function of yours, path/to/file.py:name; none: they stay."""
+    hindsight_ratio: PositiveFloat = 4.0
+    """How many transitions are relabeled for each that stays as it is (the paper's k). Higher shows more successes."""
+    reward_range: tuple[float, float] | None = None
+    """Least and greatest reward of a step, where they are known, such as -1 0: targets are clipped to the returns that
+    these allow, which keeps values from running away; None: no clipping."""
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        require(self, hindsight=doors.choices(STRATEGIES, self.hindsight, "operant.hindsight"))
+        low, high = self.reward_range or (0.0, 0.0)
+        if low > high:
+            raise ValueError(f"reward_range must be the least reward and the greatest, got {self.reward_range}")
+
+    def target_range(self, gamma: float) -> tuple[float, float]:
+        """Return between which numbers targets of a discount are clipped."""
+        return (
+            (-torch.inf, torch.inf) if self.reward_range is None else ops.return_range(*self.reward_range, gamma=gamma)
+        )
 
 
 def require_budget(budget: int, *, warmup: int) -> None:
@@ -49,6 +85,7 @@ class Experience(DeclaredState):
         capacity: transitions of one seed that are kept.
         to_env: turns the learner's actions into the environment's.
         random: draws actions `[steps, N, ...]` of one seed in the learner's units, to begin with.
+        config: says whether transitions are relabeled with hindsight.
 
     Attributes:
         collector: holds the environments.
@@ -71,6 +108,7 @@ class Experience(DeclaredState):
         capacity: int,
         to_env: Callable[[Tensor], Tensor],
         random: Callable[[tuple[int, ...], torch.Generator], Tensor],
+        config: ReplayConfig = ReplayConfig(),
     ) -> None:
         require_rows(env, seeds, rows)
         start(env, seeds)
@@ -78,6 +116,9 @@ class Experience(DeclaredState):
         self.replay = Replay(seeds=len(seeds), rows=rows, capacity=capacity, device=env.device)
         self.rows, self.to_env, self.random = rows, to_env, random
         self.relabel: Relabel | None = None
+        if config.hindsight != "none":
+            make = doors.load(HINDSIGHT, expected="the class that relabels")
+            self.relabel = make(env, self.collector.features, strategy=config.hindsight, ratio=config.hindsight_ratio)
         self.episodes = EpisodeIndex(self.replay)
         self.first_streams = [streams.torch_generator(seed, "first actions", device=env.device) for seed in seeds]
         self.sample_streams = [streams.torch_generator(seed, "replay", device=env.device) for seed in seeds]

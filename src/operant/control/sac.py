@@ -21,6 +21,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
 from operant.control.off_policy import Alternating, AlternatingConfig, Descent
+from operant.control.presets import REACH
 from operant.control.replay_collector import Act, Experience, require_budget
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
@@ -56,6 +57,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "buffer_size": 100_000,
         "hidden_sizes": (64, 64),
     },
+    "operant/Reach-v0": REACH,
+    "gymnasium_robotics:FetchReach-v4": REACH,
     "HalfCheetah-v5": _MUJOCO,
     "Hopper-v5": _MUJOCO,
     "Walker2d-v5": _MUJOCO,
@@ -98,6 +101,7 @@ class SAC(Alternating[SACConfig]):
         require_budget(budget, warmup=config.learning_starts)
         require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.target_range = config.target_range(config.gamma)
         self.bounds = Bounded(env.action_space, device=env.device)
         self.experience = Experience(
             env,
@@ -106,6 +110,7 @@ class SAC(Alternating[SACConfig]):
             capacity=config.buffer_size,
             to_env=self.bounds.to_env,
             random=self.bounds.uniform,
+            config=config,
         )
         self.action_streams, self.update_streams = (
             [streams.torch_generator(seed, purpose, device=env.device) for seed in seeds]
@@ -158,7 +163,8 @@ class SAC(Alternating[SACConfig]):
         actions, log_probs = ops.tanh_gaussian_sample_log_prob(mean, log_std, noise)
         next_q = ops.clipped_double_q(self.targets(torch.cat((batch.next_obs, actions), dim=-1)).squeeze(-1))
         soft = ops.soft_q(next_q, log_probs, alpha=self.parameters["log_alpha"].exp())
-        return ops.q_target(batch.rewards, soft, terminated=batch.terminated, gamma=batch.discounts)
+        targets = ops.q_target(batch.rewards, soft, terminated=batch.terminated, gamma=batch.discounts)
+        return targets.clamp(*self.target_range)
 
     def update(self, batch: Transitions) -> Metrics:
         """Take one gradient step on critics, policy and temperature, and let the target critics follow."""

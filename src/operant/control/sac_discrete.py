@@ -94,6 +94,7 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
         require_budget(budget, warmup=config.learning_starts)
         require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.target_range = config.target_range(config.gamma)
         self.head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
         self.choices = self.head.outputs
         self.experience = Experience(
@@ -103,6 +104,7 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
             capacity=config.buffer_size,
             to_env=self.head.to_env,
             random=self.uniform,
+            config=config,
         )
         self.action_streams = [streams.torch_generator(seed, "policy", device=env.device) for seed in seeds]
         self.target_entropy = config.target_entropy_scale * log(self.choices)
@@ -149,7 +151,8 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
         next_q = ops.clipped_double_q(self.targets(batch.next_obs))
         alpha = self.parameters["log_alpha"].exp().unsqueeze(-1)
         soft = ops.soft_value(next_q, log_probs, alpha=alpha)
-        return ops.q_target(batch.rewards, soft, terminated=batch.terminated, gamma=batch.discounts)
+        targets = ops.q_target(batch.rewards, soft, terminated=batch.terminated, gamma=batch.discounts)
+        return targets.clamp(*self.target_range)
 
     def update(self, batch: Transitions) -> Metrics:
         """Take one gradient step on critics, policy and temperature, and let the target critics follow."""

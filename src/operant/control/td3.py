@@ -22,6 +22,7 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
 from operant.control.off_policy import Alternating, AlternatingConfig, Descent
+from operant.control.presets import REACH
 from operant.control.replay_collector import Act, Experience, require_budget
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
@@ -53,6 +54,8 @@ ACTOR_GAIN = 0.01
 _MUJOCO: Mapping[str, Any] = {"learning_starts": 10_000, "learning_rate": 1e-3}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "Pendulum-v1": {"learning_starts": 500, "learning_rate": 1e-3, "buffer_size": 100_000, "hidden_sizes": (64, 64)},
+    "operant/Reach-v0": REACH,
+    "gymnasium_robotics:FetchReach-v4": REACH,
     "HalfCheetah-v5": _MUJOCO,
     "Hopper-v5": _MUJOCO,
     "Walker2d-v5": _MUJOCO,
@@ -99,6 +102,7 @@ class TD3(Alternating[TD3Config]):
         require_budget(budget, warmup=config.learning_starts)
         require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.target_range = config.target_range(config.gamma)
         self.bounds = Bounded(env.action_space, device=env.device)
         self.experience = Experience(
             env,
@@ -107,6 +111,7 @@ class TD3(Alternating[TD3Config]):
             capacity=config.buffer_size,
             to_env=self.bounds.to_env,
             random=self.bounds.uniform,
+            config=config,
         )
         self.action_streams, self.update_streams = (
             [streams.torch_generator(seed, purpose, device=env.device) for seed in seeds]
@@ -160,9 +165,10 @@ class TD3(Alternating[TD3Config]):
                 actions, noise, std=config.target_policy_noise, clip=config.target_noise_clip
             )
         next_q = self.target_critics(torch.cat((batch.next_obs, actions), dim=-1)).squeeze(-1)
-        return ops.q_target(
+        targets = ops.q_target(
             batch.rewards, ops.clipped_double_q(next_q), terminated=batch.terminated, gamma=batch.discounts
         )
+        return targets.clamp(*self.target_range)
 
     def update(self, batch: Transitions) -> Metrics:
         """Take one gradient step on the critics and, when it is due, on the policy, which the targets follow."""

@@ -9,7 +9,7 @@ from operant.envs.drawing import DrawingError, parse_grid
 from operant.envs.envpool import EnvPool
 from operant.envs.features import Features, is_picture
 from operant.envs.finite import FiniteEnv, Transitions
-from operant.envs.goals import GoalEnv, GoalReward, goal_reward
+from operant.envs.goals import GoalEnd, GoalEnv, GoalReward, goal_end, goal_reward
 from operant.envs.grid import GridWorld, grid_transitions
 from operant.envs.making import make, maker_like, only_here, resolve_backend
 from operant.envs.normalize import Normalize
@@ -52,6 +52,7 @@ __all__ = [
     "EnvPool",
     "Features",
     "FiniteEnv",
+    "GoalEnd",
     "GoalEnv",
     "GoalReward",
     "Grid",
@@ -74,6 +75,7 @@ __all__ = [
     "changes_observations",
     "check_batch_env",
     "for_evaluation",
+    "goal_end",
     "goal_reward",
     "grid_transitions",
     "is_picture",

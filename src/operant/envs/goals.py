@@ -1,9 +1,8 @@
-"""Environments with goals, whose reward can be computed again for another goal: `goal_reward`."""
+"""Environments with goals, whose rewards and ends can be computed again for other goals: `goal_reward`, `goal_end`."""
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,10 +18,17 @@ OBSERVATION, ACHIEVED, DESIRED = "observation", "achieved_goal", "desired_goal"
 GoalReward = Callable[[Tensor, Tensor], Tensor]
 """`reward(achieved [M, G], desired [M, G]) -> rewards [M]`."""
 
+GoalEnd = Callable[[Tensor, Tensor], Tensor]
+"""`end(achieved [M, G], desired [M, G]) -> terminated [M]`."""
+
 
 @runtime_checkable
 class GoalEnv(Protocol):
-    """A batched environment whose observations have the parts `observation`, `achieved_goal` and `desired_goal`."""
+    """A batched environment whose observations have the parts `observation`, `achieved_goal` and `desired_goal`.
+
+    One whose episodes end in some states depending on the goal has a method `compute_terminated` with the same
+    parameters, too, which returns bool `[M]`.
+    """
 
     def compute_reward(self, achieved_goal: Tensor, desired_goal: Tensor) -> Tensor:
         """Return the rewards `[M]` of having achieved `[M, G]` where `[M, G]` was desired."""
@@ -39,11 +45,9 @@ def goal_reward(env: BatchEnv) -> GoalReward:
     Raises:
         ValueError: the environment cannot compute rewards, or only one at a time.
     """
-    for each in (*reversed(wrappers(env)), inner := unwrapped(env)):
-        if isinstance(each, GoalEnv):
-            return each.compute_reward
-    single = _single(inner)
-    compute = None if single is None else getattr(single.unwrapped, "compute_reward", None)
+    if (own := _goal_env(env)) is not None:
+        return own.compute_reward
+    compute = _of_single(env, "compute_reward")
     if compute is None:
         raise ValueError(
             f"{env.task} has no compute_reward(achieved_goal, desired_goal, info), without which nobody knows what "
@@ -62,8 +66,41 @@ def goal_reward(env: BatchEnv) -> GoalReward:
     return reward
 
 
-def _single(env: BatchEnv) -> gymnasium.Env[Any, Any] | None:
-    """Return one environment of the kind that a batch consists of, made for its `compute_reward` alone."""
-    if not isinstance(env, GymnasiumEnv):
+def goal_end(env: BatchEnv) -> GoalEnd | None:
+    """Return the function that says where episodes would have ended with other goals, many at once.
+
+    Args:
+        env: as for `goal_reward`; the method is called `compute_terminated`. One that takes a goal at a time, as those
+            of Gymnasium-Robotics do, is called for each.
+
+    Returns:
+        None where the environment has no such method: its episodes end whatever the goal is.
+    """
+    if (own := _goal_env(env)) is not None:
+        return getattr(own, "compute_terminated", None)
+    compute = _of_single(env, "compute_terminated")
+    if compute is None:
         return None
-    return make_single(specified(env.task, env.env_kwargs))
+
+    def end(achieved: Tensor, desired: Tensor) -> Tensor:
+        reached, wanted = achieved.cpu().numpy(), desired.cpu().numpy()
+        ends: Any = np.asarray(compute(reached, wanted, {}))
+        if ends.shape != reached.shape[:1]:
+            ends = np.array([compute(*goals, {}) for goals in zip(reached, wanted, strict=True)])
+        return torch.as_tensor(ends, dtype=torch.bool, device=achieved.device)
+
+    return end
+
+
+def _goal_env(env: BatchEnv) -> GoalEnv | None:
+    """Return the outermost wrapper that computes rewards, or the environment, if it does."""
+    return next((each for each in (*reversed(wrappers(env)), unwrapped(env)) if isinstance(each, GoalEnv)), None)
+
+
+def _of_single(env: BatchEnv, method: str) -> Callable[..., Any] | None:
+    """Return a method of one environment of the kind that a batch consists of, made for that alone."""
+    inner = unwrapped(env)
+    if not isinstance(inner, GymnasiumEnv):
+        return None
+    single = make_single(specified(inner.task, inner.env_kwargs))
+    return cast("Callable[..., Any] | None", getattr(single.unwrapped, method, None))

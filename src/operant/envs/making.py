@@ -74,7 +74,7 @@ def make(
         clip_rewards: for games of Atari, see `operant.envs.Atari`.
         episodic_life: likewise.
         env_kwargs: parameters for the constructor of Gymnasium's environment, in the place of those it is registered
-            with; `max_episode_steps` is its time limit. Tasks with parameters of one's own have no tensor environments.
+            with; `max_episode_steps` is its time limit. Tensor environments take those of their `OPTIONS` alone.
 
     Raises:
         ValueError: an argument is out of its range, or the task is unknown, out of date, has no tensor environment, or
@@ -96,7 +96,9 @@ def make(
             f"episodic_life={episodic_life}"
         )
     if resolved == "tensor":
-        return TENSOR_ENVS[task](row_seeds, device=device, dtype=dtype)
+        tensors = TENSOR_ENVS[task](row_seeds, device=device, dtype=dtype, **(env_kwargs or {}))
+        tensors.env_kwargs = dict(env_kwargs or {})
+        return tensors
     if dtype is not torch.float32:
         raise ValueError(f"Gymnasium environments have observations of torch.float32, got dtype={dtype}")
     if spec is None:
@@ -123,10 +125,12 @@ def resolve_backend(
     """
     if backend not in get_args(Backend):
         raise ValueError(f"backend must be 'auto', 'tensor', 'gymnasium' or 'envpool', got {backend!r}")
-    if env_kwargs:
+    taken = frozenset[str]() if task not in TENSOR_ENVS or backend == "envpool" else TENSOR_ENVS[task].OPTIONS
+    if env_kwargs and not taken.issuperset(env_kwargs):
         if backend in ("tensor", "envpool"):
             raise ValueError(
-                f"env_kwargs are for environments of Gymnasium, but env_backend is {backend!r}: leave that at 'auto', "
+                f"env_kwargs are for environments of Gymnasium, but env_backend is {backend!r}"
+                f"{', which takes ' + ', '.join(sorted(taken)) + ' alone' if taken else ''}: leave that at 'auto', "
                 f"got env_kwargs={dict(env_kwargs)}"
             )
         return "gymnasium"
@@ -152,7 +156,7 @@ def maker_like(env: BatchEnv, rows: int) -> Callable[[int], BatchEnv]:
             "name, without wrappers: leave it out, or take an algorithm that acts in this process"
         )
     game = {"clip_rewards": env.clip_rewards, "episodic_life": env.episodic_life} if isinstance(env, Atari) else {}
-    own = {"env_kwargs": env.env_kwargs} if isinstance(env, GymnasiumEnv) else {}
+    own = {"env_kwargs": env.env_kwargs} if isinstance(env, GymnasiumEnv | TensorEnv) else {}
     backend = "tensor" if isinstance(env, TensorEnv) else "envpool" if isinstance(env, EnvPool) else "gymnasium"
     return partial(_make_registered, env.task, _registration(env.task), rows, backend, **game, **own)
 

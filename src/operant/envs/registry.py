@@ -26,7 +26,7 @@ GYMNASIUMS_OWN = ("max_episode_steps",)
 _INSTALLED = ("operant", "gymnasium", "__main__")
 """Modules that are no code of a user's environment, wherever they lie: a script that trains is more than that."""
 
-_EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari"}
+_EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari", "gymnasium_robotics": "goals"}
 """Extra of operant that installs what an environment needs, by a part of its entry point."""
 
 

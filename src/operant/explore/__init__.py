@@ -1,6 +1,7 @@
 """Chapter 4: where reward is rare."""
 
 from operant.explore.bonuses import Bonus, Counts, Episodic, HashedCounts
+from operant.explore.hindsight import Hindsight
 from operant.explore.prediction import ForwardError, RandomDistillation
 from operant.explore.shaping import Shaping, shaped
 
@@ -10,6 +11,7 @@ __all__ = [
     "Episodic",
     "ForwardError",
     "HashedCounts",
+    "Hindsight",
     "RandomDistillation",
     "Shaping",
     "shaped",

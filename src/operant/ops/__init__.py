@@ -89,6 +89,7 @@ from operant.ops.value import (
     importance_weights,
     potential_shaping,
     q_target,
+    return_range,
     soft_q,
     value_loss,
 )
@@ -154,6 +155,7 @@ __all__ = [
     "potential_shaping",
     "process_advantages",
     "q_target",
+    "return_range",
     "segment_sum",
     "sequence_log_ratio",
     "sequence_weights",

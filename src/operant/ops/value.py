@@ -39,6 +39,29 @@ def q_target(
     return (reward + gamma * next_q.masked_fill(terminated, 0.0)).detach()
 
 
+def return_range(low: float, high: float, *, gamma: float) -> tuple[float, float]:
+    r"""Between which numbers every return lies whose rewards lie between `low` and `high`.
+
+    A return of n >= 1 rewards of r is `r (1 - γ^n) / (1 - γ)`, between `r` and `r / (1 - γ)`. With rewards from -1 to 0
+    the range is `[-1 / (1 - γ), 0]`, to which Andrychowicz et al. (2017, arXiv 1707.01495, appendix A) clip the targets
+    of hindsight: a target outside is a mistake of the network that bootstrapping would spread.
+
+    Args:
+        low: least reward of a step.
+        high: greatest reward of a step.
+        gamma: discount, in [0, 1]; with 1 a bound that grows without end is infinite.
+
+    Raises:
+        ValueError: `low` is above `high`, or `gamma` lies outside [0, 1].
+    """
+    if not low <= high:
+        raise ValueError(f"low is {low} and high is {high}, expected low <= high")
+    if not 0.0 <= gamma <= 1.0:
+        raise ValueError(f"gamma is {gamma}, expected a number in [0, 1]")
+    longest = 1.0 / (1.0 - gamma) if gamma < 1.0 else torch.inf
+    return low * longest if low < 0.0 else low, high * longest if high > 0.0 else high
+
+
 def double_q(next_q_online: Float[Tensor, "*B A"], next_q_target: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
     r"""Double Q-learning: the online network chooses the action, the target network values it.
 

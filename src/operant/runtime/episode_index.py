@@ -19,14 +19,14 @@ class EpisodeSteps:
 
     Attributes:
         replay: holds the transitions.
-        rows: `[S, M]`, which environment of the seed each is of.
+        columns: `[S, M]`, which of the S * N environments each is of.
         steps: `[S, M]`, the step of each.
         first: `[S, M]`, the first step of its episode that is held.
         last: `[S, M]`, the last one: where the episode ends, or the newest.
     """
 
     replay: Replay
-    rows: Tensor
+    columns: Tensor
     steps: Tensor
     first: Tensor
     last: Tensor
@@ -42,7 +42,7 @@ class EpisodeSteps:
         Raises:
             KeyError: there is no such field.
         """
-        return self.replay.read(name, steps % self.replay.length * self.replay.rows + self.rows)
+        return self.replay.look(name, steps % self.replay.length, self.columns)
 
     def draw(self, low: Tensor, high: Tensor, streams: Sequence[torch.Generator]) -> Tensor:
         """Return steps `[S, M]`, drawn uniformly from `low` to `high` (both included), each seed by its own stream."""
@@ -76,15 +76,16 @@ class EpisodeIndex:
         """Return the episodes of the transitions at the places `index [S, M]` (see `Replay.take`)."""
         self._update()
         replay = self.replay
-        slots, rows = index.div(replay.rows, rounding_mode="floor"), index % replay.rows
+        slots, columns = index.div(replay.rows, rounding_mode="floor"), replay.columns(index)
         oldest = replay.added - replay.filled
-        seeds = torch.arange(replay.seeds, device=index.device).unsqueeze(1)
+        places = (slots * (replay.seeds * replay.rows) + columns).flatten()
+        first, last = (part.view(-1).index_select(0, places).view(index.shape) for part in (self._first, self._last))
         return EpisodeSteps(
             replay,
-            rows,
+            columns,
             steps=oldest + (slots - oldest) % replay.length,
-            first=self._first[slots, seeds, rows].clamp(min=oldest),
-            last=self._last[slots, seeds, rows].clamp(max=replay.added - 1),
+            first=first.clamp(min=oldest),
+            last=last.clamp(max=replay.added - 1),
         )
 
     def _update(self) -> None:

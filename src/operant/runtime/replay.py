@@ -352,11 +352,17 @@ class Replay:
 
     def read(self, name: str, index: Tensor) -> Tensor:
         """Return a field at the places `index [..., S, M]` (see `take`), `[..., S, M, ...]`."""
-        places = (
-            index.div(self.rows, rounding_mode="floor") * self.seeds * self.rows + self._offsets + index % self.rows
-        )
+        return self.look(name, index.div(self.rows, rounding_mode="floor"), self.columns(index))
+
+    def columns(self, index: Tensor) -> Tensor:
+        """Return of which of the `S * N` environments the transitions at the places `index [..., S, M]` are."""
+        return index % self.rows + self._offsets
+
+    def look(self, name: str, slots: Tensor, columns: Tensor) -> Tensor:
+        """Return a field at slots of the rings `[..., S, M]`, of the environments `columns` of `columns()`."""
+        places = slots * (self.seeds * self.rows) + columns
         flat = self._flat[name]
-        held = flat.index_select(0, places.flatten()).view(*index.shape, *flat.shape[1:])
+        held = flat.index_select(0, places.flatten()).view(*places.shape, *flat.shape[1:])
         return held if self.pictures is None or name not in {"obs", "next_obs"} else self.pictures.take(held)
 
     def _at(self, name: str, places: Tensor) -> Tensor:

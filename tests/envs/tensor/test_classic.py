@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.envs.classic_control import acrobot, cartpole, continuous_mountain_car, mountain_car, pendulum
 
-from operant.envs.tensor import TENSOR_ENVS
+from operant.envs.tensor import CLASSIC_CONTROL
 
 MODULES = (acrobot, cartpole, continuous_mountain_car, mountain_car, pendulum)
 ROWS, STEPS = 12, 300
@@ -40,10 +40,10 @@ def random_actions(space, rows, rng):
 
 
 @pytest.mark.usefixtures("gymnasium_in_double")
-@pytest.mark.parametrize("task", TENSOR_ENVS)
+@pytest.mark.parametrize("task", CLASSIC_CONTROL)
 def test_every_step_equals_gymnasiums_from_the_same_state(task):
     rng = np.random.default_rng(0)
-    env = TENSOR_ENVS[task](range(ROWS), dtype=torch.float64)
+    env = CLASSIC_CONTROL[task](range(ROWS), dtype=torch.float64)
     singles = [gymnasium.make(task, disable_env_checker=True).unwrapped for _ in range(ROWS)]
     for row, single in enumerate(singles):
         single.reset(seed=row)
@@ -68,19 +68,19 @@ def test_every_step_equals_gymnasiums_from_the_same_state(task):
     assert ends > 0 or task == "Pendulum-v1"
 
 
-@pytest.mark.parametrize("task", TENSOR_ENVS)
+@pytest.mark.parametrize("task", CLASSIC_CONTROL)
 def test_spaces_and_time_limit_are_those_of_gymnasium(task):
-    env, theirs = TENSOR_ENVS[task]([0]), gymnasium.make(task)
+    env, theirs = CLASSIC_CONTROL[task]([0]), gymnasium.make(task)
     assert env.observation_space == theirs.observation_space
     assert env.action_space == theirs.action_space
     assert env.max_episode_steps == theirs.spec.max_episode_steps
     assert env.task == task
 
 
-@pytest.mark.parametrize("task", TENSOR_ENVS)
+@pytest.mark.parametrize("task", CLASSIC_CONTROL)
 def test_starts_have_gymnasiums_distribution(task):
     rows = 4096
-    env = TENSOR_ENVS[task](range(rows))
+    env = CLASSIC_CONTROL[task](range(rows))
     starts = env.state_dict()["state"].to(torch.float64)
     single = gymnasium.make(task).unwrapped
     sample = np.zeros((len(env.STARTS), 2000))
@@ -99,9 +99,9 @@ def test_starts_have_gymnasiums_distribution(task):
         assert width == 0 or len(ours.unique()) > 0.99 * rows
 
 
-@pytest.mark.parametrize("task", TENSOR_ENVS)
+@pytest.mark.parametrize("task", CLASSIC_CONTROL)
 def test_observations_stay_in_the_space(task):
-    env = TENSOR_ENVS[task](range(16))
+    env = CLASSIC_CONTROL[task](range(16))
     rng = np.random.default_rng(0)
     for _ in range(100):
         space = env.action_space
@@ -114,7 +114,7 @@ def test_observations_stay_in_the_space(task):
 
 def test_parameters_change_the_physics_of_their_own_row():
     overrides = {"length": torch.tensor([0.5, 1.0]), "force_mag": 12.0}
-    env = TENSOR_ENVS["CartPole-v1"]([5, 5], dtype=torch.float64, **overrides)
+    env = CLASSIC_CONTROL["CartPole-v1"]([5, 5], dtype=torch.float64, **overrides)
     single = gymnasium.make("CartPole-v1").unwrapped
     start = env.state_dict()["state"][:, 1].numpy()
     ours = env.step(torch.tensor([1, 1]))

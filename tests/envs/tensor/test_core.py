@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from operant.envs.tensor import TENSOR_ENVS, CartPole, MountainCar, MountainCarContinuous, Pendulum
+from operant.envs.tensor import CLASSIC_CONTROL, CartPole, MountainCar, MountainCarContinuous, Pendulum
 from operant.nets import Graph
 from operant.streams import row_seeds
 
-TASKS = list(TENSOR_ENVS.values())
+TASKS = list(CLASSIC_CONTROL.values())
 
 
 def actions_of(env, steps, seed=0):

@@ -20,7 +20,7 @@ def test_every_world_can_be_made_and_played(name):
     env.action_space.seed(0)
     for _ in range(50):
         assert env.observation_space.contains(obs)
-        obs, reward, terminated, truncated, info = env.step(int(env.action_space.sample(info.get("action_mask"))))
+        obs, reward, terminated, truncated, info = env.step(env.action_space.sample(info.get("action_mask")))
         assert np.isfinite(reward)
         if terminated or truncated:
             obs, info = env.reset()

@@ -1,7 +1,7 @@
 """Environments whose rows are columns of one tensor."""
 
 from operant.envs.tensor.classic import (
-    TENSOR_ENVS,
+    CLASSIC_CONTROL,
     Acrobot,
     CartPole,
     MountainCar,
@@ -9,5 +9,21 @@ from operant.envs.tensor.classic import (
     Pendulum,
 )
 from operant.envs.tensor.core import TensorEnv
+from operant.envs.tensor.goal_tasks import GOAL_TASKS, BitFlip, Reach
 
-__all__ = ["TENSOR_ENVS", "Acrobot", "CartPole", "MountainCar", "MountainCarContinuous", "Pendulum", "TensorEnv"]
+TENSOR_ENVS = {**CLASSIC_CONTROL, **GOAL_TASKS}
+"""The tasks that have a tensor environment."""
+
+__all__ = [
+    "CLASSIC_CONTROL",
+    "GOAL_TASKS",
+    "TENSOR_ENVS",
+    "Acrobot",
+    "BitFlip",
+    "CartPole",
+    "MountainCar",
+    "MountainCarContinuous",
+    "Pendulum",
+    "Reach",
+    "TensorEnv",
+]

@@ -259,7 +259,7 @@ class MountainCarContinuous(MountainCar):
         return xp.where(terminated, 100 - cost, -cost), terminated
 
 
-TENSOR_ENVS: Mapping[str, type[TensorEnv]] = {
+CLASSIC_CONTROL: Mapping[str, type[TensorEnv]] = {
     env.task: env for env in (Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum)
 }
-"""The tasks that have a tensor environment."""
+"""The tasks of this file."""

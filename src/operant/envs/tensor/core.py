@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from operant.envs.base import Step
+from operant.envs.base import Step, Tree
 from operant.envs.spaces import ActionFormat
 from operant.envs.tensor.starts import BITS, random_bits, stream_keys
 from operant.state import State, copy_into
@@ -79,6 +79,7 @@ class TensorEnv(ABC):
         max_episode_steps: steps after which an episode is truncated.
         always_valid: true.
         parameters: the physical quantities, 0-dim or `[B]`, read only; see `set_parameters`.
+        env_kwargs: parameters of one's own that the environments were made with by `operant.envs.make`.
     """
 
     task: str
@@ -87,7 +88,9 @@ class TensorEnv(ABC):
     """The physical quantities, with Gymnasium's names and values."""
     SIGNED: ClassVar[frozenset[str]] = frozenset()
     """The parameters that may be zero or negative."""
-    STARTS: ClassVar[tuple[tuple[float, float], ...]]
+    OPTIONS: ClassVar[frozenset[str]] = frozenset()
+    """Those parameters of the constructor of Gymnasium's environment that this one takes, too."""
+    STARTS: tuple[tuple[float, float], ...]
     """Bounds (low, high) of the uniform distribution of each of the D components of the first state."""
 
     def __init__(
@@ -118,6 +121,7 @@ class TensorEnv(ABC):
         if max_episode_steps is None or max_episode_steps < 1:
             raise ValueError(f"max_episode_steps must be at least 1, got {max_episode_steps}")
         self.rows, self.device, self.dtype = len(seeds), torch.device(device), dtype
+        self.env_kwargs: dict[str, Any] = {}
         self.max_episode_steps = max_episode_steps
         self._check_seeds(seeds)
         self._allocate()
@@ -182,7 +186,7 @@ class TensorEnv(ABC):
             raise ValueError(f"parameter {name!r} must be {kind}, got {value}")
         return tensor
 
-    def reset(self, seeds: Sequence[int] | None = None) -> Tensor:
+    def reset(self, seeds: Sequence[int] | None = None) -> Tree:
         """Start episode 0 of every row and return the observations `[B, O]`.
 
         Args:
@@ -197,7 +201,7 @@ class TensorEnv(ABC):
         self._episode[:] = 0
         self._elapsed[:] = 0
         self._state[:] = self._start(self._keys, self._episode)
-        return self._library.tensor(self._observation(self._state))
+        return self._seen(self._library.tensor(self._observation(self._state)))
 
     def _seed(self, seeds: Tensor) -> None:
         copy_into(self._memory["seeds"], seeds, "seeds")
@@ -212,11 +216,20 @@ class TensorEnv(ABC):
         truncations = self._elapsed >= self.max_episode_steps
         final = self._observation(self._state)
         restart = self._restart_rows if library.on_host else self._restart_all
-        first = restart(terminations | truncations, final)
-        final_obs, reward = library.tensor(final), library.tensor(rewards)
-        obs = final_obs if first is final else library.tensor(first)
+        ended = terminations | truncations
+        infos, first = self._told(ended), restart(ended, final)
+        final_obs, reward = self._seen(library.tensor(final)), library.tensor(rewards)
+        obs = final_obs if first is final else self._seen(library.tensor(first))
         terminated, truncated = library.tensor(terminations), library.tensor(truncations)
-        return Step(obs, reward, terminated, truncated, final_obs, self._valid, reward)
+        return Step(obs, reward, terminated, truncated, final_obs, self._valid, reward, infos)
+
+    def _seen(self, obs: Tensor) -> Tree:
+        """Return the observations as the policy sees them, of `[B, O]`."""
+        return obs
+
+    def _told(self, ended: Array) -> Mapping[str, Tensor] | None:
+        """Return what `Step.infos` says of the rows that `ended [B]`."""
+        return None
 
     def _restart_rows(self, ended: Array, final_obs: Array) -> Array:
         """Restart the rows that ended, at a cost in their number."""
@@ -257,7 +270,7 @@ class TensorEnv(ABC):
         parameters = {name: value.clone() for name, value in self.parameters.items()}
         return {"task": self.task, **memory, "parameters": parameters}
 
-    def load_state_dict(self, state: State) -> Tensor:
+    def load_state_dict(self, state: State) -> Tree:
         """Go on from a state of `state_dict`, exactly, and return the observations `[B, O]`.
 
         A CUDA graph captured before is void, since the parameters are part of the state: capture it again.
@@ -271,7 +284,7 @@ class TensorEnv(ABC):
             copy_into(tensor, state[name], name)
         self._seed(state["seeds"])
         self.set_parameters(**state["parameters"])
-        return self._library.tensor(self._observation(self._state))
+        return self._seen(self._library.tensor(self._observation(self._state)))
 
     def close(self) -> None:  # noqa: B027
         """Do nothing: there is nothing to release."""
