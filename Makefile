@@ -32,9 +32,9 @@ RUN_QUICK = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest $(IN_PROCESSES) -m "not 
 
 # What each environment consists of; all of them share one .venv.
 demo := --editable '.[language,render,plots]'
-dev := --editable '.[language,render,plots,web]' --group dev
+dev := --editable '.[language,render,plots,web,tune]' --group dev
 docs := --editable '.[language]' --group docs
-envpool := --editable '.[language,render,plots,web,envpool]' --group dev
+envpool := --editable '.[language,render,plots,web,tune,envpool]' --group dev
 bench := --editable '.[language]' --group bench
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -7,7 +7,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-TESTED_EXTRAS = ("language", "render", "plots", "web")
+TESTED_EXTRAS = ("language", "render", "plots", "web", "tune")
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,7 @@ COMMANDS = {
     "resume": Command("training.resume", "RUN", "go on with an interrupted run, exactly"),
     "evaluate": Command("evaluating.evaluate", "RUN", "score the policies of a run greedily over whole episodes"),
     "compare": Command("comparing.compare", "RUN...", "put runs side by side: scores, intervals, learning curves"),
+    "tune": Command("tuning.tune", "ALGORITHM TASK", "search for hyperparameters, and score the best on fresh seeds"),
     "runs": Command("runs.runs", "[WHAT]", "list the runs here; show, rename, delete, merge or clean some of them"),
     "show": Command("showing.show", "RUN", "show what a run is, and the table that a seed has learned"),
     "watch": Command("watching.watch", "RUN", "film a trained policy, or show it in a window"),

@@ -247,8 +247,15 @@ def parse(
     return found
 
 
-def parse_training(arguments: Sequence[str]) -> tuple[TrainOptions, Any]:
+def parse_training(
+    arguments: Sequence[str], verb: str = "train", kind: type[TrainOptions] | None = None
+) -> tuple[Any, Any]:
     """Parse the arguments of `operant train`: defaults, then the preset, then the --config file, then flags.
+
+    Args:
+        arguments: what follows the command.
+        verb: the command, where it is another one that is told the same.
+        kind: its options. Default: `TrainOptions`, or those for language models.
 
     Returns:
         The options, and the algorithm's own configuration.
@@ -264,30 +271,32 @@ def parse_training(arguments: Sequence[str]) -> tuple[TrainOptions, Any]:
     if len(words) == 1 and first_look.dataset and catalog.find(words[0]).package == "language":
         words.append(Path(first_look.dataset).stem)
     if len(words) < 2 and not asks_for_help:
-        raise ValueError(_missing_words(words))
+        raise ValueError(_missing_words(words, verb))
     algorithm, task = [*words, _ALGORITHM, _TASK][0], [*words[1:], _TASK][0]
-    command = f"train {algorithm} {task}"
+    command = f"{verb} {algorithm} {task}"
     if not words:
         note = (
-            "Train an algorithm on a task. Its own options, number of seeds and budget are listed by "
-            "`operant train ALGORITHM --help`."
+            f"{verb.capitalize()} an algorithm on a task. Its own options, number of seeds and budget are listed by "
+            f"`operant {verb} ALGORITHM --help`."
         )
-        parse(TrainOptions, flags, command, description=note)
-    options, config = _defaults(algorithm, task, first_look)
+        parse(kind or TrainOptions, flags, command, description=note)
+    options, config = _defaults(algorithm, task, first_look, kind)
     entry = catalog.find(algorithm)
     flags = old_names.current_flags(type(config), flags)
     own = re.sub(r"\W", "_", entry.label)
     both = make_dataclass("Both", [("run", type(options)), (own, type(config))])
-    note = f"Train {entry.title} ({entry.paper}){', several seeds side by side' if entry.seeds > 1 else ''}."
+    note = (
+        f"{verb.capitalize()} {entry.title} ({entry.paper}){', several seeds side by side' if entry.seeds > 1 else ''}."
+    )
     parsed = parse(both, flags, command, entry=entry, default=both(options, config), description=note)
     return parsed.run, getattr(parsed, own)
 
 
-def _missing_words(words: Sequence[str]) -> str:
+def _missing_words(words: Sequence[str], verb: str) -> str:
     if words and catalog.find(words[0]).package == "language":
         name = words[0]
         return f"name a task or a data set: operant train {name} arithmetic, or operant train {name} --dataset FILE"
-    return "name an algorithm and a task first: operant train ppo CartPole-v1 (see operant train --help)"
+    return f"name an algorithm and a task first: operant {verb} ppo CartPole-v1 (see operant {verb} --help)"
 
 
 def _first_look(flags: Sequence[str]) -> argparse.Namespace:
@@ -307,16 +316,21 @@ def _whole(word: str) -> int | None:
         return None
 
 
-def _defaults(algorithm: str, task: str, named: argparse.Namespace) -> tuple[TrainOptions, Any]:
+def _defaults(
+    algorithm: str, task: str, named: argparse.Namespace, kind: type[TrainOptions] | None
+) -> tuple[TrainOptions, Any]:
     """Return what the flags change: the preset under the configuration file."""
     from operant import api
 
     entry = catalog.find(algorithm)
     tables = _read(Path(named.config)) if named.config is not None else {}
     config = api.configure(algorithm, task, preset=named.preset, **_deciding(entry, named, tables.get("config", {})))
-    kind = LanguageTrainOptions if entry.package == "language" else TrainOptions
     seeds = tuple(range(entry.seeds))
-    options = kind(algorithm=entry.name, task=task, seeds=seeds, count=entry.seeds, budget=entry.budget_for(task))
+    common = {"algorithm": entry.name, "task": task, "budget": entry.budget_for(task)}
+    if kind is None:
+        kind = LanguageTrainOptions if entry.package == "language" else TrainOptions
+        common |= {"seeds": seeds, "count": entry.seeds}
+    options = kind(**common)
     if not tables:
         return options, config
     where = f"{named.config}: config"

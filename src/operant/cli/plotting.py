@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from operant.runtime.comparison import Standing
+    from operant.tuning import Result
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Told apart by the color-blind too (Okabe and Ito 2008)."""
@@ -84,3 +85,44 @@ def _label(name: str, standing: "Standing") -> str:
         return f"{name}: {number(final.iqm)}, one seed"
     low, high = final.interval
     return f"{name}: IQM {number(final.iqm)}, 95 % interval [{number(low)}, {number(high)}], {seeds} seeds"
+
+
+def draw_study(result: "Result", path: Path) -> None:
+    """Draw the trials of a study, and what its winner scores on fresh seeds.
+
+    Args:
+        result: of the study.
+        path: of the picture.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 4.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    search, fresh = figure.subplots(1, 2, width_ratios=[2.4, 1], sharey=True)
+    complete = [trial for trial in result.trials if trial.value is not None]
+    values = [trial.value or 0.0 for trial in complete]
+    search.scatter([trial.number + 1 for trial in complete], values, color=COLORS[0], s=18, label="complete")
+    best = [max(values[: i + 1]) for i in range(len(values))]
+    ends = [trial.number + 1 for trial in complete] + [len(result.trials)]
+    search.step(ends, [*best, best[-1]], where="post", color=COLORS[0], label="best so far")
+    pruned = [trial for trial in result.trials if trial.state == "pruned"]
+    last = [list(trial.curve.values())[-1] for trial in pruned]
+    search.scatter([trial.number + 1 for trial in pruned], last, marker="x", s=18, color="0.6", label="pruned")
+    search.set_xlabel("trial")
+    search.set_ylabel("score on the seeds of the search")
+    search.legend(frameon=False, fontsize=8)
+    columns = [("before", result.trials[0], result.default), ("tuned", result.best, result.tuned or result.default)]
+    for column, (_, trial, standing) in enumerate(columns):
+        if trial.value is not None:
+            fresh.plot(column, trial.value, "D", color=COLORS[0], markerfacecolor="none", label="search")
+        if standing is not None:
+            _draw_final(fresh, standing, column, COLORS[1])
+    fresh.set_xticks(range(2), [name for name, *_ in columns])
+    fresh.set_xlim(-0.6, 1.6)
+    fresh.set_xlabel("diamond: on the search's seeds\npoints: fresh seeds, IQM with interval")
+    for axes in (search, fresh):
+        axes.grid(axis="y", color="0.9", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)

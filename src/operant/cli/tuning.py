@@ -1,0 +1,208 @@
+"""`operant tune`."""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from operant.cli.arguments import Answering, TrainOptions, parse, parse_training
+from operant.cli.output import location, missing, number, print_json, require_extra, say, score_fields, summary, table
+from operant.runtime.settings import Settings
+from operant.runtime.signals import EXIT_REQUEUE, Interruption
+
+if TYPE_CHECKING:
+    from operant.tuning import Result, Study, Trial
+
+_NOT_A_FLAG = (tyro.conf.Fixed, tyro.conf.Suppress)
+_SEEDS = tuple(range(1000, 1004))
+_EVALUATIONS = 10
+"""Of a trial, unless another interval is asked for."""
+
+
+@dataclass(frozen=True)
+class TuneOptions(TrainOptions):
+    """What is common to all algorithms."""
+
+    seeds: Annotated[tuple[int, ...], *_NOT_A_FLAG] = _SEEDS
+    init: Annotated[Path | None, *_NOT_A_FLAG] = None
+
+    count: Annotated[int, tyro.conf.arg(name="seeds")] = len(_SEEDS)
+    """How many seeds of each trial are trained side by side."""
+
+    first: Annotated[int, tyro.conf.arg(name="seed")] = _SEEDS[0]
+    """The first seed of the trials; none of theirs may be among the fresh ones."""
+
+    run: Path | None = None
+    """Folder of the study, new or empty. Default: runs/tune-<algorithm>-<task>-<n>, the first that is free."""
+
+    trials: int = 40
+    """How many sets of values are tried. The first is what tuning begins with."""
+
+    hours: float = 0.0
+    """Hours after which the search ends, all sessions together, whatever is left of the trials; the fresh runs come
+    afterwards. 0: no limit."""
+
+    fresh_seeds: int = 10
+    """Seeds from 0 on which the winner is trained again, next to what tuning began with; 0: neither."""
+
+    prune: bool = True
+    """Whether a trial ends early if it has never been as good as half of the others were at the same evaluation."""
+
+    search_seed: int = 0
+    """Of the random numbers that propose values."""
+
+    space: Path | None = None
+    """A TOML file with what is tuned: for each field a table with low, high and, if wanted, log = true, or with
+    choices. Default: the fields of the algorithm that operant knows a space of. Those with a flag keep its value."""
+
+
+@dataclass(frozen=True)
+class ContinueOptions(Answering):
+    """Continue a study that was stopped, or search on with more trials or hours."""
+
+    study: tyro.conf.Positional[Path]
+    """Folder of the study."""
+
+    trials: int | None = None
+    """Trials in all. Default: those of the study."""
+
+    hours: float | None = None
+    """Hours in all. Default: those of the study."""
+
+
+def tune(arguments: list[str]) -> int:
+    """Search for hyperparameters: what scores best in the last evaluation, on average over the seeds."""
+    if not {"-h", "--help"} & set(arguments):
+        require_extra("tune", "operant tune", ["optuna"])
+    with Interruption() as interrupted:
+        if arguments and (Path(arguments[0]) / "study.toml").is_file():
+            from operant.tuning import Study
+
+            options = parse(ContinueOptions, arguments, "tune")
+            study = Study.open(options.study)
+            study.extend(trials=options.trials, hours=options.hours)
+        else:
+            options, config = parse_training(arguments, "tune", TuneOptions)
+            study = _new(options, config, arguments)
+        place = location(study.path)
+        say(f"operant: tuning {', '.join(study.space)} in {place}")
+        result = study.run(interrupted=interrupted, report=lambda trial: say(_told(study, trial)))
+        if result is None:
+            say(f"operant: interrupted and saved; go on with `operant tune {place}`")
+            return EXIT_REQUEUE
+    picture = None
+    if not missing(["matplotlib"]):
+        from operant.cli.plotting import draw_study
+
+        picture = study.path / "study.png"
+        draw_study(result, picture)
+    if options.json:
+        print_json(_answer(study, result))
+        return 0
+    print(_report(study, result))
+    if picture is not None:
+        print(f"\nA picture of the search: {location(picture)}")
+    return 0
+
+
+def _new(options: TuneOptions, config: Any, arguments: Sequence[str]) -> "Study":
+    from operant.runtime.run_paths import default_run_path
+    from operant.tuning import Plan, Study, space_of
+
+    settings = Settings(**{field.name: options.settings()[field.name] for field in fields(Settings)})
+    if not settings.evaluate_every:
+        settings = replace(settings, evaluate_every=max(1, settings.budget // _EVALUATIONS))
+    plan = Plan(**{field.name: getattr(options, field.name) for field in fields(Plan)})
+    flags = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
+    fixed = {field.name for field in fields(config)} & (flags | {flag.removeprefix("no_") for flag in flags})
+    own = None if options.space is None else _read(options.space)
+    path = options.run or default_run_path(f"tune-{settings.algorithm}", settings.task)
+    return Study.create(path, plan, settings, config, space_of(config, fixed=fixed, own=own))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _told(study: "Study", trial: "Trial") -> str:
+    """Return a line about a trial that has ended."""
+    names = " ".join(f"{name}={value}" for name, value in trial.values.items())
+    score = "" if trial.value is None else f" {number(trial.value)}"
+    reason = f" ({trial.reason})" if trial.reason else ""
+    which = f"trial {trial.number + 1} of {study.plan.trials}"
+    return f"{which}: {trial.state}{score}{reason} in {trial.seconds:.0f} s: {names}"
+
+
+def _counts(result: "Result") -> dict[str, int]:
+    states = [trial.state for trial in result.trials]
+    return {state: states.count(state) for state in ("complete", "pruned", "failed")}
+
+
+def _command(study: "Study", result: "Result") -> str:
+    settings = study.settings
+    return f"operant train {settings.algorithm} {settings.task} --config {location(result.config)}"
+
+
+def _report(study: "Study", result: "Result") -> str:
+    best, first = result.best, result.trials[0]
+    ended = ", ".join(f"{count} {state}" for state, count in _counts(result).items() if count)
+    rows = [["field", "before", "tuned"]]
+    rows += [[name, str(first.values[name]), str(value)] for name, value in best.values.items()]
+    seeds = study.settings.seeds
+    lines = [f"\n{len(result.trials)} trials: {ended}. The best is trial {best.number + 1}.\n", table(rows, "<>>")]
+    before = "-" if first.value is None else number(first.value)
+    lines.append(
+        f"\nOn the {len(seeds)} seeds of the search, {seeds[0]} to {seeds[-1]}: {before} before, "
+        f"{number(best.value or 0.0)} tuned."
+    )
+    if result.default is None:
+        lines.append("The best of many scores is too high an estimate of what its values reach: try it on fresh seeds.")
+    else:
+        lines.append(f"On {study.plan.fresh_seeds} fresh seeds:")
+        lines.append(f"  before  {summary(result.default.final)}")
+        if result.tuned is None:
+            lines.append("Nothing tried was better than the values that tuning began with.")
+        else:
+            low, high = result.tuned.difference_interval
+            lines.append(f"  tuned   {summary(result.tuned.final)}")
+            lines.append(
+                f"  difference of the IQMs {number(result.tuned.difference)} [{number(low)}, {number(high)}], "
+                f"probability of improvement {result.tuned.improvement:.2f}"
+            )
+            lines.append("The best of many scores was chosen for being high, by luck too: report the fresh ones.")
+    return "\n".join([*lines, f"\nTrain the winner:\n  {_command(study, result)}"])
+
+
+def _answer(study: "Study", result: "Result") -> dict[str, Any]:
+    tuned, default = result.tuned, result.default
+    return {
+        "algorithm": study.settings.algorithm,
+        "task": study.settings.task,
+        "study": str(study.path),
+        "trials": _counts(result),
+        "best_trial": result.best.number,
+        "values": result.best.values,
+        "values_before": result.trials[0].values,
+        "search": {
+            "seeds": study.settings.seeds,
+            "score": result.best.value,
+            "score_before": result.trials[0].value,
+        },
+        "fresh": None
+        if default is None
+        else {
+            "seeds": default.run.settings.seeds,
+            "before": score_fields(default.final),
+            "tuned": score_fields((tuned or default).final),
+            "difference": tuned.difference if tuned else 0.0,
+            "difference_interval": tuned.difference_interval if tuned else (0.0, 0.0),
+            "probability_of_improvement": tuned.improvement if tuned else 0.5,
+        },
+        "command": _command(study, result),
+    }

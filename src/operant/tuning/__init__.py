@@ -1,0 +1,18 @@
+"""Search for hyperparameters: `Study`, a folder with many short trainings and what came of them."""
+
+from operant.tuning.spaces import SPACES, Choices, Dimension, Factor, Range, Space, space_of
+from operant.tuning.study import Plan, Result, Study, Trial
+
+__all__ = [
+    "SPACES",
+    "Choices",
+    "Dimension",
+    "Factor",
+    "Plan",
+    "Range",
+    "Result",
+    "Space",
+    "Study",
+    "Trial",
+    "space_of",
+]

@@ -1,0 +1,128 @@
+"""Which values are tried next, and which trials are given up: Optuna, told everything anew for each trial.
+
+No state of the search is kept beside the records of its trials: a sampler is made for each trial, seeded by its number,
+and told of all trials before. So a study that was stopped proposes what it would have proposed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import TrialState, create_trial
+
+from operant import streams
+from operant.tuning.spaces import Dimension, Range, Space
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+State = Literal["running", "complete", "pruned", "failed"]
+_STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One set of values, and what came of it.
+
+    Attributes:
+        number: from 0, which has the values that tuning begins with.
+        values: of the fields of the space, by name, as TOML has them.
+        state: running (or cut off), complete, pruned, or failed.
+        value: what is maximized; None where it is not complete.
+        curve: the mean score of its seeds at each evaluation, by the intervals of the budget used until then.
+        seconds: that it took.
+        reason: why it failed.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    state: State = "running"
+    value: float | None = None
+    curve: Mapping[int, float] = field(default_factory=dict[int, float])
+    seconds: float = 0.0
+    reason: str = ""
+
+
+def propose(space: Space, trials: Sequence[Trial], first: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return the values to try next: `first` at first, then those of the tree-structured Parzen estimator.
+
+    Args:
+        space: what is tuned.
+        trials: all that have ended.
+        first: the values that tuning begins with.
+        seed: of the search.
+    """
+    if not trials:
+        return dict(first)
+    study = _study(space, trials, seed)
+    asked = study.ask({name: _distribution(dimension) for name, dimension in space.items()})
+    return {name: _value(dimension, asked.params[name]) for name, dimension in space.items()}
+
+
+def is_hopeless(space: Space, trials: Sequence[Trial], trial: Trial, *, patience: int) -> bool:
+    """Whether the best score of a trial so far lies below the median of the others' at the same evaluation.
+
+    The median rule of Golovin et al. 2017 ("Google Vizier"), from the sixth trial on.
+
+    Args:
+        space: what is tuned.
+        trials: all that have ended.
+        trial: with its `curve` so far.
+        patience: the evaluation from which on the answer may be yes.
+    """
+    if not trial.curve:
+        return False
+    study = _study(space, trials, 0, patience)
+    study.enqueue_trial(_parameters(space, trial.values))
+    asked = study.ask({name: _distribution(dimension) for name, dimension in space.items()})
+    for number, score in trial.curve.items():
+        asked.report(score, number)
+    return bool(asked.should_prune())
+
+
+def _study(space: Space, trials: Sequence[Trial], seed: int, patience: int = 0) -> optuna.Study:
+    number = len(trials)
+    study = optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(seed=streams.integer(seed, "tuning", number)),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=patience),
+    )
+    distributions = {name: _distribution(dimension) for name, dimension in space.items()}
+    for trial in trials:
+        ended = create_trial(
+            state=_STATES[trial.state],
+            value=trial.value,
+            params=_parameters(space, trial.values),
+            distributions=distributions,
+            intermediate_values=dict(trial.curve),
+        )
+        study.add_trial(ended)
+    return study
+
+
+def _distribution(dimension: Dimension) -> BaseDistribution:
+    if isinstance(dimension, Range):
+        if dimension.whole:
+            return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
+        return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+    places = len(dimension.choices)
+    return IntDistribution(0, places - 1) if dimension.ordered else CategoricalDistribution(range(places))
+
+
+def _value(dimension: Dimension, parameter: Any) -> Any:
+    """Return a value of a field from what Optuna calls a parameter: a number, or the place of a choice."""
+    return dimension.rounded(parameter) if isinstance(dimension, Range) else dimension.choices[int(parameter)]
+
+
+def _parameters(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the opposite of `_value` for all fields."""
+    return {
+        name: values[name] if isinstance(dimension, Range) else dimension.choices.index(values[name])
+        for name, dimension in space.items()
+    }

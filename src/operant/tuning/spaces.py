@@ -1,0 +1,217 @@
+"""Search spaces: which fields of a configuration are tuned, and over which values.
+
+A field has one space, whatever the algorithm (`SPACES`), since it has one name and one meaning everywhere; an algorithm
+is tuned over those of its fields that are named here. Ranges and choices always contain the value that tuning begins
+with, that of the preset.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from operant.runtime.tables import from_table
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`.
+
+    Attributes:
+        low: the least.
+        high: the greatest.
+        log: whether equal factors, not equal differences, are equally likely at first.
+        whole: whether numbers are integers.
+
+    Raises:
+        ValueError: the range is empty, not finite, or on a logarithmic scale not positive.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError(f"a range needs finite numbers low < high, got {self.low} and {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low must be positive on a logarithmic scale, got {self.low}")
+        if self.whole and (self.low % 1 or self.high % 1):
+            raise ValueError(f"low and high of a range of integers must be integers, got {self.low} and {self.high}")
+
+    def around(self, value: Any) -> "Range":
+        """Return the range, widened to contain `value`.
+
+        Raises:
+            ValueError: it is no number, or none that a logarithmic scale has.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float) or (self.log and value <= 0):
+            raise ValueError(f"the value that tuning begins with, {value}, cannot be part of a range; give choices")
+        return Range(min(self.low, value), max(self.high, value), self.log, self.whole)
+
+    def rounded(self, value: float) -> int | float:
+        """Return a number of the range with three digits, which a command can name."""
+        if self.whole:
+            return round(value)
+        return min(max(float(f"{value:.3g}"), self.low), self.high)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Some values, in an order that means something if they are numbers.
+
+    Attributes:
+        choices: two or more different values, as TOML has them.
+
+    Raises:
+        ValueError: there are fewer than two, or two are equal.
+    """
+
+    choices: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.choices) < 2 or any(value in self.choices[:i] for i, value in enumerate(self.choices)):
+            raise ValueError(f"choices must be two or more different values, got {list(self.choices)}")
+
+    @property
+    def ordered(self) -> bool:
+        """Whether all are numbers."""
+        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.choices)
+
+    def around(self, value: Any) -> "Choices":
+        """Return the choices with `value` among them, at its place in the order."""
+        if value in self.choices:
+            return self
+        found = Choices((*self.choices, value))
+        return Choices(tuple(sorted(found.choices))) if found.ordered else found
+
+
+Dimension = Range | Choices
+"""The space of one field."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Numbers around the one that tuning begins with, on a logarithmic scale: from it over `factor` to it times that.
+
+    Attributes:
+        factor: above 1.
+        most: an upper bound.
+    """
+
+    factor: float
+    most: float = math.inf
+
+    def around(self, value: Any) -> Range:
+        """Return the range for a first value.
+
+        Raises:
+            ValueError: it is no positive number.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise ValueError(f"the value that tuning begins with must be a positive number, got {value}")
+        return Range(value / self.factor, min(value * self.factor, self.most), log=True)
+
+
+SPACES: Mapping[str, Dimension | Factor] = {
+    "learning_rate": Factor(30.0),
+    "critic_learning_rate": Factor(30.0),
+    "lr_schedule": Choices(("constant", "linear")),
+    "gamma": Choices((0.9, 0.95, 0.98, 0.99, 0.995, 0.999)),
+    "gae_lambda": Choices((0.8, 0.9, 0.95, 0.98, 1.0)),
+    "num_steps": Choices((16, 32, 64, 128, 256, 512, 1024)),
+    "num_epochs": Choices((2, 4, 6, 10, 20)),
+    "num_minibatches": Choices((1, 2, 4, 8, 16, 32)),
+    "clip_range": Choices((0.1, 0.2, 0.3, 0.4)),
+    "ent_coef": Choices((0.0, 0.001, 0.003, 0.01, 0.03)),
+    "vf_coef": Choices((0.25, 0.5, 1.0)),
+    "max_grad_norm": Choices((0.3, 0.5, 1.0, 2.0, 5.0, 10.0)),
+    "target_kl": Choices((0.003, 0.01, 0.03)),
+    "cg_damping": Choices((0.01, 0.03, 0.1, 0.3)),
+    "critic_epochs": Choices((5, 10, 20)),
+    "hidden_sizes": Choices(([32, 32], [64, 64], [128, 128], [256, 256])),
+    "activation": Choices(("tanh", "relu")),
+    "batch_size": Choices((32, 64, 128, 256)),
+    "train_freq": Choices((1, 4, 16, 64)),
+    "gradient_steps": Choices((1, 4, 16, 64)),
+    "learning_starts": Choices((100, 1000, 5000)),
+    "target_update_interval": Choices((10, 50, 250, 1000)),
+    "tau": Factor(8.0, most=1.0),
+    "n_step": Choices((1, 3, 5, 10)),
+    "exploration_fraction": Choices((0.05, 0.1, 0.2, 0.5)),
+    "exploration_final_eps": Choices((0.01, 0.02, 0.05, 0.1)),
+    "exploration_noise": Choices((0.05, 0.1, 0.2, 0.4)),
+    "rnn_hidden_size": Choices((32, 64, 128)),
+    "step_size": Factor(30.0, most=1.0),
+    "exploration_initial_eps": Choices((0.02, 0.05, 0.1, 0.2, 0.5, 1.0)),
+    "td_lambda": Choices((0.0, 0.4, 0.8, 0.9, 0.95, 1.0)),
+    "planning_steps": Choices((1, 5, 20, 50)),
+}
+"""What is tried for each field. One whose first value is None, or 0 where factors of it are tried, keeps that."""
+
+Space = Mapping[str, Dimension]
+"""The spaces of some fields, by name."""
+
+
+def space_of(config: Any, *, fixed: Collection[str] = (), own: Mapping[str, Any] | None = None) -> dict[str, Dimension]:
+    """Return what is tuned of a configuration.
+
+    Args:
+        config: what tuning begins with.
+        fixed: fields that keep their values.
+        own: a space of one's own in the place of `SPACES`: for each field a table with `low`, `high` and, if wanted,
+            `log = true`, or with `choices`.
+
+    Raises:
+        ValueError: the configuration has no such field, a table is wrong, or nothing is left to tune.
+    """
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    if own is None:
+        known = {name: SPACES[name] for name in values if name in SPACES and not _is_switched_off(name, values[name])}
+    else:
+        known = {name: dimension_of(table, f"space.{name}") for name, table in own.items()}
+    for name in known:
+        if name not in values:
+            raise ValueError(f"space.{name}: {type(config).__name__} has no such field; it has {', '.join(values)}")
+    found: dict[str, Dimension] = {}
+    for name in [name for name in known if name not in fixed]:
+        try:
+            found[name] = known[name].around(_plain(values[name]))
+        except ValueError as error:
+            raise ValueError(f"space.{name}: {error}") from error
+    if not found:
+        raise ValueError(
+            "there is nothing to tune: every field with a space is switched off or given on the command "
+            "line; name others with --space"
+        )
+    return found
+
+
+def dimension_of(table: Any, where: str) -> Dimension:
+    """Return the space of a field from a table of TOML.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(table, Mapping) or ("choices" in table) == ("low" in table):
+        raise ValueError(f"{where} must be a table with low and high, or with choices, got {table!r}")
+    kind = Choices if "choices" in table else Range
+    if kind is Range and isinstance(table["low"], int) and isinstance(table.get("high"), int):
+        table = {"whole": True, **table}
+    return from_table(kind, table, where=where)
+
+
+def table_of(dimension: Dimension) -> dict[str, Any]:
+    """Return the space of a field as a table of TOML, which `dimension_of` reads back."""
+    if isinstance(dimension, Choices):
+        return {"choices": list(dimension.choices)}
+    return asdict(dimension)
+
+
+def _is_switched_off(name: str, value: Any) -> bool:
+    return value is None or (isinstance(SPACES[name], Factor) and value == 0)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,386 @@
+"""A study is a folder.
+
+    runs/tune-<algorithm>-<task>-<n>/
+      study.toml      what was asked for: [plan], [settings] and [config] of the trials, [space]
+      trials.jsonl    one record when a trial begins, one when it ends
+      trials/         the run of each trial
+      fresh/          the runs of the winner, and of what tuning began with, on seeds that chose nothing
+      best.toml       what trains the winner: operant train ALGORITHM TASK --config best.toml
+
+The best of many noisy scores is higher than what its values score when they are tried again (the winner's curse). So
+trials are trained on seeds of their own, and the winner is trained again on fresh ones, next to the values that tuning
+began with; both scores are reported.
+"""
+
+import math
+import time
+import tomllib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from operant import api, catalog
+from operant.build import pin
+from operant.runtime.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt, require
+from operant.runtime.callbacks import Callback
+from operant.runtime.checkpoints import NonFiniteError
+from operant.runtime.comparison import Standing, compare
+from operant.runtime.files import make_folder, read_regular, replace_durably
+from operant.runtime.locks import HeldError, held
+from operant.runtime.metrics import RecordWriter, read_records
+from operant.runtime.run import Run
+from operant.runtime.run_paths import RunError, absolute, check_name
+from operant.runtime.settings import Settings
+from operant.runtime.tables import from_table, to_table
+from operant.tuning.proposals import Trial, is_hopeless, propose
+from operant.tuning.spaces import Space, dimension_of, table_of
+
+SCHEMA = 1
+"""Version of `study.toml`."""
+
+_EXCESS = 1.1
+"""Share of its budget that a trial may use, which ends with a rollout, to count."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is searched, and for what.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    trials: PositiveInt = 40
+    """How many sets of values are tried. The first is what tuning begins with."""
+
+    hours: NonNegativeFloat = 0.0
+    """Hours after which the search ends, all sessions together, whatever is left of the trials; the fresh runs come
+    afterwards. 0: no limit."""
+
+    fresh_seeds: NonNegativeInt = 10
+    """Seeds from 0 on which the winner is trained again, next to what tuning began with; 0: neither."""
+
+    prune: bool = True
+    """Whether a trial ends early if it has never been as good as half of the others were at the same evaluation."""
+
+    search_seed: NonNegativeInt = 0
+    """Of the random numbers that propose values."""
+
+    def __post_init__(self) -> None:
+        require(self)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a study has found.
+
+    Attributes:
+        best: the trial of the highest value, among equals that of the highest mean over its evaluations; its value is
+            too high an estimate, as it was chosen for it.
+        trials: all that have ended.
+        default: the fresh run of what tuning began with; None without fresh seeds.
+        tuned: that of the winner; None without fresh seeds, or where the winner is what tuning began with.
+        config: a file with the configuration of the winner.
+    """
+
+    best: Trial
+    trials: Sequence[Trial]
+    default: Standing | None
+    tuned: Standing | None
+    config: Path
+
+
+class Study:
+    """A search for hyperparameters on disk; made by `create` or `open`, continued by `run`.
+
+    Attributes:
+        path: the folder.
+        plan: how much is searched.
+        settings: of the trials.
+        config: what tuning begins with.
+        space: what is tuned.
+    """
+
+    def __init__(self, path: Path, plan: Plan, settings: Settings, config: Any, space: Space):
+        self.path, self.plan, self.settings, self.config, self.space = path, plan, settings, config, space
+        self._records = path / "trials.jsonl"
+
+    @classmethod
+    def create(cls, path: str | Path, plan: Plan, settings: Settings, config: Any, space: Space) -> "Study":
+        """Make the folder of a new study.
+
+        Args:
+            path: where, new or empty.
+            plan: how much is searched.
+            settings: of the trials; their seeds are those of tuning.
+            config: what tuning begins with.
+            space: what is tuned (`operant.tuning.space_of`).
+
+        Raises:
+            ValueError: a seed of the trials is one of the fresh ones, or the algorithm is for language models.
+            RunError: the folder cannot be made.
+        """
+        entry = catalog.find(settings.algorithm)
+        if entry.package == "language":
+            raise ValueError(f"{entry.name} trains language models, which tune does not: compare runs of your own")
+        if both := sorted(set(settings.seeds) & set(range(plan.fresh_seeds))):
+            raise ValueError(
+                f"seeds {both} are both of the trials and fresh: begin those of the trials at {plan.fresh_seeds} or "
+                "later (--seed)"
+            )
+        settings, config, _ = pin(entry, settings, config, None)
+        path = absolute(path)
+        check_name(path)
+        table = {
+            "schema_version": SCHEMA,
+            "plan": to_table(plan),
+            "settings": settings.table(entry.package),
+            "config": to_table(config),
+            "space": {name: table_of(dimension) for name, dimension in space.items()},
+        }
+        try:
+            make_folder(path, ("trials", "fresh"), {"study.toml": tomli_w.dumps(table).encode()})
+        except OSError as error:
+            raise RunError(f"cannot make the folder {path} of a study: {error.strerror}; name another one") from error
+        return cls(path, plan, settings, config, space)
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Study":
+        """Open the study in a folder.
+
+        Raises:
+            RunError: there is none, or one that cannot be read.
+        """
+        path = absolute(path)
+        file = path / "study.toml"
+        try:
+            table = tomllib.loads(read_regular(file).decode())
+            if table.get("schema_version") != SCHEMA:
+                raise ValueError(f"schema_version is {table.get('schema_version')}, this operant reads {SCHEMA}")
+            settings = from_table(Settings, table["settings"], where="settings")
+            config = from_table(catalog.find(settings.algorithm).config_class, table["config"])
+            space = {name: dimension_of(own, f"space.{name}") for name, own in table["space"].items()}
+            return cls(path, from_table(Plan, table["plan"], where="plan"), settings, config, space)
+        except OSError as error:
+            raise RunError(f"{path} is not the folder of a study: study.toml: {error.strerror}") from error
+        except (KeyError, ValueError) as error:
+            raise RunError(f"{file} cannot be read: {error}") from error
+
+    def extend(self, *, trials: int | None = None, hours: float | None = None) -> None:
+        """Change how much is searched; the folder keeps it."""
+        changes = {name: value for name, value in (("trials", trials), ("hours", hours)) if value is not None}
+        self.plan = replace(self.plan, **changes)
+        file = self.path / "study.toml"
+        table = tomllib.loads(read_regular(file).decode()) | {"plan": to_table(self.plan)}
+        replace_durably(file, tomli_w.dumps(table).encode())
+
+    def trials(self) -> list[Trial]:
+        """Return all trials; the last may be one that is running, or was cut off."""
+        found: dict[int, dict[str, Any]] = {}
+        for record in read_records(self._records):
+            found.setdefault(record["number"], {}).update(record)
+        return [
+            Trial(**{**table, "curve": {int(n): score for n, score in table["curve"].items()}})
+            for _, table in sorted(found.items())
+        ]
+
+    def run(
+        self,
+        *,
+        interrupted: Callable[[], bool] = lambda: False,
+        report: Callable[[Trial], object] = lambda _: None,
+    ) -> Result | None:
+        """Search to the end of the plan, from where the study stopped, and train the winner on fresh seeds.
+
+        Args:
+            interrupted: asked after every iteration of a training; true saves its state and stops.
+            report: told every trial as it ends.
+
+        Returns:
+            What was found; None after an interruption.
+
+        Raises:
+            RunError: another process runs the study, or no trial has a value.
+        """
+        with self._lock():
+            if not self._search(interrupted, report):
+                return None
+            ended = [trial for trial in self.trials() if trial.state != "running"]
+            complete = [trial for trial in ended if trial.value is not None]
+            if not complete:
+                raise RunError(f"no trial of {self.path} came to its end, see trials.jsonl; give it more --hours")
+            best = max(complete, key=lambda trial: (trial.value, np.mean(list(trial.curve.values())), -trial.number))
+            file = self._write_best(best)
+            runs: list[Run] = []
+            for trial in dict.fromkeys((0, best.number)) if self.plan.fresh_seeds else ():
+                run = self._train_fresh(ended[trial], interrupted)
+                if run is None:
+                    return None
+                runs.append(run)
+            standings = [*(compare(runs) if runs else ()), None, None]
+            return Result(best=best, trials=ended, default=standings[0], tuned=standings[1], config=file)
+
+    @contextmanager
+    def _lock(self) -> Generator[None]:
+        try:
+            with held(self.path):
+                yield
+        except HeldError as error:
+            raise RunError(f"{self.path} is being searched by {error}") from error
+
+    def _search(self, interrupted: Callable[[], bool], report: Callable[[Trial], object]) -> bool:
+        """Go through the trials that are left; false after an interruption."""
+        begin, used = time.perf_counter(), sum(trial.seconds for trial in self.trials())
+        limit = 3600.0 * self.plan.hours or math.inf
+
+        def is_over() -> bool:
+            return used + time.perf_counter() - begin >= limit
+
+        writer = RecordWriter(self._records)
+        try:
+            while not is_over():
+                ended = self.trials()
+                trial = ended.pop() if ended and ended[-1].state == "running" else None
+                if trial is None and len(ended) >= self.plan.trials:
+                    return True
+                if trial is None:
+                    values = propose(self.space, ended, self._first(), self.plan.search_seed)
+                    trial = Trial(len(ended), values)
+                    self._write(writer, trial)
+                trial = self._train(trial, ended, lambda: interrupted() or is_over())
+                if trial.state == "running":
+                    return not interrupted()
+                self._write(writer, trial)
+                report(trial)
+        finally:
+            writer.close()
+        return True
+
+    def _write(self, writer: RecordWriter, trial: Trial) -> None:
+        writer.write(asdict(trial))
+        writer.sync()
+        if writer.lost:
+            raise RunError(f"{self._records} cannot be written; make room and continue with `operant tune {self.path}`")
+
+    def _first(self) -> dict[str, Any]:
+        table = to_table(self.config)
+        return {name: table[name] for name in self.space}
+
+    def configuration(self, trial: Trial) -> Any:
+        """Return the configuration of a trial.
+
+        Raises:
+            ValueError: its values do not go together.
+        """
+        return from_table(type(self.config), trial.values, base=self.config)
+
+    def _train(self, trial: Trial, ended: Sequence[Trial], interrupted: Callable[[], bool]) -> Trial:
+        """Train a trial from its start, or from where it was cut off; it is still running after an interruption."""
+        folder, begin = self.path / "trials" / f"{trial.number:04d}", time.perf_counter()
+        watcher = _Watcher(self, trial, ended)
+        try:
+            run = self._train_in(folder, self.settings, self.configuration(trial), interrupted, [watcher])
+            if run is None:
+                return trial
+        except (ValueError, NonFiniteError) as error:
+            if not ended:  # what tuning begins with cannot be trained, so nothing can
+                raise
+            return replace(trial, state="failed", reason=str(error), seconds=time.perf_counter() - begin)
+        trial = replace(trial, curve=watcher.curve, seconds=time.perf_counter() - begin)
+        if watcher.stopped:
+            return replace(trial, state="pruned")
+        value, budget = list(watcher.curve.values())[-1], self.settings.budget
+        if watcher.consumed > _EXCESS * budget:  # its score is of more training than the others had
+            return replace(trial, state="failed", reason=f"used {watcher.consumed} of a budget of {budget}")
+        if math.isnan(value):
+            return replace(trial, state="failed", reason="the score of a seed is not a number")
+        return replace(trial, state="complete", value=value)
+
+    def _train_fresh(self, trial: Trial, interrupted: Callable[[], bool]) -> Run | None:
+        settings = replace(self.settings, seeds=tuple(range(self.plan.fresh_seeds)))
+        folder = self.path / "fresh" / f"trial-{trial.number:04d}"
+        return self._train_in(folder, settings, self.configuration(trial), interrupted, [])
+
+    def _train_in(
+        self,
+        folder: Path,
+        settings: Settings,
+        config: Any,
+        interrupted: Callable[[], bool],
+        callbacks: Sequence[Callback],
+    ) -> Run | None:
+        """Train in a folder, or continue there; None after an interruption."""
+        command = ["operant", "tune", str(self.path)]
+        if (folder / "config.toml").exists():
+            trained = api.resume(
+                folder, progress="silent", interrupted=interrupted, callbacks=callbacks, command=command
+            )
+        else:
+            given: dict[str, Any] = {field.name: getattr(settings, field.name) for field in fields(Settings)}
+            given["callbacks"] = [*settings.callbacks, *callbacks]
+            trained = api.train(
+                config=config,
+                run=folder,
+                progress="silent",
+                interrupted=interrupted,
+                command=command,
+                **given,
+            )
+        assert trained.outcome is not None  # noqa: S101 - train and resume always say how it ended
+        return None if trained.outcome.interrupted else trained.run
+
+    def _write_best(self, best: Trial) -> Path:
+        settings = replace(self.settings, seeds=tuple(range(self.plan.fresh_seeds or len(self.settings.seeds))))
+        entry = catalog.find(settings.algorithm)
+        table = {"settings": settings.table(entry.package), "config": to_table(self.configuration(best))}
+        file = self.path / "best.toml"
+        replace_durably(file, tomli_w.dumps(table).encode())
+        return file
+
+
+class _Watcher(Callback):
+    """Follows the evaluations of a trial, and stops it when it is hopeless.
+
+    Attributes:
+        curve: the mean score of the seeds at each evaluation, by the intervals of the budget that were used.
+        consumed: budget used at the last one.
+        stopped: whether it was hopeless.
+    """
+
+    background = False
+
+    def __init__(self, study: Study, trial: Trial, ended: Sequence[Trial]) -> None:
+        self.curve: dict[int, float] = {}
+        self.consumed = 0
+        self.stopped = False
+        self._study, self._trial, self._ended = study, trial, ended
+        self._changed = False
+
+    def on_start(self, run: Run | None) -> None:
+        """Read the evaluations before an interruption."""
+        for record in read_records(run.evaluations_path) if run is not None else ():
+            self.on_evaluation(record)
+
+    def on_evaluation(self, record: Mapping[str, Any]) -> None:
+        """Note the mean score of the seeds; what is scored once more as training stops is known already."""
+        if not self.stopped:
+            self.consumed = int(record["consumed"])
+            number = max(1, self.consumed // self._study.settings.evaluation_interval)
+            self.curve[number] = float(np.mean(record["scores"]))
+            self._changed = True
+
+    def should_stop(self, consumed: int) -> bool:
+        """Whether it is hopeless; asked once after each evaluation but the last."""
+        settings = self._study.settings
+        if not (self._changed and self._study.plan.prune) or consumed >= settings.budget:
+            return False
+        self._changed = False
+        patience = max(2, settings.budget // settings.evaluation_interval // 4)
+        trial = replace(self._trial, curve=self.curve)
+        self.stopped = is_hopeless(self._study.space, self._ended, trial, patience=patience)
+        return self.stopped

@@ -1,0 +1,78 @@
+import imageio.v3 as iio
+import pytest
+
+pytest.importorskip("optuna", reason="the extra tune")
+
+from operant.cli import output
+
+FLAGS = ["q-learning", "CliffWalking-v1", "--budget", "8000", "--seeds", "2", "--fresh-seeds", "3"]
+
+
+def test_a_search_its_continuation_and_the_winner(cli, answer, tmp_path):
+    path = tmp_path / "study"
+    status, out, err = cli("tune", *FLAGS, "--trials", 2, "--gamma", 1.0, "--run", path)
+    assert status == 0, err
+    assert "trial 2 of 2: complete" in err
+    assert "On the 2 seeds of the search, 1000 to 1001:" in out
+    assert "On 3 fresh seeds:" in out
+    assert "gamma" not in out  # what is said on the command line is not tuned
+    assert iio.imread(path / "study.png").shape[1] == 1425
+    found = answer("tune", path, "--trials", 3)
+    assert sum(found["trials"].values()) == 3
+    assert found["search"]["seeds"] == [1000, 1001]
+    assert found["fresh"]["seeds"] == [0, 1, 2]
+    assert found["search"]["score"] >= found["search"]["score_before"]
+    assert set(found["values"]) == set(found["values_before"]) >= {"step_size", "exploration_initial_eps"}
+    words = found["command"].split()
+    assert words[:3] == ["operant", "train", "q-learning"]
+    run = tmp_path / "winner"
+    assert cli(*words[1:], "--run", run, "--progress", "silent")[0] == 0
+    scores = answer("compare", run)["runs"][0]["per_seed_scores"]
+    assert scores == found["fresh"]["tuned"]["per_seed_scores"]
+
+
+def test_a_space_of_ones_own_without_fresh_seeds(cli, tmp_path):
+    space = tmp_path / "space.toml"
+    space.write_text("[step_size]\nlow = 0.01\nhigh = 1.0\nlog = true\n")
+    flags = [*FLAGS[:-1], 0, "--trials", 2, "--space", space, "--run", tmp_path / "study"]
+    status, out, err = cli("tune", *flags)
+    assert status == 0, err
+    assert err.startswith("operant: tuning step_size in ")
+    assert "The best of many scores is too high an estimate" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "name an algorithm and a task first: operant tune ppo CartPole-v1"),
+        (["q-learning", "CliffWalking-v1", "--seed", "3"], "seeds [3, 4, 5, 6] are both of the trials and fresh"),
+        (["q-learning", "CliffWalking-v1", "--trials", "0"], "trials must be in [1, inf), got 0"),
+        (["q-learning", "CliffWalking-v1", "--trial", "3"], "unknown flag --trial; did you mean --trials?"),
+    ],
+)
+def test_wrong_use(flags, message, cli, tmp_path):
+    status, out, err = cli("tune", *flags, *(["--run", tmp_path / "study"] if flags else []))
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_a_space_that_cannot_be_read(cli, tmp_path):
+    space = tmp_path / "space.toml"
+    space.write_text("[step_size")
+    status, _, err = cli("tune", *FLAGS, "--space", space, "--run", tmp_path / "study")
+    assert status == 2
+    assert f"{space} cannot be read" in err
+
+
+def test_help_names_the_options_of_the_algorithm(cli):
+    status, out, _ = cli("tune", "ppo", "CartPole-v1", "--help")
+    assert status == 0
+    assert "--fresh-seeds" in out
+    assert "--clip-range" in out
+
+
+def test_without_the_extra(cli, monkeypatch):
+    monkeypatch.setattr(output, "missing", list)
+    status, _, err = cli("tune", *FLAGS)
+    assert status == 2
+    assert err == 'operant: error: operant tune needs optuna: pip install "operant[tune]"\n'

@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+pytest.importorskip("optuna", reason="the extra tune")
+
+from operant.tuning import Choices, Range, Trial
+from operant.tuning.proposals import is_hopeless, propose
+
+SPACE = {
+    "x": Range(0.001, 1.0, log=True),
+    "n": Range(1, 9, whole=True),
+    "width": Choices((16, 32, 64)),
+    "layers": Choices(([8], [8, 8])),
+}
+FIRST = {"x": 0.5, "n": 2, "width": 16, "layers": [8]}
+
+
+def search(count):
+    """Return trials whose score is highest at x = 0.03 and width 64."""
+    trials = []
+    for number in range(count):
+        values = propose(SPACE, trials, FIRST, seed=0)
+        score = -abs(np.log10(values["x"] / 0.03)) + values["width"] / 64
+        trials.append(Trial(number, values, "complete", float(score)))
+    return trials
+
+
+def test_the_first_trial_is_what_tuning_begins_with_and_the_others_are_in_the_space():
+    trials = search(12)
+    assert trials[0].values == FIRST
+    for trial in trials:
+        assert 0.001 <= trial.values["x"] <= 1.0
+        assert trial.values["x"] == float(f"{trial.values['x']:.3g}")
+        assert trial.values["n"] in range(1, 10)
+        assert trial.values["width"] in (16, 32, 64)
+        assert trial.values["layers"] in ([8], [8, 8])
+
+
+def test_proposals_depend_on_the_trials_alone():
+    trials = search(15)
+    assert [trial.values for trial in search(15)] == [trial.values for trial in trials]
+    assert propose(SPACE, trials[:12], FIRST, seed=0) == trials[12].values
+    assert propose(SPACE, trials[:12], FIRST, seed=1) != trials[12].values
+
+
+def test_the_search_is_better_than_chance():
+    scores = [trial.value for trial in search(40)]
+    assert np.mean(scores[25:]) > np.mean(scores[1:10]) + 0.3
+
+
+def test_trials_without_a_value_teach_nothing_but_count():
+    trials = search(11)
+    failed = [*trials, Trial(11, FIRST, "failed")]
+    assert propose(SPACE, failed, FIRST, seed=0) != propose(SPACE, trials, FIRST, seed=0)
+
+
+def test_the_median_decides_what_is_hopeless():
+    ended = [Trial(n, FIRST, "complete", 10.0, {1: float(n), 2: 5.0 + n}) for n in range(6)]
+    assert not is_hopeless(SPACE, ended, Trial(6, FIRST), patience=0)
+    assert not is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 2.6}), patience=0)  # the median is 2.5
+    assert is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 2.4}), patience=0)
+    assert not is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 2.4}), patience=2)
+    assert is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 2.4, 2: 7.4}), patience=2)
+    assert not is_hopeless(SPACE, ended, Trial(6, FIRST, curve={1: 9.0, 2: 7.4}), patience=1)  # its best counts
+    assert not is_hopeless(SPACE, ended[:4], Trial(4, FIRST, curve={1: -9.0}), patience=0)  # few to compare with

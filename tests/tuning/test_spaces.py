@@ -1,0 +1,87 @@
+from dataclasses import dataclass
+
+import pytest
+
+from operant import catalog
+from operant.control import PPOConfig
+from operant.tuning import SPACES, Choices, Factor, Range, space_of
+from operant.tuning.spaces import dimension_of, table_of
+
+
+@dataclass(frozen=True)
+class Config:
+    learning_rate: float = 1e-3
+    gamma: float = 0.97
+    max_grad_norm: float | None = None
+    hidden_sizes: tuple[int, ...] = (32, 32)
+    other: int = 3
+
+
+def test_the_space_of_a_configuration():
+    space = space_of(Config())
+    assert set(space) == {"learning_rate", "gamma", "hidden_sizes"}  # what is None stays None, what is unknown as it is
+    assert space["learning_rate"] == Range(1e-3 / 30, 3e-2, log=True)
+    assert space["gamma"].choices == (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)  # the first value at its place
+    assert set(space_of(Config(), fixed={"gamma"})) == {"learning_rate", "hidden_sizes"}
+
+
+def test_every_space_has_a_field_and_contains_each_default():
+    fields = set()
+    for entry in catalog.CONTROL + catalog.TABULAR:
+        config = entry.config_class()
+        if not any(vars(config)[name] for name in SPACES.keys() & vars(config).keys()):
+            continue  # all of them are switched off
+        space = space_of(config)
+        fields |= set(space)
+        for name, dimension in space.items():
+            value = getattr(config, name)
+            if isinstance(dimension, Range):
+                assert dimension.low <= value <= dimension.high
+            else:
+                assert (list(value) if isinstance(value, tuple) else value) in dimension.choices
+    assert fields == set(SPACES)
+
+
+def test_a_space_of_ones_own():
+    own = {
+        "other": {"low": 1, "high": 9},
+        "gamma": {"choices": [0.5, 0.9]},
+        "learning_rate": {"low": 1e-4, "high": 1.0},
+    }
+    space = space_of(Config(), own=own)
+    assert space["other"] == Range(1, 9, whole=True)
+    assert space["gamma"] == Choices((0.5, 0.9, 0.97))
+    assert not space["learning_rate"].log
+    for dimension in space.values():
+        assert dimension_of(table_of(dimension), "space") == dimension
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"gama": {"choices": [1, 2]}}, "space.gama: Config has no such field; it has learning_rate"),
+        ({"gamma": 0.5}, "space.gamma must be a table with low and high, or with choices, got 0.5"),
+        ({"gamma": {"low": 0.5}}, "high"),
+        ({"gamma": {"low": 0.5, "high": 0.1}}, "low < high, got 0.5 and 0.1"),
+        ({"gamma": {"low": 0.0, "high": 0.1, "log": True}}, "low must be positive on a logarithmic scale, got 0.0"),
+        ({"gamma": {"choices": [0.5]}}, "two or more different values"),
+        ({"max_grad_norm": {"low": 0.5, "high": 1.0}}, "None, cannot be part of a range; give choices"),
+    ],
+)
+def test_wrong_spaces(own, message):
+    with pytest.raises(ValueError, match="(?s).*" + message.replace("(", "\\(")):
+        space_of(Config(), own=own)
+
+
+def test_nothing_to_tune():
+    with pytest.raises(ValueError, match="nothing to tune"):
+        space_of(Config(), fixed=set(vars(PPOConfig())))
+
+
+def test_rounded_numbers_stay_within_the_range():
+    assert Range(0.12345, 1.0).rounded(0.1234512) == 0.12345
+    assert Range(0.1, 1.0).rounded(0.123456) == 0.123
+    assert Range(1, 9, whole=True).rounded(3.0) == 3
+    assert Factor(4.0, most=1.0).around(0.5) == Range(0.125, 1.0, log=True)
+    with pytest.raises(ValueError, match="positive number, got 0"):
+        Factor(4.0).around(0)

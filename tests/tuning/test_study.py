@@ -1,0 +1,172 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("optuna", reason="the extra tune")
+
+from operant import api
+from operant.runtime.run import Run
+from operant.runtime.run_paths import RunError
+from operant.runtime.settings import Settings
+from operant.tuning import Plan, Study, space_of
+
+SEEDS = (1000, 1001)
+
+
+def make(path, plan=None, **changes):
+    """Return a study of Q-learning on a cliff that takes a second."""
+    config = api.configure("q-learning", "CliffWalking-v1", step_size=0.05, exploration_initial_eps=0.5)
+    settings = Settings("q-learning", "CliffWalking-v1", seeds=SEEDS, budget=16_000, evaluate_every=2000)
+    space = space_of(config, own={"step_size": {"low": 0.01, "high": 1.0, "log": True}})
+    return Study.create(path, plan or Plan(trials=9, fresh_seeds=3), replace(settings, **changes), config, space)
+
+
+def facts(study):
+    """Return everything of the trials that does not depend on the clock."""
+    return [replace(trial, seconds=0.0) for trial in study.trials()]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Give a study that ran to its end, and its result."""
+    study = make(tmp_path_factory.mktemp("studies") / "whole")
+    told = []
+    result = study.run(report=told.append)
+    assert [replace(trial, seconds=0.0) for trial in told] == facts(study)
+    return study, result
+
+
+def test_the_best_trial_is_trained_again_on_fresh_seeds(whole):
+    study, result = whole
+    values = [-np.inf if trial.value is None else trial.value for trial in result.trials]
+    assert len(values) == 9
+    assert result.best.value == max(values)
+    equals = [trial for trial in result.trials if trial.value == max(values)]
+    means = [np.mean(list(trial.curve.values())) for trial in equals]
+    assert result.best.number == equals[int(np.argmax(means))].number  # of equal scores the one that came first
+    assert result.trials[0].values == {"step_size": 0.05}
+    assert result.trials[0].value == result.trials[0].curve[8]
+    assert Run.open(study.path / "trials" / "0000").settings.seeds == SEEDS
+    assert result.default.run.settings.seeds == (0, 1, 2)
+    assert result.default.run.settings.budget == study.settings.budget
+    if result.tuned is not None:
+        assert result.tuned.run.asked()["step_size"] == result.best.values["step_size"]
+        assert result.tuned.difference == result.tuned.final.iqm - result.default.final.iqm
+
+
+def test_trials_that_are_worse_than_most_end_early(whole):
+    study, result = whole
+    for trial in result.trials:
+        run = Run.open(study.path / "trials" / f"{trial.number:04d}")
+        assert (max(trial.curve) < 8) == (trial.state == "pruned")
+        assert run.outcome()[0] == "finished"
+    assert any(trial.state == "pruned" for trial in result.trials)
+
+
+def test_an_interrupted_study_finds_what_an_uninterrupted_one_does(whole, tmp_path):
+    study, result = make(tmp_path / "cut"), None
+    for stop in (3, 14, 21, 5, 17, 9, 10**9):
+        calls = iter(range(stop))
+        result = Study.open(study.path).run(interrupted=lambda calls=calls: next(calls, None) is None)
+        assert (result is None) == (stop < 10**9)
+    assert facts(study) == facts(whole[0])
+    assert result.default.final == whole[1].default.final
+
+
+def test_a_study_that_was_killed_loses_nothing_but_what_was_not_written(whole, tmp_path):
+    study = make(tmp_path / "killed", Plan(trials=3, fresh_seeds=0))
+    study.run()
+    file = study.path / "trials.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(lines[:-1]) + '\n{"number": 2, "val')  # in the middle of the last record
+    assert study.trials()[-1].state == "running"
+    assert study.run().default is None
+    assert facts(study) == facts(whole[0])[:3]
+
+
+def test_more_trials_continue_the_search(whole, tmp_path):
+    study = make(tmp_path / "short", Plan(trials=2, fresh_seeds=0))
+    study.run()
+    study.extend(trials=5)
+    assert Study.open(study.path).plan.trials == 5
+    Study.open(study.path).run()
+    assert facts(study) == facts(whole[0])[:5]
+
+
+def test_the_file_of_the_winner_trains_it(whole):
+    from operant.cli.arguments import parse_training
+
+    study, result = whole
+    options, config = parse_training(["q-learning", "CliffWalking-v1", "--config", str(result.config)])
+    assert config == study.configuration(result.best)
+    assert options.chosen_seeds() == (0, 1, 2)
+    assert options.budget == 16_000
+
+
+def test_hours_end_the_search_and_keep_the_trial_in_flight(tmp_path):
+    study = make(tmp_path / "timed", Plan(trials=500, hours=2.0 / 3600, fresh_seeds=0))
+    result = study.run()
+    assert result.best.value is not None
+    assert 1 <= len(result.trials) < 500
+    again = Study.open(study.path)
+    assert len(again.trials()) - len(result.trials) in (0, 1)
+
+
+def test_a_search_that_never_ended_a_trial_says_so(tmp_path):
+    study = make(tmp_path / "none", Plan(hours=1e-9))
+    with pytest.raises(RunError, match=r"no trial of .* came to its end.*give it more --hours"):
+        study.run()
+
+
+def test_values_that_do_not_go_together_are_noted(tmp_path):
+    config = api.configure("ppo", "CartPole-v1", num_envs=2, num_steps=8, hidden_sizes=(4,), num_epochs=1)
+    space = space_of(config, own={"num_minibatches": {"low": 3, "high": 2000}, "num_steps": {"choices": [8, 512]}})
+    settings = Settings("ppo", "CartPole-v1", seeds=(7,), budget=64, evaluate_episodes=2)
+    study = Study.create(tmp_path / "odd", Plan(trials=4, fresh_seeds=0), settings, config, space)
+    result = study.run()
+    failed = [trial for trial in result.trials if trial.state == "failed"]
+    assert failed
+    assert all("minibatches" in trial.reason or "of a budget of 64" in trial.reason for trial in failed)
+    assert all(trial.value is None for trial in failed)
+
+
+def test_what_cannot_be_trained_at_all_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="NoSuchTask"):
+        make(tmp_path / "wrong", task="NoSuchTask-v0").run()
+
+
+def test_wrong_plans(tmp_path):
+    with pytest.raises(ValueError, match=r"trials must be in \[1, inf\), got 0"):
+        Plan(trials=0)
+    with pytest.raises(ValueError, match=r"seeds \[1\] are both of the trials and fresh"):
+        make(tmp_path / "shared", seeds=(1, 1000))
+    make(tmp_path / "twice")
+    with pytest.raises(RunError, match=r"cannot make the folder .* of a study"):
+        make(tmp_path / "twice")
+    settings = Settings("sft", "arithmetic", seeds=SEEDS)
+    with pytest.raises(ValueError, match="sft trains language models, which tune does not"):
+        Study.create(tmp_path / "words", Plan(), settings, None, {})
+
+
+def test_a_folder_that_is_no_study(tmp_path):
+    with pytest.raises(RunError, match="is not the folder of a study"):
+        Study.open(tmp_path)
+    (tmp_path / "study.toml").write_text("schema_version = 99\n")
+    with pytest.raises(RunError, match="schema_version is 99, this operant reads 1"):
+        Study.open(tmp_path)
+
+
+def test_one_process_at_a_time(tmp_path):
+    from operant.runtime.locks import held
+
+    study = make(tmp_path / "held")
+    with held(study.path), pytest.raises(RunError, match="is being searched by process"):
+        study.run()
+
+
+def test_records_are_plain(whole):
+    lines = [json.loads(line) for line in (whole[0].path / "trials.jsonl").read_text().splitlines()]
+    assert [line["state"] for line in lines[::2]] == ["running"] * 9
+    assert len(lines) == 18
