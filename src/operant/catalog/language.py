@@ -1,12 +1,34 @@
 """Chapter 6: language models."""
 
+from functools import partial
+
 from operant.catalog.algorithm import Algorithm
 
+_LANGUAGE = partial(
+    Algorithm,
+    package="language",
+    seeds=1,
+)
+_ON_PROMPTS = partial(
+    _LANGUAGE,
+    family="policy",
+    on_policy=True,
+    unit="prompts",
+    budget=20000,
+)
+_REWARD = partial(
+    _LANGUAGE,
+    family="reward",
+    on_policy=False,
+    module="operant.language.reward_model",
+    config="RewardModelConfig",
+    learner="RewardModel",
+)
+
 LANGUAGE: tuple[Algorithm, ...] = (
-    Algorithm(
+    _LANGUAGE(
         name="sft",
         title="Supervised fine-tuning",
-        package="language",
         family="imitation",
         on_policy=False,
         idea="The next token of a demonstration becomes the likeliest one.",
@@ -17,43 +39,27 @@ LANGUAGE: tuple[Algorithm, ...] = (
         unit="demonstrations",
         budget=20_000,
         budgets=(("arithmetic", 18_000), ("reverse", 40_000), ("steps", 40_000)),
-        seeds=1,
     ),
-    Algorithm(
+    _REWARD(
         name="reward-model",
         title="Reward model",
-        package="language",
-        family="reward",
-        on_policy=False,
         idea="Whatever was preferred gets the higher score; how much higher says how surely it was.",
         paper="Christiano et al. 2017, arXiv:1706.03741; Ouyang et al. 2022, arXiv:2203.02155, equation 1",
-        module="operant.language.reward_model",
-        config="RewardModelConfig",
-        learner="RewardModel",
         unit="comparisons",
         budget=20_000,
-        seeds=1,
     ),
-    Algorithm(
+    _REWARD(
         name="process-reward-model",
         title="Process reward model",
-        package="language",
-        family="reward",
-        on_policy=False,
         idea="Each step of an answer is judged, not its result alone.",
         paper="Uesato et al. 2022, arXiv:2211.14275; Lightman et al. 2023, arXiv:2305.20050",
-        module="operant.language.reward_model",
-        config="RewardModelConfig",
-        learner="RewardModel",
         unit="solutions",
         budget=60_000,
-        seeds=1,
         values=(("supervision", "process"),),
     ),
-    Algorithm(
+    _LANGUAGE(
         name="dpo",
         title="Direct preference optimization",
-        package="language",
         family="policy",
         on_policy=False,
         idea="A policy is a reward model in disguise: fit that to the preferences, and the policy is there.",
@@ -63,57 +69,39 @@ LANGUAGE: tuple[Algorithm, ...] = (
         learner="DPO",
         unit="pairs",
         budget=10_000,
-        seeds=1,
     ),
-    Algorithm(
+    _ON_PROMPTS(
         name="rlhf",
         title="Reinforcement learning from human feedback (PPO)",
-        package="language",
         family="actor-critic",
-        on_policy=True,
         idea="PPO on tokens: the score at the last one, at each one the price of leaving the reference.",
         paper="Ziegler et al. 2019, arXiv:1909.08593; Ouyang et al. 2022, arXiv:2203.02155",
         module="operant.language.rlhf",
         config="RLHFConfig",
         learner="RLHF",
-        unit="prompts",
-        budget=20_000,
         budgets=(("preference", 4_000),),
-        seeds=1,
         presets=("paper", "ziegler", "instructgpt", "huang", "vpg", "trpo"),
     ),
-    Algorithm(
+    _ON_PROMPTS(
         name="grpo",
         title="Group relative policy optimization",
-        package="language",
-        family="policy",
-        on_policy=True,
         idea="An answer is judged against its siblings, the other answers to the same prompt: no critic is needed.",
         paper="Shao et al. 2024, arXiv:2402.03300",
         module="operant.language.grpo",
         config="GRPOConfig",
         learner="GRPO",
-        unit="prompts",
-        budget=20_000,
         budgets=(("arithmetic", 40_000), ("preference", 4_000)),
-        seeds=1,
         presets=("paper", "grpo", "dr-grpo", "dapo", "prorl", "rloo", "gspo", "cispo"),
     ),
-    Algorithm(
+    _ON_PROMPTS(
         name="iterative-grpo",
         title="Iterative GRPO",
-        package="language",
-        family="policy",
-        on_policy=True,
         idea="The reward model learns on from the policy's newest answers, and the policy becomes its own reference.",
         paper="Shao et al. 2024, arXiv:2402.03300, algorithm 1",
         module="operant.language.iterative",
         config="IterativeGRPOConfig",
         learner="IterativeGRPO",
-        unit="prompts",
-        budget=20_000,
         budgets=(("preference", 4_000),),
-        seeds=1,
     ),
 )
 """In the order of the pipeline."""

@@ -1,6 +1,39 @@
 """Chapter 2: tables learned from samples."""
 
+from functools import partial
+
 from operant.catalog.algorithm import Algorithm
+
+_BANDIT = partial(
+    Algorithm,
+    package="tabular",
+    family="bandit",
+    on_policy=False,
+    module="operant.tabular.strategies",
+)
+_PREDICTION = partial(
+    Algorithm,
+    package="tabular",
+    family="prediction",
+    on_policy=True,
+)
+_CONTROL = partial(
+    Algorithm,
+    package="tabular",
+    family="value",
+    on_policy=True,
+)
+_ONE_STEP = partial(
+    _CONTROL,
+    module="operant.tabular.one_step",
+    config="OneStepConfig",
+    presets=("paper", "decaying"),
+)
+_MODEL = partial(
+    _CONTROL,
+    model="learned",
+    on_policy=False,
+)
 
 TABULAR: tuple[Algorithm, ...] = (
     Algorithm(
@@ -15,170 +48,118 @@ TABULAR: tuple[Algorithm, ...] = (
         config="RandomConfig",
         learner="RandomAgent",
     ),
-    Algorithm(
+    _BANDIT(
         name="epsilon-greedy",
         title="ε-greedy arms",
-        package="tabular",
-        family="bandit",
-        on_policy=False,
         idea="Any arm with probability ε, else the best so far: simple, and its regret grows for ever.",
         paper="Sutton and Barto 2018, section 2.2",
-        module="operant.tabular.strategies",
         config="EpsilonGreedyConfig",
         learner="EpsilonGreedy",
     ),
-    Algorithm(
+    _BANDIT(
         name="ucb1",
         title="UCB1",
-        package="tabular",
-        family="bandit",
-        on_policy=False,
         idea="The arm with the largest upper bound of its mean: what was rarely pulled gets the benefit of the doubt.",
         paper="Auer, Cesa-Bianchi and Fischer 2002, Machine Learning 47",
-        module="operant.tabular.strategies",
         config="UCBConfig",
         learner="UCB1",
     ),
-    Algorithm(
+    _BANDIT(
         name="kl-ucb",
         title="KL-UCB",
-        package="tabular",
-        family="bandit",
-        on_policy=False,
         idea="UCB with the bound that fits rewards of 1 and 0: the largest mean that is still likely.",
         paper="Garivier and Cappé 2011, COLT",
-        module="operant.tabular.strategies",
         config="KLUCBConfig",
         learner="KLUCB",
     ),
-    Algorithm(
+    _BANDIT(
         name="thompson",
         title="Thompson sampling",
-        package="tabular",
-        family="bandit",
-        on_policy=False,
         idea="Pulls the arm that is best in a world drawn from what is believed.",
         paper="Thompson 1933, Biometrika 25; Agrawal and Goyal 2012, COLT",
         module="operant.tabular.thompson",
         config="ThompsonConfig",
         learner="Thompson",
     ),
-    Algorithm(
+    _BANDIT(
         name="gradient-bandit",
         title="Gradient bandit",
-        package="tabular",
-        family="bandit",
         on_policy=True,
         idea="No estimates: preferences climb the expected reward, compared with its mean so far.",
         paper="Williams 1992; Sutton and Barto 2018, section 2.8",
-        module="operant.tabular.strategies",
         config="GradientBanditConfig",
         learner="GradientBandit",
     ),
-    Algorithm(
+    _PREDICTION(
         name="monte-carlo-prediction",
         title="Monte Carlo prediction",
-        package="tabular",
-        family="prediction",
-        on_policy=True,
         idea="The value of a state is the mean of the returns that followed it; no bootstrapping, so no bias.",
         paper="Singh and Sutton 1996, Machine Learning 22",
         module="operant.tabular.episodic",
         config="MonteCarloPredictionConfig",
         learner="MonteCarloPrediction",
     ),
-    Algorithm(
+    _PREDICTION(
         name="n-step-td",
         title="n-step TD prediction",
-        package="tabular",
-        family="prediction",
-        on_policy=True,
         idea="A state moves towards n real rewards and the value of the state after them; n = 1 is TD(0).",
         paper="Sutton 1988, Machine Learning 3",
         module="operant.tabular.n_step",
         config="NStepTDConfig",
         learner="NStepTD",
     ),
-    Algorithm(
+    _PREDICTION(
         name="lambda-return",
         title="Offline λ-return prediction",
-        package="tabular",
-        family="prediction",
-        on_policy=True,
         idea="At the end of an episode, every state moves towards a weighted mean of its n-step returns.",
         paper="Watkins 1989, Learning from Delayed Rewards",
         module="operant.tabular.episodic",
         config="LambdaReturnConfig",
         learner="LambdaReturn",
     ),
-    Algorithm(
+    _PREDICTION(
         name="td-lambda",
         title="TD(λ) prediction",
-        package="tabular",
-        family="prediction",
-        on_policy=True,
         idea="Every TD error also moves the states that led to it, by traces that fade.",
         paper="Sutton 1988, Machine Learning 3; van Seijen et al. 2016, JMLR 17",
         module="operant.tabular.traces",
         config="TDLambdaConfig",
         learner="TDLambda",
     ),
-    Algorithm(
+    _CONTROL(
         name="monte-carlo",
         title="Monte Carlo control",
-        package="tabular",
-        family="value",
-        on_policy=True,
         idea="An action is worth the mean of the returns that followed it; the policy is ε-greedy in that.",
         paper="Sutton and Barto 2018, section 5.4",
         module="operant.tabular.episodic",
         config="MonteCarloConfig",
         learner="MonteCarlo",
     ),
-    Algorithm(
+    _ONE_STEP(
         name="q-learning",
         title="Q-learning",
-        package="tabular",
-        family="value",
         on_policy=False,
         idea="Learns the values of the greedy policy from whatever it does, by the largest value of the next state.",
         paper="Watkins and Dayan 1992, Machine Learning 8",
-        module="operant.tabular.one_step",
-        config="OneStepConfig",
         learner="QLearning",
-        presets=("paper", "decaying"),
     ),
-    Algorithm(
+    _ONE_STEP(
         name="sarsa",
         title="SARSA",
-        package="tabular",
-        family="value",
-        on_policy=True,
         idea="Learns the values of the policy that explores, by the value of the action it takes next.",
         paper="Rummery and Niranjan 1994, CUED/F-INFENG/TR 166",
-        module="operant.tabular.one_step",
-        config="OneStepConfig",
         learner="Sarsa",
-        presets=("paper", "decaying"),
     ),
-    Algorithm(
+    _ONE_STEP(
         name="expected-sarsa",
         title="Expected SARSA",
-        package="tabular",
-        family="value",
-        on_policy=True,
         idea="SARSA with the mean over next actions instead of one of them, so with less noise.",
         paper="van Seijen et al. 2009, ADPRL",
-        module="operant.tabular.one_step",
-        config="OneStepConfig",
         learner="ExpectedSarsa",
-        presets=("paper", "decaying"),
     ),
-    Algorithm(
+    _CONTROL(
         name="double-q-learning",
         title="Double Q-learning",
-        package="tabular",
-        family="value",
         on_policy=False,
         idea="Two tables, each valuing the actions that the other chooses: no maximization bias.",
         paper="van Hasselt 2010, NeurIPS",
@@ -186,89 +167,63 @@ TABULAR: tuple[Algorithm, ...] = (
         config="DoubleQLearningConfig",
         learner="DoubleQLearning",
     ),
-    Algorithm(
+    _CONTROL(
         name="n-step-sarsa",
         title="n-step SARSA",
-        package="tabular",
-        family="value",
-        on_policy=True,
         idea="SARSA that looks n real rewards ahead before it bootstraps.",
         paper="Sutton and Barto 2018, section 7.2",
         module="operant.tabular.n_step",
         config="NStepSarsaConfig",
         learner="NStepSarsa",
     ),
-    Algorithm(
+    _CONTROL(
         name="sarsa-lambda",
         title="SARSA(λ)",
-        package="tabular",
-        family="value",
-        on_policy=True,
         idea="Every TD error also moves the actions that led to it, by traces that fade.",
         paper="Rummery and Niranjan 1994; van Seijen et al. 2016, JMLR 17",
         module="operant.tabular.traces",
         config="SarsaLambdaConfig",
         learner="SarsaLambda",
     ),
-    Algorithm(
+    _MODEL(
         name="dyna-q",
         title="Dyna-Q",
-        package="tabular",
-        family="value",
-        model="learned",
-        on_policy=False,
         idea="Between two steps, Q-learning from remembered ones: less experience, more computation.",
         paper="Sutton 1990, ICML",
         module="operant.tabular.dyna",
         config="DynaQConfig",
         learner="DynaQ",
     ),
-    Algorithm(
+    _MODEL(
         name="dyna-q-plus",
         title="Dyna-Q+",
-        package="tabular",
-        family="value",
-        model="learned",
-        on_policy=False,
         idea="Dyna-Q with a bonus for actions that were not tried for long, to notice when the world changes.",
         paper="Sutton 1990, ICML",
         module="operant.tabular.dyna",
         config="DynaQPlusConfig",
         learner="DynaQPlus",
     ),
-    Algorithm(
+    _MODEL(
         name="prioritized-sweeping",
         title="Prioritized sweeping",
-        package="tabular",
-        family="value",
-        model="learned",
-        on_policy=False,
         idea="Plans with a learned model where values would change most, backwards from what is new.",
         paper="Moore and Atkeson 1993, Machine Learning 13",
         module="operant.tabular.prioritized_sweeping",
         config="PrioritisedSweepingConfig",
         learner="PrioritisedSweeping",
     ),
-    Algorithm(
+    _MODEL(
         name="r-max",
         title="R-max",
-        package="tabular",
-        family="value",
-        model="learned",
-        on_policy=False,
         idea="What was tried too rarely is taken to be the best there can be, so exploring is planned.",
         paper="Brafman and Tennenholtz 2002, JMLR 3",
         module="operant.tabular.model_based_exploration",
         config="RMaxConfig",
         learner="RMax",
     ),
-    Algorithm(
+    _MODEL(
         name="mbie-eb",
         title="MBIE-EB",
-        package="tabular",
-        family="value",
-        model="learned",
-        on_policy=False,
         idea="Plans with a learned model and a bonus that falls with the root of the number of tries.",
         paper="Strehl and Littman 2008, JCSS 74",
         module="operant.tabular.model_based_exploration",

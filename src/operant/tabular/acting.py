@@ -171,3 +171,21 @@ def tick(rule, table, i, ended):
         table.clock[i] += 1
         table.epsilon[i] = scheduled(rule.epsilon, table.clock[i])
         table.step_size[i] = scheduled(rule.step_size, table.clock[i])
+
+
+@compiled
+def planned(rule, agent, i, state):
+    """Return the action that SARSA has already chosen, `agent.pending[i]`, or an ε-greedy one."""
+    return epsilon_greedy(rule.base, agent.table, i, state) if agent.pending[i] < 0 else agent.pending[i]
+
+
+@compiled
+def sarsa_value(rule, agent, i, step):
+    """Choose the next action, which is kept in `agent.pending`, and return its value; 0 after a termination."""
+    agent.pending[i] = -1
+    if step.terminated:
+        return 0.0
+    action = epsilon_greedy(rule.base, agent.table, i, step.successor)
+    if not step.truncated:
+        agent.pending[i] = action
+    return agent.table.q[i, step.successor, action]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.runtime.bounds import PositiveInt
-from operant.tabular.acting import Table, epsilon_greedy, improve, tick
+from operant.tabular.acting import Table, improve, planned, sarsa_value, tick
 from operant.tabular.configs import ControlConfig, TableConfig
 from operant.tabular.formulas import q_target
 from operant.tabular.learner import Kernels, TabularLearner
@@ -121,20 +121,9 @@ def learn_td(rule, agent, i, step):
 
 
 @compiled
-def choose_sarsa(rule, agent, i, state):
-    """Return the action that is already chosen, or an ε-greedy one."""
-    return epsilon_greedy(rule.base, agent.table, i, state) if agent.pending[i] < 0 else agent.pending[i]
-
-
-@compiled
 def learn_sarsa(rule, agent, i, step):
     """Choose the next action and move Q(s, a) of n steps ago towards the n-step return."""
-    next_action, next_value = -1, 0.0
-    if not step.terminated:
-        next_action = epsilon_greedy(rule.base, agent.table, i, step.successor)
-        next_value = agent.table.q[i, step.successor, next_action]
-    push(rule, agent, i, step, next_value)
-    agent.pending[i] = -1 if step.truncated else next_action
+    push(rule, agent, i, step, sarsa_value(rule, agent, i, step))
 
 
 @compiled
@@ -152,7 +141,7 @@ def run_sarsa(model, world, rule, agent, quota):
     """Run n-step SARSA in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
-            step = advance(model, world, i, choose_sarsa(rule, agent, i, world.state[i]))
+            step = advance(model, world, i, planned(rule, agent, i, world.state[i]))
             learn_sarsa(rule, agent, i, step)
             quota.left[i] -= 1
 
@@ -172,7 +161,7 @@ class NStepSarsa(TabularLearner):
     """n-step SARSA (see `TabularLearner` for the arguments)."""
 
     config: NStepSarsaConfig
-    kernels = Kernels(choose_sarsa, learn_sarsa, run_sarsa)
+    kernels = Kernels(planned, learn_sarsa, run_sarsa)
 
     def make_agent(self) -> Agent:
         """Return tables without any experience."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.runtime.bounds import NonNegativeFloat
-from operant.tabular.acting import Rule, Table, best_value, epsilon_greedy, exploring_value, improve, tick
+from operant.tabular.acting import Rule, Table, best_value, exploring_value, improve, planned, sarsa_value, tick
 from operant.tabular.configs import ControlConfig
 from operant.tabular.formulas import count_bonus, q_target
 from operant.tabular.learner import Kernels, TabularLearner
@@ -72,12 +72,6 @@ class Agent(NamedTuple):
 
 
 @compiled
-def choose(rule, agent, i, state):
-    """Return the action that is already chosen, or an ε-greedy one."""
-    return epsilon_greedy(rule.base, agent.table, i, state) if agent.pending[i] < 0 else agent.pending[i]
-
-
-@compiled
 def with_bonus(rule, agent, i, step):
     """Return the reward of a step and the bonus for trying the action once more."""
     if rule.bonus == 0.0:
@@ -105,12 +99,7 @@ def learn_q_learning(rule, agent, i, step):
 @compiled
 def learn_sarsa(rule, agent, i, step):
     """Choose a' and move Q(s, a) towards `r + γ Q(s', a')`."""
-    next_action, next_value = -1, 0.0
-    if not step.terminated:
-        next_action = epsilon_greedy(rule.base, agent.table, i, step.successor)
-        next_value = agent.table.q[i, step.successor, next_action]
-    update(rule, agent, i, step, next_value)
-    agent.pending[i] = -1 if step.truncated else next_action
+    update(rule, agent, i, step, sarsa_value(rule, agent, i, step))
 
 
 @compiled
@@ -125,7 +114,7 @@ def run_q_learning(model, world, rule, agent, quota):
     """Run Q-learning in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
-            step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
+            step = advance(model, world, i, planned(rule, agent, i, world.state[i]))
             learn_q_learning(rule, agent, i, step)
             quota.left[i] -= 1
 
@@ -135,7 +124,7 @@ def run_sarsa(model, world, rule, agent, quota):
     """Run SARSA in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
-            step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
+            step = advance(model, world, i, planned(rule, agent, i, world.state[i]))
             learn_sarsa(rule, agent, i, step)
             quota.left[i] -= 1
 
@@ -145,7 +134,7 @@ def run_expected_sarsa(model, world, rule, agent, quota):
     """Run Expected SARSA in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
-            step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
+            step = advance(model, world, i, planned(rule, agent, i, world.state[i]))
             learn_expected_sarsa(rule, agent, i, step)
             quota.left[i] -= 1
 
@@ -168,16 +157,16 @@ class OneStep(TabularLearner):
 class QLearning(OneStep):
     """Q-learning (see `TabularLearner` for the arguments)."""
 
-    kernels = Kernels(choose, learn_q_learning, run_q_learning)
+    kernels = Kernels(planned, learn_q_learning, run_q_learning)
 
 
 class Sarsa(OneStep):
     """SARSA (see `TabularLearner` for the arguments)."""
 
-    kernels = Kernels(choose, learn_sarsa, run_sarsa)
+    kernels = Kernels(planned, learn_sarsa, run_sarsa)
 
 
 class ExpectedSarsa(OneStep):
     """Expected SARSA (see `TabularLearner` for the arguments)."""
 
-    kernels = Kernels(choose, learn_expected_sarsa, run_expected_sarsa)
+    kernels = Kernels(planned, learn_expected_sarsa, run_expected_sarsa)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant.runtime.bounds import UnitFloat
-from operant.tabular.acting import Rule, Table, epsilon_greedy, tick
+from operant.tabular.acting import Rule, Table, planned, sarsa_value, tick
 from operant.tabular.configs import ControlConfig, TableConfig
 from operant.tabular.formulas import q_target
 from operant.tabular.learner import Kernels, TabularLearner
@@ -205,20 +205,9 @@ def learn_td(rule, agent, i, step):
 
 
 @compiled
-def choose_sarsa(rule, agent, i, state):
-    """Return the action that is already chosen, or an ε-greedy one."""
-    return epsilon_greedy(rule.base, agent.table, i, state) if agent.pending[i] < 0 else agent.pending[i]
-
-
-@compiled
 def learn_sarsa(rule, agent, i, step):
     """Choose the next action and move the values of all actions that led here."""
-    next_action, next_value = -1, 0.0
-    if not step.terminated:
-        next_action = epsilon_greedy(rule.base, agent.table, i, step.successor)
-        next_value = agent.table.q[i, step.successor, next_action]
-    trace_update(rule, agent, i, step, next_value)
-    agent.pending[i] = -1 if step.truncated else next_action
+    trace_update(rule, agent, i, step, sarsa_value(rule, agent, i, step))
 
 
 @compiled
@@ -236,7 +225,7 @@ def run_sarsa(model, world, rule, agent, quota):
     """Run SARSA(λ) in a model."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
-            step = advance(model, world, i, choose_sarsa(rule, agent, i, world.state[i]))
+            step = advance(model, world, i, planned(rule, agent, i, world.state[i]))
             learn_sarsa(rule, agent, i, step)
             quota.left[i] -= 1
 
@@ -277,7 +266,7 @@ class SarsaLambda(TabularLearner):
     """SARSA(λ) (see `TabularLearner` for the arguments)."""
 
     config: SarsaLambdaConfig
-    kernels = Kernels(choose_sarsa, learn_sarsa, run_sarsa)
+    kernels = Kernels(planned, learn_sarsa, run_sarsa)
 
     def make_rule(self, base: Rule) -> SarsaRule:
         """Add the traces."""
