@@ -83,6 +83,7 @@ def train(
     init: str | Path | None = None,
     preset: str | None = None,
     config: Any = None,
+    bonus: str | Sequence[str] = (),
     progress: ProgressMode = "auto",
     interrupted: Callable[[], bool] | None = None,
     report: Report | None = None,
@@ -110,6 +111,9 @@ def train(
             from its model. Default: from nothing.
         preset: a named configuration. Default: the one for the task.
         config: a whole configuration instead of a preset and parameters.
+        bonus: exploration bonuses for deep control, such as `"episodic"` or `"rnd(weight=0.1)"`, or a class of yours,
+            `"file.py:Curiosity"` (docs/exploration.md): each is a wrapper and, where the algorithm has
+            `reward_channels`, a channel of its own.
         progress: whether and how to show progress on standard error.
         interrupted: asked after every iteration and at every step of an evaluation that plays episodes; true saves the
             state and stops. Default: whether Ctrl-C, SIGTERM or SIGUSR1 came; once the state is saved they take their
@@ -152,7 +156,7 @@ def train(
     source = None if init is None else Path(init).resolve()
     with ExitStack() as stack:
         keeper = stack.enter_context(keeping())
-        settings, config, inputs = pin(entry, settings, config, source)
+        settings, config, inputs = pin(entry, *_with_bonuses(entry, settings, config, bonus), source)
         resolved = resolve(entry, settings, config)
         teacher = None if source is None else _teacher(source, entry)
         experiment = assemble(entry, settings, config, resolved)
@@ -172,6 +176,18 @@ def train(
         if source is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
         return _go(Trained(folder, experiment), progress, stopping, report, called)
+
+
+def _with_bonuses(
+    entry: catalog.Algorithm, settings: Settings, config: Any, bonus: str | Sequence[str]
+) -> tuple[Settings, Any]:
+    if not bonus:
+        return settings, config
+    if entry.package != "control":
+        raise ValueError(f"bonus must be left out, {entry.name} takes none; deep control does, such as ppo and dqn")
+    from operant.control.bonuses import with_bonuses  # noqa: PLC0415 - not for tables and language models
+
+    return with_bonuses(settings, config, (bonus,) if isinstance(bonus, str) else bonus)
 
 
 def _of_settings(parameters: dict[str, Any]) -> dict[str, Any]:

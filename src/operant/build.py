@@ -26,7 +26,7 @@ from operant.runtime.weights import Weights, load_weights
 
 logger = logging.getLogger(__name__)
 
-TRAINING = ("env", "seeds", "seed", "budget", "run", "init", "preset", "config", "progress", "callbacks")
+TRAINING = ("env", "seeds", "seed", "budget", "run", "init", "preset", "config", "bonus", "progress", "callbacks")
 """Arguments of `operant.train` beside the fields of the settings and of the algorithm's configuration."""
 
 LANGUAGE = ("transformers", "tokenizers", "peft", "datasets")

@@ -3,7 +3,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from operant.envs.spaces import ActionFormat, GymnasiumActions, ObservationFormat, members
+from operant.envs.spaces import ActionFormat, GymnasiumActions, ObservationFormat, SpaceError, members
 
 CPU = torch.device("cpu")
 
@@ -120,3 +120,23 @@ def test_members_are_counted():
     assert members(spaces.Tuple([spaces.Discrete(3), spaces.Dict(a=spaces.MultiBinary(2))])) == 12
     for space in (spaces.Box(0, 1, (2,), np.int64), spaces.Tuple([spaces.Discrete(2), spaces.Text(3)])):
         assert members(space) is None
+
+
+class _Mission(spaces.Space):
+    def __init__(self):
+        super().__init__(dtype=str)
+
+
+@pytest.mark.parametrize("text", [spaces.Text(8), _Mission()])
+def test_text_in_a_dictionary_is_left_out_and_said(text, caplog):
+    part = spaces.Box(0.0, 1.0, (2,), np.float32)
+    form = ObservationFormat.of(spaces.Dict({"seen": part, "mission": text}), torch.device("cpu"))
+    assert list(form.space.spaces) == ["seen"]
+    read = form.read({"seen": np.ones((3, 2), np.float32), "mission": ("go",) * 3})
+    assert list(read) == ["seen"]
+    assert "the text in observations is left out: mission" in caplog.text
+
+
+def test_text_alone_is_refused():
+    with pytest.raises(SpaceError, match="no part but text"):
+        ObservationFormat.of(spaces.Dict({"mission": spaces.Text(8)}), torch.device("cpu"))

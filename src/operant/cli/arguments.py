@@ -72,6 +72,10 @@ class TrainOptions(Training, Settings):
     """A wrapper around the environments, the innermost first: a class of yours, path/to/file.py:Name or
     'path/to/file.py:Name(scale=0.1)', as operant.envs.Wrapper describes it. May be given several times."""
 
+    bonus: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """An exploration bonus: counts, hashed, episodic, rnd or forward, a class of yours, path/to/file.py:Name, each with
+    parameters if wanted, as in 'rnd(weight=0.1)'. May be given several times. For deep control."""
+
     count: Annotated[int, tyro.conf.arg(name="seeds")] = catalog.Algorithm.seeds
     """How many seeds are trained side by side. One seed is no result: take 5 or more."""
 
@@ -114,6 +118,7 @@ class LanguageTrainOptions(TrainOptions):
 
     env_kwargs: Annotated[Mapping[str, Any], *_NOT_A_FLAG] = field(default_factory=dict[str, Any])
     wrappers: Annotated[tuple[str, ...], *_NOT_A_FLAG] = ()
+    bonus: Annotated[tuple[str, ...], *_NOT_A_FLAG] = ()
     env_backend: Annotated[Literal["auto", "tensor", "gymnasium"], *_NOT_A_FLAG] = "auto"
     vectorization: Annotated[Literal["sync", "async"], *_NOT_A_FLAG] = "sync"
     num_workers: Annotated[int, *_NOT_A_FLAG] = 0

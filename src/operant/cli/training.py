@@ -36,6 +36,7 @@ def train(arguments: list[str]) -> int:
                 run=options.run,
                 init=options.init,
                 config=config,
+                bonus=options.bonus,
                 progress=options.progress,
                 interrupted=interrupted,
                 command=["operant", "train", *arguments],

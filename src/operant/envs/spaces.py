@@ -1,5 +1,6 @@
 """What the spaces of an environment mean in tensors, and how many members they have."""
 
+import logging
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,6 +12,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from operant.envs.base import Tree
+
+logger = logging.getLogger(__name__)
 
 
 class SpaceError(TypeError, ValueError):
@@ -121,7 +124,8 @@ class ObservationFormat(NamedTuple):
         """Return the format of observations of `space`.
 
         Raises:
-            SpaceError: `space` holds a space whose members are no arrays of fixed shape.
+            SpaceError: `space` holds a space whose members are no arrays of fixed shape. Text in a dictionary, such as
+                the missions of MiniGrid, is left out.
         """
         if isinstance(space, spaces.Dict):
             return cls._of_dict(space, device)
@@ -139,12 +143,21 @@ class ObservationFormat(NamedTuple):
 
     @classmethod
     def _of_dict(cls, space: spaces.Dict, device: torch.device) -> "ObservationFormat":
-        formats = {key: cls.of(part, device) for key, part in space.spaces.items()}
+        formats = {key: cls.of(part, device) for key, part in space.spaces.items() if not _is_text(part)}
+        if not formats:
+            raise SpaceError(f"observations of {space} have no part but text: give the environment a wrapper")
+        if left_out := space.spaces.keys() - formats.keys():
+            logger.warning("the text in observations is left out: %s", ", ".join(sorted(left_out)))
 
         def read(obs: Any) -> Tree:
             return {key: part.read(obs[key]) for key, part in formats.items()}
 
         return cls(spaces.Dict({key: part.space for key, part in formats.items()}), read)
+
+
+def _is_text(space: gymnasium.Space[Any]) -> bool:
+    """Whether the members of a space are texts, as the missions of MiniGrid are."""
+    return space.dtype is not None and space.dtype.kind == "U"
 
 
 def reader(device: torch.device, dtype: Any = None) -> Callable[[np.ndarray], Tensor]:

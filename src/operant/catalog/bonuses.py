@@ -1,0 +1,60 @@
+"""The exploration bonuses by name; nothing heavy is imported."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+ENTRY_POINTS = "operant.bonuses"
+"""The group of entry points by which installed packages offer bonuses."""
+WEIGHT = 0.5
+"""Of a bonus beside the reward of the environment, unless another is asked for: half, as Burda et al. 2018 weigh it."""
+
+
+@dataclass(frozen=True)
+class Bonus:
+    """What there is to say about a bonus before running it.
+
+    Attributes:
+        place: where its class is.
+        idea: what it pays for.
+        paper: where it was published.
+        is_episodic: whether its return ends with the episode.
+    """
+
+    place: str
+    idea: str
+    paper: str
+    is_episodic: bool = False
+
+
+BONUSES: Mapping[str, Bonus] = MappingProxyType(
+    {
+        "counts": Bonus(
+            "operant.explore:Counts",
+            "1/sqrt(n) for the n-th visit of one of finitely many states",
+            "Strehl and Littman 2008, JCSS 74",
+        ),
+        "hashed": Bonus(
+            "operant.explore:HashedCounts",
+            "the same for what a random projection maps to the same bits",
+            "Tang et al. 2017, arXiv:1611.04717",
+        ),
+        "episodic": Bonus(
+            "operant.explore:Episodic",
+            "1 for the first visit of an observation in an episode",
+            "Henaff et al. 2023, arXiv:2306.03236",
+            is_episodic=True,
+        ),
+        "rnd": Bonus(
+            "operant.explore:RandomDistillation",
+            "the error of a network that learns to predict a random one",
+            "Burda et al. 2018, arXiv:1810.12894",
+        ),
+        "forward": Bonus(
+            "operant.explore:ForwardError",
+            "the error of a network that predicts the next observation",
+            "Pathak et al. 2017, arXiv:1705.05363",
+        ),
+    }
+)
+"""From the simplest on. All are normalized by the standard deviation of their own return."""

@@ -1,0 +1,121 @@
+import pytest
+import torch
+
+import operant
+from operant import catalog, doors
+from operant.catalog.bonuses import BONUSES
+from operant.control import configuration
+from operant.control.bonuses import Named, with_bonuses
+from operant.runtime.settings import Settings
+
+
+def settings(algorithm="ppo", **changes):
+    return Settings(algorithm=algorithm, task="CartPole-v1", seeds=(0,), **changes)
+
+
+def config(algorithm, **values):
+    return configuration(catalog.find(algorithm), "CartPole-v1", None, **values)
+
+
+@pytest.mark.parametrize("name", BONUSES)
+def test_every_name_leads_to_a_bonus(name):
+    from operant.explore import Bonus
+
+    bonus = Named.of(name)
+    assert issubclass(doors.load(bonus.place, expected="a bonus"), Bonus)
+    assert (bonus.weight, bonus.channel, bonus.gamma) == (0.5, "intrinsic", 0.99)
+    assert bonus.is_episodic == (name == "episodic")
+
+
+def test_a_method_with_channels_gets_one_for_the_bonus():
+    asked, learns = with_bonuses(
+        settings(wrappers=("a.py:B",)), config("ppo"), ["rnd(weight=0.1, width=128, gamma=0.9)"]
+    )
+    assert asked.wrappers == ("a.py:B", "operant.explore:RandomDistillation(gamma=0.9, width=128)")
+    assert learns.reward_channels == {"intrinsic": {"gamma": 0.9, "weight": 0.1, "episodic": False}}
+
+
+def test_what_the_configuration_says_of_the_channel_wins():
+    own = config("ppo", reward_channels={"intrinsic": {"weight": 2.0}, "other": {"gamma": 0.5}})
+    _, learns = with_bonuses(settings(), own, ["episodic"])
+    assert learns.reward_channels == {
+        "intrinsic": {"gamma": 0.99, "weight": 2.0, "episodic": True},
+        "other": {"gamma": 0.5},
+    }
+
+
+def test_other_methods_get_it_added_to_the_reward():
+    asked, learns = with_bonuses(settings("dqn"), config("dqn"), ["hashed(bits=8)"])
+    assert asked.wrappers == ("operant.explore:HashedCounts(gamma=0.99, bits=8, mixed=0.5)",)
+    assert learns == config("dqn")
+
+
+def test_two_bonuses_need_two_channels():
+    with pytest.raises(
+        ValueError, match="two bonuses pay into 'intrinsic': give one another, such as channel='second'"
+    ):
+        with_bonuses(settings(), config("ppo"), ["rnd", "episodic"])
+    asked, learns = with_bonuses(settings(), config("ppo"), ["rnd", "episodic(channel='second')"])
+    assert len(asked.wrappers) == 2
+    assert learns.reward_channels.keys() == {"intrinsic", "second"}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "bonus", "message"),
+    [
+        (
+            "ppo",
+            "curious",
+            "bonus must be counts, hashed, episodic, rnd, forward or a class of yours, .* got 'curious'",
+        ),
+        ("ppo", "rnd(0.1)", "parameters are given by name"),
+        ("ppo", "counts", "exact counts need observations of Discrete"),
+        ("ppo", "rnd(breadth=3)", "breadth"),
+        ("q-learning", "rnd", "bonus must be left out, q-learning takes none; deep control does, such as ppo and dqn"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(algorithm, bonus, message, tmp_path):
+    task = "CliffWalking-v1" if algorithm == "q-learning" else "CartPole-v1"
+    with pytest.raises(ValueError, match=message):
+        operant.train(algorithm, task, bonus=bonus, run=tmp_path / "run", progress="silent")
+    assert not (tmp_path / "run").exists()
+
+
+OWN = '''
+import torch
+from operant.explore import Bonus
+
+
+class Speed(Bonus):
+    """Pays for the speed of the cart."""
+
+    def novelty(self, seen, actions, valid):
+        return seen[..., 1].abs()
+'''
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_a_bonus_of_ones_own_resumes_in_the_same_bytes(algorithm, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    small = {"ppo": {"num_steps": 16, "num_minibatches": 1}, "dqn": {"learning_starts": 32, "buffer_size": 500}}[
+        algorithm
+    ]
+    asked = {"bonus": f"{tmp_path / 'own.py'}:Speed(weight=0.3)", "seeds": 2, "progress": "silent", **small}
+    whole = operant.train(algorithm, "CartPole-v1", run=tmp_path / "whole", budget=256, **asked)
+    stops = iter([False, True])
+    cut = operant.train(
+        algorithm, "CartPole-v1", run=tmp_path / "cut", budget=256, interrupted=lambda: next(stops, True), **asked
+    )
+    assert cut.outcome.interrupted
+    resumed = operant.resume(tmp_path / "cut", progress="silent")
+    first, second = (run.experiment.learner.state_dict() for run in (whole, resumed))
+    assert torch.equal(torch.tensor(first["consumed"]), torch.tensor(second["consumed"]))
+    for one, other in zip(_tensors(first), _tensors(second), strict=True):
+        assert torch.equal(one, other)
+
+
+def _tensors(state):
+    if isinstance(state, torch.Tensor):
+        return [state]
+    parts = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
+    return [tensor for part in parts for tensor in _tensors(part)]
