@@ -6,7 +6,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from operant.envs import Wrapper, goal_reward, make
+from operant.envs import EnvError, Wrapper, goal_end, goal_reward, make
 
 BOX = spaces.Box(-10.0, 10.0, (2,))
 
@@ -38,12 +38,34 @@ class OneByOne(Reach):
         return -float(np.linalg.norm(achieved_goal - desired_goal) > 0.5)
 
 
+class Failing(Reach):
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        return -info["distance"]
+
+
+OF_A_FILE = """
+import numpy as np
+from envs.test_goals import Reach
+
+class Tight(Reach):
+    def __init__(self, width=0.5):
+        self.width = width
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > self.width).astype(np.float32)
+
+    def compute_terminated(self, achieved_goal, desired_goal, info):
+        return bool(np.linalg.norm(achieved_goal - desired_goal) <= self.width)
+"""
+KINDS = (Reach, OneByOne, Failing)
+
+
 @pytest.fixture
 def registered():
-    for kind in (Reach, OneByOne):
+    for kind in KINDS:
         gymnasium.register(f"{kind.__name__}-v0", kind, max_episode_steps=5)
     yield
-    for kind in (Reach, OneByOne):
+    for kind in KINDS:
         del gymnasium.registry[f"{kind.__name__}-v0"]
 
 
@@ -74,3 +96,14 @@ def test_environments_without_goals_are_refused(registered):
         goal_reward(make("CartPole-v1", 2, (3, 5)))
     with pytest.raises(ValueError, match=r"returned shape \[\] for 3 goals at once, \[3\] is needed"):
         goal_reward(make("OneByOne-v0", 2, (3, 5)))(torch.zeros(3, 2), GOALS)
+    with pytest.raises(
+        EnvError, match=r"Failing-v0: compute_reward\(\) of the environment raised KeyError: 'distance'"
+    ):
+        goal_reward(make("Failing-v0", 2, (3, 5)))(torch.zeros(3, 2), GOALS)
+
+
+def test_parameters_of_ones_own_count_also_where_a_file_has_the_environment(tmp_path):
+    (tmp_path / "mine.py").write_text(OF_A_FILE)
+    env = make(f"{tmp_path / 'mine.py'}:Tight", 2, (3, 5), env_kwargs={"width": 0.3})
+    assert goal_reward(env)(torch.zeros(3, 2), GOALS).tolist() == [-1, 0, -1]
+    assert goal_end(env)(torch.zeros(3, 2), GOALS).tolist() == [False, True, False]

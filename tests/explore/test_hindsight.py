@@ -3,6 +3,7 @@
 import gymnasium
 import pytest
 import torch
+from gymnasium import spaces
 
 from control.learners import assert_resumes_exactly, build
 from operant import api
@@ -217,13 +218,74 @@ def test_a_strategy_of_ones_own_is_trained_with(tmp_path):
     assert len(trained.outcome.evaluation.success_rate) == 1
 
 
+WRONG = """
+def short(episodes, streams):
+    return episodes.first[:, :3]
+
+def real(episodes, streams):
+    return episodes.first * 1.0
+
+def nothing(episodes, streams):
+    return None
+
+def later(episodes, streams):
+    return episodes.last + 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("short", r"must return steps, torch.int64 \[2, 8\], got torch.int64 \[2, 3\]"),
+        ("real", r"must return steps, torch.int64 \[2, 8\], got torch.float32 \[2, 8\]"),
+        ("nothing", r"must return steps, torch.int64 \[2, 8\], got None"),
+        ("later", "must return steps from episodes.first to episodes.last, got others"),
+    ],
+)
+def test_what_a_strategy_of_ones_own_returns_is_checked(name, said, tmp_path):
+    (tmp_path / "wrong.py").write_text(WRONG)
+    memory = experience("operant/Reach-v0", hindsight=f"{tmp_path / 'wrong.py'}:{name}")
+    memory.explore(20)
+    with pytest.raises(ValueError, match=rf"wrong.py:{name} {said}"):
+        memory.sample(8, gamma=0.9)
+
+
 def test_names_are_those_of_the_strategies():
     assert ("none", *STRATEGIES) == NAMES
+
+
+class Half(Wrapper):
+    """Achieves less than is desired."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        parts = dict(env.observation_space.spaces)
+        self.observation_space = spaces.Dict(parts | {"achieved_goal": spaces.Box(-1.0, 1.0, (1,))})
+
+    def observation(self, obs):
+        return obs | {"achieved_goal": obs["achieved_goal"][:, :1]}
+
+
+class Column(Wrapper):
+    """Pays a row too much of axes."""
+
+    def compute_reward(self, achieved_goal, desired_goal):
+        return self.env.compute_reward(achieved_goal, desired_goal).unsqueeze(1)
+
+
+ASKED = {
+    **{"seeds": (3, 5), "rows": 2, "capacity": 20, "to_env": None, "random": None},
+    "config": ReplayConfig(hindsight="future"),
+}
 
 
 def test_what_cannot_work_is_named():
     with pytest.raises(ValueError, match="CartPole-v1 have no achieved_goal and no desired_goal: leave hindsight out"):
         build(DQN, DQNConfig(learning_starts=0, hindsight="final"))
+    with pytest.raises(ValueError, match="achieved_goal of operant/Reach-v0 has 1 numbers and desired_goal 2"):
+        Experience(Half(make("operant/Reach-v0", 2, (3, 5))), **ASKED)
+    with pytest.raises(ValueError, match=r"returned shape \[2, 1\] for 2 goals at once, \[2\] is needed"):
+        Experience(Column(make("operant/Reach-v0", 2, (3, 5))), **ASKED)
     with pytest.raises(ValueError, match="hindsight must be none, future, final, episode or a function of yours"):
         DQNConfig(hindsight="past")
     with pytest.raises(ValueError, match="n_step must be 1 with hindsight='future', got 3"):

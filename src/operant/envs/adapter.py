@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 from torch import Tensor
@@ -54,6 +55,7 @@ class GymnasiumEnv:
         always_valid: false in the mode NEXT_STEP, and where lost workers are replaced.
         begins_anew: whether the state loaded last was one `without_episodes`.
         env_kwargs: parameters of one's own that the environments were made with.
+        spec: how `operant.envs.make` makes one of them; None where they were made elsewhere.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class GymnasiumEnv:
         self._closed = False
         self.begins_anew = False
         self.env_kwargs: dict[str, Any] = {}
+        self.spec: EnvSpec | None = None
 
     def _checked_seeds(self, seeds: Sequence[int]) -> list[int]:
         if len(seeds) != self.rows or not all(seed >= 0 for seed in seeds):

@@ -1,7 +1,7 @@
 """Environments with goals, whose rewards and ends can be computed again for other goals: `goal_reward`, `goal_end`."""
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import BatchEnv
 from operant.envs.registry import make_single, specified
+from operant.envs.workers import env_error
 from operant.envs.wrapper import unwrapped, wrappers
 
 OBSERVATION, ACHIEVED, DESIRED = "observation", "achieved_goal", "desired_goal"
@@ -44,6 +45,7 @@ def goal_reward(env: BatchEnv) -> GoalReward:
 
     Raises:
         ValueError: the environment cannot compute rewards, or only one at a time.
+        EnvError: its method raised an error.
     """
     if (own := _goal_env(env)) is not None:
         return own.compute_reward
@@ -55,7 +57,7 @@ def goal_reward(env: BatchEnv) -> GoalReward:
         )
 
     def reward(achieved: Tensor, desired: Tensor) -> Tensor:
-        rewards: Any = np.asarray(compute(achieved.cpu().numpy(), desired.cpu().numpy(), {}))
+        rewards: Any = np.asarray(compute(achieved.cpu().numpy(), desired.cpu().numpy()))
         if rewards.shape != achieved.shape[:1]:
             raise ValueError(
                 f"compute_reward of {env.task} returned shape {[*rewards.shape]} for {len(achieved)} goals at once, "
@@ -84,9 +86,9 @@ def goal_end(env: BatchEnv) -> GoalEnd | None:
 
     def end(achieved: Tensor, desired: Tensor) -> Tensor:
         reached, wanted = achieved.cpu().numpy(), desired.cpu().numpy()
-        ends: Any = np.asarray(compute(reached, wanted, {}))
+        ends: Any = np.asarray(compute(reached, wanted))
         if ends.shape != reached.shape[:1]:
-            ends = np.array([compute(*goals, {}) for goals in zip(reached, wanted, strict=True)])
+            ends = np.array([compute(*goals) for goals in zip(reached, wanted, strict=True)])
         return torch.as_tensor(ends, dtype=torch.bool, device=achieved.device)
 
     return end
@@ -97,10 +99,23 @@ def _goal_env(env: BatchEnv) -> GoalEnv | None:
     return next((each for each in (*reversed(wrappers(env)), unwrapped(env)) if isinstance(each, GoalEnv)), None)
 
 
-def _of_single(env: BatchEnv, method: str) -> Callable[..., Any] | None:
-    """Return a method of one environment of the kind that a batch consists of, made for that alone."""
+def _of_single(env: BatchEnv, name: str) -> Callable[[Any, Any], Any] | None:
+    """Return a method of goals `(achieved, desired)` of one environment like those of a batch, made for that alone.
+
+    Its errors are `EnvError`, as those of `reset` and `step` are.
+    """
     inner = unwrapped(env)
     if not isinstance(inner, GymnasiumEnv):
         return None
-    single = make_single(specified(inner.task, inner.env_kwargs))
-    return cast("Callable[..., Any] | None", getattr(single.unwrapped, method, None))
+    single = make_single(inner.spec or specified(inner.task)).unwrapped
+    method = getattr(single, name, None)
+    if method is None:
+        return None
+
+    def call(achieved: Any, desired: Any) -> Any:
+        try:
+            return method(achieved, desired, {})
+        except Exception as error:
+            raise env_error(inner.task, name, error) from error
+
+    return call

@@ -111,7 +111,7 @@ def make(
     else:
         env = SyncVectorEnv([one] * len(row_seeds), copy=False, autoreset_mode=AutoresetMode.DISABLED)
     made = GymnasiumEnv(env, row_seeds, task=spec.id, device=device, deadline=deadline, check=needs_check(spec))
-    made.env_kwargs = dict(env_kwargs or {})
+    made.spec, made.env_kwargs = spec, dict(env_kwargs or {})
     return made
 
 

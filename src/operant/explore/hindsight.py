@@ -16,6 +16,7 @@ successor keeps its value.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 from types import MappingProxyType
 
 import torch
@@ -51,8 +52,38 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType({"future": future, "final"
 """The strategies by name."""
 
 
+def strategy_of(name: str) -> Strategy:
+    """Return the strategy of a name: one of `STRATEGIES`, or a function of a user's, whose result is checked.
+
+    Raises:
+        operant.doors.DoorError: there is none.
+    """
+    expected = "a function (episodes, streams) -> steps [S, M]"
+    strategy = doors.chosen(STRATEGIES, name, expected=expected, group="operant.hindsight")
+    if name in STRATEGIES:
+        return strategy
+
+    @wraps(strategy)
+    def checked(episodes: EpisodeSteps, streams: Sequence[torch.Generator]) -> Tensor:
+        steps, known = strategy(episodes, streams), episodes.steps
+        if getattr(steps, "dtype", None) != known.dtype or steps.shape != known.shape:
+            found = f"{steps.dtype} {[*steps.shape]}" if isinstance(steps, Tensor) else f"{steps!r:.80}"
+            raise ValueError(f"hindsight {name} must return steps, {known.dtype} {[*known.shape]}, got {found}")
+        if bool(((steps < episodes.first) | (steps > episodes.last)).any()):
+            raise ValueError(
+                f"hindsight {name} must return steps from episodes.first to episodes.last, got others: clamp them "
+                "between the two"
+            )
+        return steps
+
+    return checked
+
+
 class Hindsight:
     """Relabels transitions that are drawn from a replay buffer (`operant.runtime.episode_index.Relabel`).
+
+    Relabeled transitions earn what the environment pays for goals, without what wrappers add to its rewards. A wrapper
+    that changes goals, or what is paid for them, has a method `compute_reward` of its own (`operant.envs.GoalEnv`).
 
     Args:
         env: has goals (`operant.envs.GoalEnv`, or one of Gymnasium with `compute_reward`).
@@ -61,7 +92,8 @@ class Hindsight:
         ratio: k, how many transitions are relabeled for each that stays as it is, on average.
 
     Raises:
-        ValueError: the environment has no goals, or does not compute rewards for others.
+        ValueError: the environment has no goals, those achieved are not of the size of those desired, or it does not
+            compute rewards for others.
     """
 
     def __init__(self, env: BatchEnv, features: Features, *, strategy: str, ratio: float) -> None:
@@ -73,13 +105,19 @@ class Hindsight:
                 "goals, such as operant/Reach-v0"
             )
         self.achieved, self.desired = features.slices[ACHIEVED], features.slices[DESIRED]
+        sizes = [part.stop - part.start for part in (self.achieved, self.desired)]
+        if sizes[0] != sizes[1]:
+            raise ValueError(
+                f"{ACHIEVED} of {env.task} has {sizes[0]} numbers and {DESIRED} {sizes[1]}: what was achieved can only "
+                "be desired where both are of one size"
+            )
         self.reward, self.end = goal_reward(env), goal_end(env)
-        self.strategy = doors.chosen(
-            STRATEGIES,
-            strategy,
-            expected="a function strategy(episodes, streams) that returns steps [S, M]",
-            group="operant.hindsight",
-        )
+        rewards = self.reward(*torch.zeros(2, 2, sizes[0], device=env.device))  # now, before anything is learned
+        if rewards.shape != (2,):
+            raise ValueError(
+                f"compute_reward of {env.task} returned shape {[*rewards.shape]} for 2 goals at once, [2] is needed"
+            )
+        self.strategy = strategy_of(strategy)
         self.share = ratio / (1.0 + ratio)
 
     def __call__(self, batch: Transitions, episodes: EpisodeSteps, streams: Sequence[torch.Generator]) -> Transitions:

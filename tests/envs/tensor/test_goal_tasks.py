@@ -89,7 +89,10 @@ def test_parameters_of_ones_own_reach_the_tensors_and_wrong_ones_are_named():
     with pytest.raises(ValueError, match="which takes dimensions, tolerance alone"):
         make("operant/Reach-v0", 1, [0], backend="tensor", env_kwargs={"max_episode_steps": 3})
     for backend in ("tensor", "gymnasium"):
-        with pytest.raises(ValueError, match="bits must be at least 1, got 0"):
-            make("operant/BitFlip-v0", 1, [0], backend=backend, env_kwargs={"bits": 0})
-        with pytest.raises(ValueError, match="tolerance positive, got dimensions=2 and tolerance=0"):
-            make("operant/Reach-v0", 1, [0], backend=backend, env_kwargs={"tolerance": 0})
+        for bits in (0, 4.5):
+            with pytest.raises(ValueError, match=f"bits must be a whole number, at least 1, got {bits}"):
+                make("operant/BitFlip-v0", 1, [0], backend=backend, env_kwargs={"bits": bits})
+        for wrong in ({"tolerance": 0}, {"dimensions": 0}, {"dimensions": 2.5}):
+            [(name, value)] = wrong.items()
+            with pytest.raises(ValueError, match=f"{name} must be .*, got {value}"):
+                make("operant/Reach-v0", 1, [0], backend=backend, env_kwargs=wrong)

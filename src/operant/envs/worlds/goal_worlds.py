@@ -73,8 +73,8 @@ class BitFlip(_GoalWorld):
         Raises:
             ValueError: there is not at least one bit.
         """
-        if bits < 1:
-            raise ValueError(f"bits must be at least 1, got {bits}")
+        if not isinstance(bits, int) or bits < 1:
+            raise ValueError(f"bits must be a whole number, at least 1, got {bits}")
         super().__init__(0.0, bits, bits)
         self.action_space = spaces.Discrete(bits)
 
@@ -109,13 +109,12 @@ class Reach(_GoalWorld):
             tolerance: greatest distance at which the place is reached, positive.
 
         Raises:
-            ValueError: a number is out of its range.
+            ValueError: a parameter is out of its range.
         """
-        if dimensions < 1 or not tolerance > 0:
-            raise ValueError(
-                f"dimensions must be at least 1 and tolerance positive, got dimensions={dimensions} and "
-                f"tolerance={tolerance}"
-            )
+        if not isinstance(dimensions, int) or dimensions < 1:
+            raise ValueError(f"dimensions must be a whole number, at least 1, got {dimensions}")
+        if not tolerance > 0:
+            raise ValueError(f"tolerance must be positive, got {tolerance}")
         super().__init__(-1.0, dimensions, None)
         self.tolerance = tolerance
         self.action_space = spaces.Box(-1.0, 1.0, (dimensions,), np.float32)
