@@ -3,6 +3,7 @@ import json
 import pytest
 
 from operant import catalog
+from operant.catalog.bonuses import BONUSES
 from operant.control.ppo import PRESETS
 
 
@@ -58,3 +59,12 @@ def test_an_algorithm_for_language_models(cli):
 
 def test_an_unknown_algorithm(cli):
     assert cli("list", "pppo") == (2, "", "operant: error: no algorithm is called 'pppo'; did you mean 'ppo'?\n")
+
+
+def test_bonuses_are_named(cli, answer):
+    _, said, _ = cli("list")
+    told = answer("list")["bonuses"]
+    assert [bonus["name"] for bonus in told] == list(BONUSES)
+    for name, bonus in BONUSES.items():
+        assert f"  {name} " in said
+        assert bonus.idea in said

@@ -1,26 +1,30 @@
 """`operant list`; imports nothing heavy unless one algorithm is asked for."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from operant import catalog, doors
+from operant.catalog.bonuses import BONUSES
 from operant.cli.flags import Parser
 from operant.cli.output import print_json, table, two_columns, width, wrapped
 
 
 def list_algorithms(arguments: list[str]) -> int:
-    """Name the algorithms, or tell all about one."""
-    parser = Parser("operant list", description="Name the algorithms, or tell all about one.")
+    """Name the algorithms and bonuses, or tell all about an algorithm."""
+    parser = Parser("operant list", description="Name the algorithms and bonuses, or tell all about an algorithm.")
     parser.add_argument("algorithm", nargs="?", metavar="ALGORITHM", help="the one to tell all about")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)
     if options.algorithm is not None:
         return _tell(catalog.find(options.algorithm), as_json=options.json)
     if options.json:
-        print_json({"algorithms": [*map(_facts, catalog.ALGORITHMS), *_outside()]})
+        bonuses = [{"name": name, **asdict(bonus)} for name, bonus in BONUSES.items()]
+        print_json({"algorithms": [*map(_facts, catalog.ALGORITHMS), *_outside()], "bonuses": bonuses})
         return 0
     print(_overview())
-    print()
+    told = [(name, bonus.idea) for name, bonus in BONUSES.items()]
+    print(f"\n{wrapped('exploration bonuses (--bonus), for deep control:')}\n{two_columns(told, indent='  ')}\n")
     if outside := [
         (point["name"], f"{point['package']}, {point['module']}:{point['learner']}") for point in _outside()
     ]:
