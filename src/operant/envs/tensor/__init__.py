@@ -9,9 +9,10 @@ from operant.envs.tensor.classic import (
     Pendulum,
 )
 from operant.envs.tensor.core import TensorEnv
+from operant.envs.tensor.deep_sea import DeepSea
 from operant.envs.tensor.goal_tasks import GOAL_TASKS, BitFlip, Reach
 
-TENSOR_ENVS = {**CLASSIC_CONTROL, **GOAL_TASKS}
+TENSOR_ENVS = {**CLASSIC_CONTROL, **GOAL_TASKS, DeepSea.task: DeepSea}
 """The tasks that have a tensor environment."""
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Acrobot",
     "BitFlip",
     "CartPole",
+    "DeepSea",
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",
