@@ -40,6 +40,7 @@ from operant.runtime.evaluation import Evaluation
 from operant.runtime.experiment import Answering, Collecting, Experiment, Reachable
 from operant.runtime.generations import keep_samples
 from operant.runtime.learner import HasWeights
+from operant.runtime.ledger import keep_ledgers
 from operant.runtime.progress import ProgressMode, announce
 from operant.runtime.run import Run, RunError
 from operant.runtime.run_paths import TakenError, default_run_path
@@ -404,8 +405,9 @@ def _go(
 def _evaluate(trained: Trained, interrupted: Callable[[], bool]) -> Evaluation:
     """Score the policies in the course of training, and keep what they answered, where they do."""
     evaluation = trained.experiment.evaluate(interrupted=interrupted)
-    samples = trained.experiment.samples if isinstance(trained.experiment, Answering) else ()
-    keep_samples(trained.run, trained.experiment.learner.consumed, samples)
+    if isinstance(trained.experiment, Answering):
+        keep_samples(trained.run, trained.experiment.learner.consumed, trained.experiment.samples)
+        keep_ledgers(trained.run.path, trained.experiment.ledgers())
     for taught, best in keepers(trained.run, trained.experiment):
         best.offer(taught, evaluation)
     return evaluation

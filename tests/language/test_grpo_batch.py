@@ -17,7 +17,7 @@ def batch_of(lengths, counts=None):
     samples = [Sample([1, 5], [3] * n) for n in lengths]
     rows = [torch.zeros(n) for n in lengths]
     counts = [True] * len(lengths) if counts is None else counts
-    return GRPOBatch(samples, rows, rows, torch.tensor(counts))
+    return GRPOBatch(samples, rows, rows, torch.tensor(counts), torch.zeros(len(counts)))
 
 
 def planned(batch, *, group, steps, tokens=1000, seed=0):
@@ -54,9 +54,8 @@ def test_plans_differ_by_chance():
 def seen(rho, advantages, *, before=0.0, behavior=0.0, trust=1.0):
     ratios = torch.tensor(rho).log()
     full = [torch.full_like(ratios, x) for x in (before, behavior, trust)]
-    return TokenStats(
-        *full, torch.tensor(advantages), ratios, torch.full_like(ratios, 0.5), torch.full_like(ratios, 0.1)
-    )
+    more = [torch.full_like(ratios, x) for x in (0.5, 0.1, 1.0, 0.0, 0.0)]
+    return TokenStats(*full, torch.tensor(advantages), ratios, *more)
 
 
 def test_measures_are_means_over_tokens_not_over_micro_batches():

@@ -18,6 +18,7 @@ from operant.language.engines.native import ROWS, NativeEngine
 from operant.language.engines.protocol import Engine
 from operant.language.evaluation import Sampled, Scored, deciding, greedy, sampled
 from operant.language.iterative import companions, reward_run
+from operant.language.ledger import take_ledger
 from operant.language.models import LanguageModel, load
 from operant.language.process_rewards import StepRewards, step_judge
 from operant.language.rewards import combine
@@ -26,6 +27,7 @@ from operant.language.runs import check_policy
 from operant.language.scoring import RewardModelFunction, load_scorer, load_step_rewards, starting_head
 from operant.runtime.configuration import learner_kind
 from operant.runtime.evaluation import Evaluation, StoppedError
+from operant.runtime.ledger import Ledger
 from operant.runtime.sequential_seeds import InTurn
 from operant.runtime.settings import Settings
 
@@ -122,6 +124,14 @@ class Experiment:
                 size,
             )
         return evaluation
+
+    def ledgers(self) -> list[Ledger]:
+        """Return what the learners have learned from each token of their last batches, each batch once."""
+        found = [
+            take_ledger(member.learner, consumed=self.learner.consumed, seed=seed)
+            for seed, member in zip(self.settings.seeds, self.members, strict=True)
+        ]
+        return [ledger for ledger in found if ledger is not None]
 
     def sample(self, count: int, episodes: int) -> list[Sampled]:
         """Sample `count` answers to each of at most `episodes` held-out prompts, for every seed.

@@ -30,6 +30,7 @@ from operant.language.examples import Prompt
 from operant.language.grpo_batch import (
     ADVANTAGES,
     GRPOBatch,
+    Learned,
     Step,
     TokenStats,
     advantage_of,
@@ -274,6 +275,7 @@ class GRPO(DeclaredState):
         self.objective = objective_of(config.objective)
         self.stepper = OptimizerStep(model.trained(), config)
         self.reference = Reference(model) if config.beta else None
+        self._learned: Learned | None = None
 
     @property
     def consumed(self) -> int:
@@ -324,7 +326,7 @@ class GRPO(DeclaredState):
 
     def estimate_advantages(self, rollout: Rollout) -> GRPOBatch:
         """Return the advantage of every token of the answers that are learned from."""
-        config, size, answers = self.config, rollout.group, rollout.answers
+        config, size, answers, rewards = self.config, rollout.group, rollout.answers, rollout.rewards()
         lengths = torch.tensor([len(c.ids) for c in answers.completions])
         if config.supervision == "process":
             longest = int(lengths.max())
@@ -332,7 +334,6 @@ class GRPO(DeclaredState):
             rows = per_token.view(-1, longest)
             advantages = [row[:n] for row, n in zip(rows, lengths.tolist(), strict=True)]
         else:
-            rewards = rollout.rewards()
             if buffer := round(config.overlong_buffer * self.max_tokens):
                 penalties = ops.overlong_penalty(lengths, max_length=self.max_tokens, buffer=buffer)
                 rewards = rewards + config.overlong_penalty * penalties.view(-1, size)
@@ -341,7 +342,9 @@ class GRPO(DeclaredState):
         counts = torch.tensor([not (config.mask_truncated_completions and c.truncated) for c in answers.completions])
         own = [i for i in range(len(lengths)) if i % size < config.num_generations]
         samples, behavior = answers.samples(), [torch.tensor(c.log_probs) for c in answers.completions]
-        return GRPOBatch(take(samples, own), take(advantages, own), take(behavior, own), counts[own])
+        return GRPOBatch(
+            take(samples, own), take(advantages, own), take(behavior, own), counts[own], rewards.flatten()[own]
+        )
 
     def update(self, batch: GRPOBatch, *, began: int) -> dict[str, Any]:
         """Take the optimizer steps of a batch and return what was measured in them; nothing if no answer counts.
@@ -365,6 +368,8 @@ class GRPO(DeclaredState):
             self._step(batch, step, before, (began + asked * (index + 0.5) / len(rounds)) / self.budget)
             for index, (step, before) in enumerate(rounds)
         ]
+        clip = config.epsilon, config.epsilon_high
+        self._learned = Learned(batch, steps, found, config.num_generations, clip, bool(self.reference))
         metrics = measured(found, clip_low=config.epsilon, clip_high=config.epsilon_high)
         if found:
             metrics["policy/kl_old"] = kl_of_batch(self.model, *log_probs_before(batch, steps, found), config)
@@ -405,11 +410,11 @@ class GRPO(DeclaredState):
             losses, ratios = self.objective(new, before, advantages, packed, config)
             kl = self._divergence(packed, new, before)
             spread = weight[part][packed.owner]
-            policy = factor * (spread * trust * losses).sum()
-            reference = config.beta * (spread * kl).sum()
-            (policy + reference).backward()
-            total, penalty = total + policy.detach(), penalty + reference.detach()
-            seen.append(TokenStats(*(x.detach() for x in (before, behavior, trust, advantages, ratios, entropy, kl))))
+            policy, reference = factor * spread * trust * losses, config.beta * spread * kl
+            (policy.sum() + reference.sum()).backward()
+            total, penalty = total + policy.detach().sum(), penalty + reference.detach().sum()
+            rows = (before, behavior, trust, advantages, ratios, entropy, kl, spread, policy, reference)
+            seen.append(TokenStats(*(x.detach() for x in rows)))
         norm, skipped = self.stepper.step(progress)
         report = {"losses/policy": total, "losses/kl": penalty, "losses/gradient_norm": norm}
         return report | {"health/updates": 1.0, "health/skipped_updates": skipped}, seen
@@ -421,6 +426,11 @@ class GRPO(DeclaredState):
         ref = self.reference.log_probs(packed, temperature=self.config.temperature)
         ratio = old if self.config.kl_weighted else None
         return ops.kl_estimate(new, ref, self.config.kl_estimator, old_log_probs=ratio)
+
+    def take_learned(self) -> Learned | None:
+        """Return the last batch that was learned from, and forget it; None where there is none since the last call."""
+        learned, self._learned = self._learned, None
+        return learned
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state of `state_dict`, exactly."""

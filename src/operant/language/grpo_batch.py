@@ -80,12 +80,14 @@ class GRPOBatch(NamedTuple):
         advantages: `[l]` of each token of each answer.
         behavior: `[l]` log-probabilities that the engine drew them with.
         counts: `[N]` whether an answer counts in loss and denominator.
+        rewards: `[N]` that the advantages come from, NaN where there is none.
     """
 
     samples: list[Sample]
     advantages: list[Tensor]
     behavior: list[Tensor]
     counts: Tensor
+    rewards: Tensor
 
 
 class Step(NamedTuple):
@@ -111,6 +113,9 @@ class TokenStats(NamedTuple):
         ratios: log-ratios that were clipped.
         entropy: of the distributions that the tokens were drawn from.
         kl: estimates of the divergence from the reference.
+        weight: of the tokens in the loss.
+        policy: terms of the policy loss, whose sum over the micro-batches of a step is its `losses/policy`.
+        reference: terms of the KL penalty, whose sum is `losses/kl`.
     """
 
     before: Tensor
@@ -120,6 +125,29 @@ class TokenStats(NamedTuple):
     ratios: Tensor
     entropy: Tensor
     kl: Tensor
+    weight: Tensor
+    policy: Tensor
+    reference: Tensor
+
+
+class Learned(NamedTuple):
+    """A batch, and what its optimizer steps have seen of it.
+
+    Attributes:
+        batch: what was learned from.
+        steps: the optimizer steps of one pass.
+        found: of every step of every pass, in order, what it reports and what it has seen of each micro-batch.
+        group: answers to each prompt, G.
+        clip: how far a ratio may fall below 1, and rise above it.
+        reference: whether the divergence from a reference was estimated.
+    """
+
+    batch: GRPOBatch
+    steps: list[Step]
+    found: list[tuple[dict[str, Any], list[TokenStats]]]
+    group: int
+    clip: tuple[float, float]
+    reference: bool
 
 
 def plan(batch: GRPOBatch, *, group: int, steps: int, tokens: int, generator: torch.Generator) -> list[Step]:
@@ -182,19 +210,30 @@ def measured(
     if not steps:
         return {}
     seen = [tokens for _, parts in steps for tokens in parts]
-    before, behavior, trust, advantages, ratios, entropy, kl = (torch.cat(rows) for rows in zip(*seen, strict=True))
-    rho = ratios.exp()
-    low, high = (rho < 1 - clip_low) & (advantages < 0), (rho > 1 + clip_high) & (advantages > 0)
+    tokens = TokenStats(*(torch.cat(rows) for rows in zip(*seen, strict=True)))
+    low, high = clipped(tokens, clip_low=clip_low, clip_high=clip_high)
     columns = {name: torch.stack([torch.as_tensor(own[name]).cpu() for own, _ in steps]) for name in steps[0][0]}
     return {
         **{name: v.sum() if name.startswith("health/") else v.mean() for name, v in columns.items()},
-        "entropy": entropy.mean(),
-        "kl": kl.mean(),
+        "entropy": tokens.entropy.mean(),
+        "kl": tokens.kl.mean(),
         "clip_ratio/low_mean": low.float().mean(),
         "clip_ratio/high_mean": high.float().mean(),
         "clip_ratio/region_mean": (low | high).float().mean(),
-        **mismatch_metrics(before, behavior, trust),
+        **mismatch_metrics(tokens.before, tokens.behavior, tokens.trust),
     }
+
+
+def clipped(tokens: TokenStats, *, clip_low: float, clip_high: float) -> tuple[Tensor, Tensor]:
+    """Return which tokens `[m]` have lost their gradient as their ratio is too low, and as it is too high.
+
+    Args:
+        tokens: what was seen of them.
+        clip_low: how far a ratio may fall below 1.
+        clip_high: how far it may rise above 1.
+    """
+    rho = tokens.ratios.exp()
+    return (rho < 1 - clip_low) & (tokens.advantages < 0), (rho > 1 + clip_high) & (tokens.advantages > 0)
 
 
 def log_probs_before(

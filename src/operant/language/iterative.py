@@ -21,6 +21,7 @@ from operant.language.configs import ModelOptions
 from operant.language.engines.protocol import Engine
 from operant.language.examples import Pair, Prompt, pairs
 from operant.language.grpo import GRPO, GRPOConfig
+from operant.language.grpo_batch import Learned
 from operant.language.models import LanguageModel, load
 from operant.language.packing import take
 from operant.language.preferences.annotator import SimulatedAnnotator
@@ -146,6 +147,10 @@ class IterativeGRPO:
         if self.grpo.iterations % self.config.ref_reset_interval == 0 and self.newest:
             metrics |= self.retrain()
         return metrics
+
+    def take_learned(self) -> Learned | None:
+        """Return the last batch that the policy learned from, and forget it."""
+        return self.grpo.take_learned()
 
     def _judge(self, **given: Any) -> Rewards:
         """Reward answers, and have two answers to each prompt compared."""

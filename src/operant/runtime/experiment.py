@@ -12,6 +12,7 @@ import gymnasium
 from operant.envs import BatchEnv
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.learner import RenewableWeights
+from operant.runtime.ledger import Ledger
 from operant.runtime.settings import Settings
 
 
@@ -94,6 +95,10 @@ class Answering(Protocol):
 
     def sample(self, count: int, episodes: int) -> list[Any]:
         """Sample `count` answers to each of at most `episodes` held-out prompts, for every seed."""
+        ...
+
+    def ledgers(self) -> Sequence[Ledger]:
+        """Return what was learned from each token of the last batch of each seed; a batch is returned once."""
         ...
 
 

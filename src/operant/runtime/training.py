@@ -18,6 +18,7 @@ from operant.runtime.course import Hints
 from operant.runtime.encoding import flatten
 from operant.runtime.evaluation import Evaluation, StoppedError
 from operant.runtime.learner import Learner
+from operant.runtime.ledger import drop_later
 from operant.runtime.metrics import read_records, rewind
 from operant.runtime.metrics_window import DropWatch, Guard, RefusalWatch, SkipWatch, Window, summarize
 from operant.runtime.outcome import Outcome
@@ -164,8 +165,10 @@ def resume_from(run: Run, learner: Learner) -> bool:
                 raise CheckpointError(f"{path} holds a state of {learner.consumed} consumed units, not {consumed}")
         for records in (run.metrics_path, run.evaluations_path):
             rewind(records, learner.consumed)
-        # Samples are written before their evaluation, so those later than the last evaluation will be written again.
-        rewind(run.samples_path, max((r.get("consumed", 0) for r in read_records(run.evaluations_path)), default=-1))
+        # Samples and ledgers are written before their evaluation: those later than the last one will be written again.
+        evaluated = max((r.get("consumed", 0) for r in read_records(run.evaluations_path)), default=-1)
+        rewind(run.samples_path, evaluated)
+        drop_later(run.path, evaluated)
     return found is not None
 
 

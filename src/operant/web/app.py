@@ -23,7 +23,7 @@ from operant.web.workers import Worker
 
 STATIC = Path(__file__).parent / "static"
 """Files of the pages."""
-PAGES = ("/", "/runs", "/labels", "/map")
+PAGES = ("/", "/runs", "/completions", "/labels", "/map")
 """Addresses of the pages."""
 TYPES = {
     ".html": "text/html; charset=utf-8",

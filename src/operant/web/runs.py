@@ -43,7 +43,7 @@ def show(runs: Path, run: str) -> dict[str, Any]:
     path = folder_of(runs, run)
     tables = _tables(path / "config.toml", _stamp(path / "config.toml"))
     facts = _facts(path)
-    shown = _shown(path)
+    shown = shown_path(path)
     commands = {"show": f"operant show {shown}", "evaluate": f"operant evaluate {shown}"}
     if _entry(runs, run)["outcome"] != "finished":
         commands["resume"] = f"operant resume {shown}"
@@ -57,7 +57,7 @@ def show(runs: Path, run: str) -> dict[str, Any]:
         "sessions": facts.get("sessions", []),
         "metrics": _metrics(path),
         "media": _media(path),
-        "has_samples": (path / "eval" / "samples.jsonl").is_file(),
+        "has_answers": language and ((path / "eval" / "samples.jsonl").is_file() or (path / "ledger").is_dir()),
         "commands": commands,
     }
 
@@ -93,7 +93,7 @@ def compare(runs: Path, names: list[str], metric: str | None = None) -> dict[str
 
     opened = [Run.open(folder_of(runs, name)) for name in names]
     differ = {name: [_plain(value) for value in values] for name, values in different_settings(opened).items()}
-    command = " ".join(["operant compare", *(_shown(run.path) for run in opened)])
+    command = " ".join(["operant compare", *(shown_path(run.path) for run in opened)])
     answer: dict[str, Any] = {"differ": differ, "problem": "", "standings": [], "command": command}
     if metric:
         answer["command"] += f" --metric {metric}"
@@ -174,7 +174,7 @@ def _entry(runs: Path, name: str) -> dict[str, Any]:
     """Return a line of the list; `problem` says why where a run cannot be read."""
     path = runs / name
     try:
-        settings = _settings(path / "config.toml", _stamp(path / "config.toml"))
+        settings = settings_of(path)
         facts = _facts(path)
     except (OSError, ValueError, RecursionError) as error:
         return {"name": name, "outcome": "damaged", "problem": str(error)}
@@ -220,6 +220,16 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     except OSError:
         return 0, 0, 0
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def settings_of(path: Path) -> dict[str, Any]:
+    """Return the table of settings of a run in a folder.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged.
+    """
+    return _settings(path / "config.toml", _stamp(path / "config.toml"))
 
 
 @lru_cache(maxsize=MOST_RUNS)
@@ -270,8 +280,8 @@ def _media(path: Path) -> list[dict[str, Any]]:
     return [{"name": entry.name, "bytes": entry.stat().st_size} for entry in kept]
 
 
-def _shown(path: Path) -> str:
-    """Return the path as one types it where the server was started."""
+def shown_path(path: Path) -> str:
+    """Return a path as one types it where the server was started."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 

@@ -56,7 +56,7 @@ export async function call(name, body = {}, signal = undefined) {
   return answer;
 }
 
-const KINDS = { f8: Float64Array, u2: Uint16Array, i4: Int32Array, u1: Uint8Array };
+const KINDS = { f8: Float64Array, f4: Float32Array, u2: Uint16Array, i4: Int32Array, u1: Uint8Array };
 
 /** Return an array from base64; null stays null. */
 export function unpack(text, kind = "f8") {

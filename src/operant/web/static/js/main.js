@@ -5,10 +5,11 @@ import { h, isForPage } from "./dom.js";
 const PAGES = {
   "/": ["Playground", () => import("./playground.js")],
   "/runs": ["Runs", () => import("./runs.js")],
+  "/completions": ["Completions", () => import("./completions.js")],
   "/labels": ["Labels", () => import("./labels.js")],
   "/map": ["Map", () => import("./map.js")],
 };
-const GO = { p: "/", r: "/runs", l: "/labels", m: "/map" };
+const GO = { p: "/", r: "/runs", c: "/completions", l: "/labels", m: "/map" };
 const THEMES = ["auto", "light", "dark"];
 
 function setTheme(name) {
@@ -30,7 +31,7 @@ function theme() {
 
 function showKeys(keys) {
   const dialog = document.getElementById("keys");
-  const everywhere = [["g p", "Playground"], ["g r", "Runs"], ["g l", "Labels"], ["g m", "Map"], ["?", "these keys"]];
+  const everywhere = [["g p", "Playground"], ["g r", "Runs"], ["g c", "Completions"], ["g l", "Labels"], ["g m", "Map"], ["?", "these keys"]];
   const rows = [...keys, ...everywhere].map(([key, what]) =>
     h("tr", {}, h("td", {}, key.split(" ").map((part) => [h("kbd", {}, part), " "])), h("td", {}, what)));
   dialog.replaceChildren(

@@ -1,0 +1,143 @@
+"""From a batch that was learned from to its ledger: which token moved the loss, and by how much.
+
+What is written here was computed in the optimizer steps anyhow and is kept until the next batch; it costs the copies.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from operant.language.grpo_batch import Learned, TokenStats, clipped
+from operant.language.models import LanguageModel
+from operant.runtime.ledger import Ledger, Visit
+
+MOST_TOKENS = 1 << 16
+"""That a ledger holds; the groups that come after are a sum."""
+
+
+@runtime_checkable
+class Teachable(Protocol):
+    """A learner that keeps the last batch that it has learned from."""
+
+    @property
+    def model(self) -> LanguageModel:
+        """The policy."""
+        ...
+
+    def take_learned(self) -> Learned | None:
+        """Return the batch, and forget it; None where there is none since the last call."""
+        ...
+
+
+def take_ledger(learner: object, *, consumed: int, seed: int) -> Ledger | None:
+    """Return the ledger of the last batch of a learner; None where it has not learned from tokens since the last call.
+
+    Args:
+        learner: any.
+        consumed: prompts asked after the batch.
+        seed: of the learner.
+    """
+    if not isinstance(learner, Teachable):
+        return None
+    learned = learner.take_learned()
+    if learned is None or not learned.found:
+        return None
+    return ledger_of(learned, learner.model.tokenizer, consumed=consumed, seed=seed)
+
+
+def ledger_of(learned: Learned, tokenizer: Any, *, consumed: int, seed: int) -> Ledger:
+    """Return the ledger of a batch.
+
+    Args:
+        learned: the batch, with at least one optimizer step.
+        tokenizer: of the model.
+        consumed: prompts asked after it.
+        seed: of the learner.
+    """
+    samples, group, count = learned.batch.samples, learned.group, len(learned.found)
+    table, kept = _columns(learned), _kept(learned)
+    visits, places = list[Visit](), list[Tensor]()
+    for visit in _visits(learned):
+        if visit.answer < kept:
+            visits.append(visit._replace(start=sum(map(len, places))))
+            places.append(torch.arange(visit.start, visit.start + visit.length))
+    chosen = torch.cat(places)
+    rest = torch.ones(len(table["policy"]), dtype=torch.bool)
+    rest[chosen] = False
+    ids = [token for visit in visits for token in samples[visit.answer].completion]
+    distinct, piece = np.unique(ids, return_inverse=True)
+    names = ("policy", "reference") if learned.reference else ("policy",)
+    logged = {"policy": "losses/policy", "reference": "losses/kl"}
+    return Ledger(
+        consumed=consumed,
+        seed=seed,
+        group=group,
+        steps=count,
+        loss={logged[name]: sum(float(report[logged[name]]) for report, _ in learned.found) / count for name in names},
+        prompts=[text(tokenizer, samples[i].prompt) for i in range(0, kept, group)],
+        answers=_answers(learned, tokenizer, kept),
+        pieces=[text(tokenizer, [token]) for token in distinct.tolist()],
+        visits=visits,
+        columns={"piece": piece.astype(np.int32)} | {name: row[chosen].numpy() for name, row in table.items()},
+        rest={"tokens": int(rest.sum())} | {name: float(table[name][rest].double().sum()) for name in names},
+    )
+
+
+def _answers(learned: Learned, tokenizer: Any, kept: int) -> list[dict[str, Any]]:
+    batch, rewards = learned.batch, learned.batch.rewards.tolist()
+    return [
+        {
+            "prompt": i // learned.group,
+            "text": text(tokenizer, batch.samples[i].completion),
+            "reward": rewards[i] if math.isfinite(rewards[i]) else None,
+            "counts": bool(batch.counts[i]),
+        }
+        for i in range(kept)
+    ]
+
+
+def text(tokenizer: Any, ids: Sequence[int]) -> str:
+    """Return token ids as text with special tokens, as the model sees them."""
+    return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def _visits(learned: Learned) -> list[Visit]:
+    """Return whose the tokens are, in the order in which they were seen."""
+    batch, count = learned.batch, len(learned.steps)
+    seen = [(i, k) for k in range(len(learned.found)) for part in learned.steps[k % count].parts for i in part]
+    lengths = [len(batch.samples[i].completion) for i, _ in seen]
+    starts = accumulate(lengths, initial=0)
+    return [Visit(i, k, start, length) for (i, k), start, length in zip(seen, starts, lengths, strict=False)]
+
+
+def _columns(learned: Learned) -> dict[str, Tensor]:
+    """Return a number for every token in the order in which they were seen, on the CPU."""
+    seen = [tokens for _, parts in learned.found for tokens in parts]
+    tokens = TokenStats(*(torch.cat(rows).float().cpu() for rows in zip(*seen, strict=True)))
+    low, high = clipped(tokens, clip_low=learned.clip[0], clip_high=learned.clip[1])
+    count = len(learned.found)
+    found = {
+        "log_prob": tokens.before,
+        "behavior": tokens.behavior,
+        "advantage": tokens.advantages,
+        "weight": tokens.weight,
+        "importance": tokens.trust,
+        "ratio": tokens.ratios.exp(),
+        "clipped": (low | high).to(torch.uint8),
+        "entropy": tokens.entropy,
+        "policy": tokens.policy / count,
+    }
+    return found | ({"kl": tokens.kl, "reference": tokens.reference / count} if learned.reference else {})
+
+
+def _kept(learned: Learned) -> int:
+    """Return how many answers fit: those of the first group, and of all groups as long as their tokens are not many."""
+    passes = len(learned.found) // len(learned.steps)
+    lengths = [passes * len(sample.completion) for sample in learned.batch.samples]
+    groups = [sum(lengths[i : i + learned.group]) for i in range(0, len(lengths), learned.group)]
+    return learned.group * max(1, sum(total <= MOST_TOKENS for total in accumulate(groups)))

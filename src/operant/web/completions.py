@@ -1,0 +1,101 @@
+"""What language models answered, at every step that a run has kept: batches token by token, and evaluations."""
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant import catalog
+from operant.runtime.ledger import Ledger, ledgers_of, read_ledger
+from operant.runtime.metrics import read_records
+from operant.web.runs import folder_of, names_of, settings_of, shown_path
+from operant.web.workers import NotFoundError
+
+KINDS: dict[str, str] = {"piece": "i4", "clipped": "u1"}
+"""Types of columns; the others are `f4`."""
+
+
+def index(runs: Path) -> dict[str, Any]:
+    """Return the runs that have answers to show."""
+    language = {entry.name for entry in catalog.LANGUAGE}
+    return {"runs": [name for name in names_of(runs) if _answers(folder_of(runs, name), language)]}
+
+
+def _answers(path: Path, language: set[str]) -> bool:
+    try:
+        known = settings_of(path).get("algorithm") in language
+    except (OSError, ValueError):
+        return False
+    return bool(known and ((path / "eval" / "samples.jsonl").is_file() or ledgers_of(path)))
+
+
+def steps(runs: Path, run: str) -> dict[str, Any]:
+    """Return the steps of a run that can be looked at: `consumed` and `seed` of training batches and evaluations."""
+    path = folder_of(runs, run)
+    samples = dict.fromkeys((int(record["consumed"]), int(record["seed"])) for record in _samples(path))
+    found = {"training": ledgers_of(path), "held-out": sorted(samples)}
+    steps = {
+        source: [{"consumed": consumed, "seed": seed} for consumed, seed in pairs] for source, pairs in found.items()
+    }
+    settings = settings_of(path)
+    about = {"algorithm": settings.get("algorithm", ""), "task": settings.get("task", "")}
+    return {"steps": steps, **about, "command": f"operant show {shown_path(path)}"}
+
+
+def batch(runs: Path, run: str, source: str, consumed: int, seed: int) -> dict[str, Any]:
+    """Return what was asked, answered and rewarded at a step.
+
+    Args:
+        runs: the folder of runs.
+        run: its name.
+        source: `training`, with a column of numbers for the tokens, or `held-out`, without.
+        consumed: of the step.
+        seed: of the learner.
+
+    Returns:
+        `prompts`; `answers`, `{"prompt": position, "text", "reward", ...}` each; and of training what
+        `operant.runtime.ledger.Ledger` has, with columns in base64.
+    """
+    path = folder_of(runs, run)
+    if source == "training":
+        if (consumed, seed) not in ledgers_of(path):
+            raise NotFoundError(f"{run} has no ledger of seed {seed!r} at {consumed!r}")
+        return _of_ledger(read_ledger(path, consumed, seed))
+    found = [record for record in _samples(path) if (record["consumed"], record["seed"]) == (consumed, seed)]
+    if source != "held-out" or not found:
+        raise NotFoundError(f"{run} has no answers of seed {seed!r} at {consumed!r}")
+    return _of_samples(found)
+
+
+def _of_ledger(ledger: Ledger) -> dict[str, Any]:
+    fields = {name: value for name, value in vars(ledger).items() if name != "columns"}
+    columns = {name: _packed(column, KINDS.get(name, "f4")) for name, column in ledger.columns.items()}
+    sums = {
+        name: float(ledger.columns[name].astype(np.float64).sum()) + ledger.rest[name]
+        for name in ("policy", "reference")
+        if name in ledger.columns
+    }
+    return {**fields, "columns": columns, "kinds": KINDS, "sums": sums}
+
+
+def _of_samples(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    prompts: list[Any] = []
+    answers: list[dict[str, Any]] = []
+    for record in records:
+        if not prompts or prompts[-1] != record["prompt"]:
+            prompts.append(record["prompt"])
+        known = {name: record.get(name) for name in ("reward", "truncated", "temperature")}
+        answers.append({"prompt": len(prompts) - 1, "text": record["completion"], **known})
+    return {"prompts": prompts, "answers": answers}
+
+
+def _samples(path: Path) -> list[dict[str, Any]]:
+    needed = ("consumed", "seed", "prompt", "completion")
+    return [record for record in read_records(path / "eval" / "samples.jsonl") if all(n in record for n in needed)]
+
+
+def _packed(column: NDArray[Any], kind: str) -> str:
+    return base64.b64encode(np.ascontiguousarray(column, f"<{kind}").tobytes()).decode()

@@ -1,0 +1,58 @@
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from operant.runtime.ledger import read_ledger
+
+pytestmark = pytest.mark.slow
+
+
+def number(page, name):
+    return float(page.locator(f"[data-name='{name}']").first.get_attribute("data-value"))
+
+
+def test_a_journey_through_the_steps_by_keys(page, runs):
+    page.goto("/runs#runs=words")
+    page.get_by_role("link", name="Completions at every step").press("Enter")
+    page.locator("main[data-ready]").wait_for()
+    expect(page.locator(".at")).to_have_text("after 8")
+    found = read_ledger(runs / "words", 8, 0)
+    expect(page.locator(".answer")).to_have_count(len(found.answers))
+    assert number(page, "sum-policy") == pytest.approx(found.loss["losses/policy"], abs=1e-6)
+    assert number(page, "losses/policy") == found.loss["losses/policy"]
+    page.keyboard.press(",")
+    expect(page.locator(".at")).to_have_text("after 4")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    rows = page.locator(".ledger tbody tr")
+    expect(rows).not_to_have_count(0)
+    first = read_ledger(runs / "words", 4, 0)
+    shown = {float(cell.get_attribute("data-value")) for cell in rows.locator("td:nth-child(2)").all()}
+    assert shown <= set(first.columns["advantage"].tolist())
+    page.keyboard.press("c")
+    expect(page.locator(".step")).to_have_count(2)
+    expect(page).to_have_url(re.compile("at=4&with=4"))
+    page.keyboard.press(".")
+    expect(page.locator(".at").last).to_have_text("after 8")
+    page.reload()
+    expect(page.locator(".at")).to_have_text(["after 4", "after 8"])
+
+
+def test_answers_are_filtered_and_colored(page, runs):
+    page.goto("/completions#run=words&source=training&seed=0&at=8")
+    page.locator("main[data-ready]").wait_for()
+    found = read_ledger(runs / "words", 8, 0)
+    lengths = {visit.answer: visit.length for visit in found.visits}
+    few = sorted(lengths.values())[len(lengths) // 2]
+    page.get_by_label("Length from").fill(str(few))
+    expect(page.locator(".answer")).to_have_count(sum(n >= few for n in lengths.values()))
+    page.get_by_role("combobox", name="Color").select_option("policy")
+    values = [float(one.get_attribute("data-value")) for one in page.locator(".token").all()]
+    assert set(values) <= set(found.columns["policy"].tolist())
+    page.keyboard.press("/")
+    page.keyboard.type("nothing has this")
+    expect(page.locator(".answer")).to_have_count(0)
+    page.get_by_role("radio", name="Held-out answers").click()
+    page.locator("main[data-ready]").wait_for()
+    expect(page).to_have_url(re.compile("source=held-out"))
