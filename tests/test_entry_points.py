@@ -58,13 +58,13 @@ def brevity(completions, **columns):
     return [-float(len(text)) for text in completions]
 """
 OFFERED = {
-    "algorithms": "its-ppo = its_parts:Half",
-    "objectives": "its-objective = its_parts:unclipped",
-    "advantages": "its-median = its_parts:median",
-    "wrappers": "its-wrapper = its_parts:Doubled",
-    "environments": "its-line = its_parts:Line",
-    "encoders": "its-net = its_parts:Normed",
-    "rewards": "its-brevity = its_parts:brevity",
+    "algorithms": "its-ppo = parts_offered:Half",
+    "objectives": "its-objective = parts_offered:unclipped",
+    "advantages": "its-median = parts_offered:median",
+    "wrappers": "its-wrapper = parts_offered:Doubled",
+    "environments": "its-line = parts_offered:Line",
+    "encoders": "its-net = parts_offered:Normed",
+    "rewards": "its-brevity = parts_offered:brevity",
 }
 PPO = {
     "task": "its-line",
@@ -82,14 +82,14 @@ GRPO = {
 @pytest.fixture(autouse=True)
 def installed(tmp_path, monkeypatch):
     """A package on the path with all of these parts."""
-    info = tmp_path / "site" / "its_parts-1.0.dist-info"
+    info = tmp_path / "site" / "parts_offered-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: its-parts\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("".join(f"[operant.{group}]\n{line}\n" for group, line in OFFERED.items()))
-    (tmp_path / "site" / "its_parts.py").write_text(PARTS)
+    (tmp_path / "site" / "parts_offered.py").write_text(PARTS)
     monkeypatch.syspath_prepend(tmp_path / "site")
     yield
-    sys.modules.pop("its_parts", None)
+    sys.modules.pop("parts_offered", None)
 
 
 @pytest.mark.parametrize(("algorithm", "options"), [("its-ppo", PPO | SMALL), ("grpo", GRPO)])
@@ -116,13 +116,13 @@ def test_a_name_that_nobody_offers_is_answered_with_those_that_are_offered():
 
 
 def test_the_words_of_trl_stand_for_ours(tmp_path):
-    import its_parts
+    import parts_offered
 
     rows = [{"prompt": f"{i}+1=", "answer": str(i + 1)} for i in range(20)]
     small = {name: GRPO[name] for name in ("budget", "prompts_per_batch", "num_generations", "held_out")}
-    given = {"train_dataset": rows, "reward_funcs": its_parts.brevity, "max_completion_length": 3, **small}
+    given = {"train_dataset": rows, "reward_funcs": parts_offered.brevity, "max_completion_length": 3, **small}
     trained = operant.train("grpo", run=tmp_path / "run", progress="silent", **given)
-    assert trained.run.asked()["rewards"] == [f"{tmp_path / 'site' / 'its_parts.py'}:brevity"]
+    assert trained.run.asked()["rewards"] == [f"{tmp_path / 'site' / 'parts_offered.py'}:brevity"]
     with pytest.raises(ValueError, match="reward_funcs is another word for rewards"):
         operant.train("grpo", rewards=["exact"], **given)
 
