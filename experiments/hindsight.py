@@ -10,13 +10,13 @@ Of 2^n states of n bits one is the goal, and every other step costs 1: without a
 
 Success is that of 100 episodes of the greedy policy. Presets were chosen on seeds from 1000 up.
 
-    python experiments/hindsight.py            # some twenty minutes; needs the extra `goals`; goes on where it stopped
+    python experiments/hindsight.py            # half an hour; needs the extra `goals`; goes on where it stopped
     python experiments/hindsight.py --draw
 """
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from arms import band, gather
@@ -25,30 +25,51 @@ from checks import COLORS, conclude, panels, save
 import operant
 from operant.runtime.metrics import read_records
 
-Case = tuple[str, str, dict[str, Any], int, range]
-TASKS: dict[str, Case] = {
-    "15 bits": ("dqn", "operant/BitFlip-v0", {"bits": 15}, 100_000, range(10)),
-    "25 bits": ("dqn", "operant/BitFlip-v0", {"bits": 25}, 100_000, range(10)),
-    "Reach": ("sac", "operant/Reach-v0", {}, 10_000, range(10)),
-    "FetchReach-v4": ("sac", "gymnasium_robotics:FetchReach-v4", {}, 5_000, range(5)),
+
+class Case(NamedTuple):
+    """What is learned.
+
+    Attributes:
+        algorithm: its name.
+        task: the environment.
+        kwargs: its parameters.
+        budget: environment steps of a seed.
+        evaluations: while it learns; the arm takes longer for one than to learn.
+        seeds: so many, from 0.
+        arms: with hindsight and without.
+    """
+
+    algorithm: str
+    task: str
+    kwargs: dict[str, Any]
+    budget: int
+    evaluations: int = 20
+    seeds: int = 10
+    arms: tuple[str, ...] = ("future", "none")
+
+
+TASKS = {
+    "15 bits": Case("dqn", "operant/BitFlip-v0", {"bits": 15}, 100_000),
+    "25 bits": Case("dqn", "operant/BitFlip-v0", {"bits": 25}, 100_000),
+    "Reach": Case("sac", "operant/Reach-v0", {}, 10_000),
+    "FetchReach-v4": Case("sac", "gymnasium_robotics:FetchReach-v4", {}, 5_000, 2, 5, ("future",)),
 }
-"""Algorithm, task, its parameters, environment steps of a seed, and seeds."""
-ARMS = ("future", "none")
 
 
 def learn(name: str, hindsight: str) -> dict[str, Any]:
     """Train, and return the steps of the evaluations and the success of every seed in each."""
-    algorithm, task, kwargs, budget, seeds = TASKS[name]
+    case = TASKS[name]
     with tempfile.TemporaryDirectory() as folder:
         trained = operant.train(
-            algorithm,
-            task,
-            env_kwargs=kwargs,
-            budget=budget,
-            seeds=list(seeds),
+            case.algorithm,
+            case.task,
+            env_kwargs=case.kwargs,
+            budget=case.budget,
+            seeds=range(case.seeds),
             hindsight=hindsight,
             run=Path(folder) / "run",
             evaluate_episodes=100,
+            evaluate_every=case.budget // case.evaluations,
         )
         records = list(read_records(trained.run.evaluations_path))
     return {
@@ -59,11 +80,11 @@ def learn(name: str, hindsight: str) -> dict[str, Any]:
 
 def main() -> None:
     """Train, draw; fail if a claim does not hold."""
-    cases = {f"{name}, {arm}": (name, arm) for name in TASKS for arm in ARMS}
+    cases = {f"{name}, {arm}": (name, arm) for name, case in TASKS.items() for arm in case.arms}
     found = gather(__file__, __doc__, cases, tuple, learn)
     figure, axes = panels(len(TASKS))
-    for axis, name in zip(axes, TASKS, strict=True):
-        for color, arm in zip(COLORS, ARMS, strict=False):
+    for axis, (name, case) in zip(axes, TASKS.items(), strict=True):
+        for color, arm in zip(COLORS, case.arms, strict=False):
             cell = found[f"{name}, {arm}"]
             label = "with hindsight" if arm == "future" else "without"
             band(axis, np.array(cell["steps"]) / 1000, np.array(cell["success"]).T, color=color, label=label)

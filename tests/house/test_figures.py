@@ -65,6 +65,21 @@ def test_what_is_said_of_replay_is_what_came_out():
     assert f"by {bias['no target']:,.0f} without".replace(",", " ") in PAGE
 
 
+def test_the_table_of_hindsight_is_that_of_the_file():
+    found = json.loads((ROOT / "experiments" / "hindsight.json").read_text(encoding="utf-8"))["results"]["success"]
+    page = (ROOT / "docs" / "exploration.md").read_text(encoding="utf-8")
+
+    def cell(name: str) -> str:
+        shares = found.get(name, [])
+        said = f"{100 * sum(shares) / max(1, len(shares)):.1f} ({100 * min(shares, default=0):.0f})"
+        return said if shares else "not run"
+
+    for task in {name.rpartition(", ")[0] for name in found}:
+        arms = [cell(f"{task}, {arm}") for arm in ("future", "none")]
+        row = rf"\| {task} \| [\d ]+ \| {len(found[f'{task}, future'])} \| {re.escape(' | '.join(arms))} \|"
+        assert re.search(row, page), (task, arms)
+
+
 def test_the_table_of_results_was_found():
     assert len(ROWS) >= 20
 
