@@ -50,8 +50,7 @@ def test_answers_are_filtered_and_colored(page, runs):
     page.get_by_role("combobox", name="Color").select_option("policy")
     values = [float(one.get_attribute("data-value")) for one in page.locator(".token").all()]
     assert set(values) <= set(found.columns["policy"].tolist())
-    page.keyboard.press("/")
-    page.keyboard.type("nothing has this")
+    page.get_by_label("Contains").fill("nothing has this")
     expect(page.locator(".answer")).to_have_count(0)
     page.get_by_role("radio", name="Held-out answers").click()
     page.locator("main[data-ready]").wait_for()

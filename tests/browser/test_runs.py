@@ -31,6 +31,7 @@ def test_a_curve_grows_while_it_is_looked_at(page, runs):
     page.locator("main[data-ready]").wait_for()
     page.get_by_text("Table", exact=True).click()
     rows = page.locator(".figure tbody tr")
+    expect(rows).not_to_have_count(0)
     count = rows.count()
     path = runs / "high" / "eval" / "evaluations.jsonl"
     record = json.loads(path.read_text().splitlines()[-1])
