@@ -23,7 +23,7 @@ from operant.web.workers import Worker
 
 STATIC = Path(__file__).parent / "static"
 """Files of the pages."""
-PAGES = ("/", "/runs", "/completions", "/labels", "/map")
+PAGES = ("/", "/runs", "/completions", "/labels", "/explorables", "/map")
 """Addresses of the pages."""
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -44,7 +44,7 @@ class Workers:
     """Who computes what.
 
     Attributes:
-        playground: solves and learns.
+        playground: solves, learns and draws.
         library: reads runs and keeps labels.
     """
 
@@ -53,7 +53,7 @@ class Workers:
 
     def of(self, name: str) -> Worker:
         """Return the worker of a function by its name."""
-        return self.playground if name.startswith("playground.") else self.library
+        return self.playground if name.startswith(("playground.", "explorables.")) else self.library
 
     async def close(self) -> None:
         """End the processes."""

@@ -23,6 +23,8 @@ FUNCTIONS: Mapping[str, str] = {
     "playground.exact": "operant.web.playground:exact",
     "playground.frames": "operant.web.playground:frames",
     "playground.export": "operant.web.playground:export",
+    "explorables.index": "operant.web.explorables:index",
+    "explorables.draw": "operant.web.explorables:draw",
     "runs.index": "operant.web.runs:index",
     "runs.show": "operant.web.runs:show",
     "runs.curves": "operant.web.runs:curves",

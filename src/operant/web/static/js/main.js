@@ -7,9 +7,10 @@ const PAGES = {
   "/runs": ["Runs", () => import("./runs.js")],
   "/completions": ["Completions", () => import("./completions.js")],
   "/labels": ["Labels", () => import("./labels.js")],
+  "/explorables": ["Explorables", () => import("./explorables.js")],
   "/map": ["Map", () => import("./map.js")],
 };
-const GO = { p: "/", r: "/runs", c: "/completions", l: "/labels", m: "/map" };
+const GO = { p: "/", r: "/runs", c: "/completions", l: "/labels", e: "/explorables", m: "/map" };
 const THEMES = ["auto", "light", "dark"];
 
 function setTheme(name) {
@@ -31,7 +32,7 @@ function theme() {
 
 function showKeys(keys) {
   const dialog = document.getElementById("keys");
-  const everywhere = [["g p", "Playground"], ["g r", "Runs"], ["g c", "Completions"], ["g l", "Labels"], ["g m", "Map"], ["?", "these keys"]];
+  const everywhere = [["g p", "Playground"], ["g r", "Runs"], ["g c", "Completions"], ["g l", "Labels"], ["g e", "Explorables"], ["g m", "Map"], ["?", "these keys"]];
   const rows = [...keys, ...everywhere].map(([key, what]) =>
     h("tr", {}, h("td", {}, key.split(" ").map((part) => [h("kbd", {}, part), " "])), h("td", {}, what)));
   dialog.replaceChildren(
