@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from arms import band, gather, over_seeds
 from checks import COLORS, conclude, panels, save
-from tuning import demonstrate, learner_of, reinforce, small
+from small_models import demonstrate, learner_of, reinforce, small
 
 from operant.language import GRPOConfig
 from operant.language.models import LanguageModel

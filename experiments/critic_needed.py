@@ -40,9 +40,9 @@ import numpy as np
 import torch
 from arms import band, gather, over_seeds
 from checks import COLORS, conclude, panels, save
+from small_models import PROMPT, demonstrate, small
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from tuning import PROMPT, demonstrate, small
 
 from operant.language import GRPO, RLHF, GRPOConfig, RLHFConfig, examples
 from operant.language.critic import Critic

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from arms import band, gather
 from checks import COLORS, conclude, panels, save
+from small_models import Recorder, erring, learner_of, reinforce
 from torch import Tensor, nn
-from tuning import Recorder, erring, learner_of, reinforce
 
 from operant.language import GRPOConfig
 from operant.language.models import LanguageModel

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from arms import band, gather
 from checks import COLORS, conclude, panels, save
+from small_models import Recorder, erring, learner_of
 from torch import Tensor
-from tuning import Recorder, erring, learner_of
 
 from operant import ops
 from operant.language import GRPOConfig

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from arms import band, gather, interval, over_seeds
 from checks import COLORS, conclude, panels, save
-from tuning import demonstrate, learner_of, reinforce, small
+from small_models import demonstrate, learner_of, reinforce, small
 
 from operant import streams
 from operant.language import GRPOConfig, examples

@@ -1,6 +1,6 @@
 """Search for hyperparameters: `Study`, a folder with many short trainings and what came of them."""
 
-from operant.tuning.spaces import SPACES, Choices, Dimension, Factor, Range, Space, space_of
+from operant.tuning.search_spaces import SPACES, Choices, Dimension, Factor, Range, Space, space_of
 from operant.tuning.study import Plan, Result, Study, Trial
 
 __all__ = [

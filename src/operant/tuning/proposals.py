@@ -18,7 +18,7 @@ from optuna.distributions import (
 from optuna.trial import TrialState, create_trial
 
 from operant import streams
-from operant.tuning.spaces import Dimension, Range, Space
+from operant.tuning.search_spaces import Dimension, Range, Space
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

@@ -38,7 +38,7 @@ from operant.runtime.run_paths import RunError, absolute, check_name
 from operant.runtime.settings import Settings
 from operant.runtime.tables import from_table, to_table
 from operant.tuning.proposals import Trial, is_hopeless, propose
-from operant.tuning.spaces import Space, dimension_of, table_of
+from operant.tuning.search_spaces import Space, dimension_of, table_of
 
 SCHEMA = 1
 """Version of `study.toml`."""

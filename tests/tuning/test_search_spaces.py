@@ -5,7 +5,7 @@ import pytest
 from operant import catalog
 from operant.control import PPOConfig
 from operant.tuning import SPACES, Choices, Factor, Range, space_of
-from operant.tuning.spaces import dimension_of, table_of
+from operant.tuning.search_spaces import dimension_of, table_of
 
 
 @dataclass(frozen=True)
