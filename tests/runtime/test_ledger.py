@@ -3,7 +3,10 @@ import logging
 import numpy as np
 import pytest
 
+from operant.runtime.files import beside
 from operant.runtime.ledger import FOLDER, Ledger, Visit, drop_later, keep_ledgers, ledgers_of, read_ledger
+from operant.runtime.run import Run
+from operant.runtime.settings import Settings
 
 
 def ledger(consumed=8, seed=0):
@@ -49,6 +52,15 @@ def test_a_folder_that_cannot_be_written_does_not_stop_training(tmp_path, caplog
     with caplog.at_level(logging.WARNING):
         keep_ledgers(tmp_path, [ledger()])
     assert "training goes on" in caplog.text
+
+
+def test_what_a_killed_process_has_left_is_removed_by_the_next_one(tmp_path):
+    run = Run.create(tmp_path / "run", Settings("grpo", "arithmetic"), Settings("a", "b"))
+    keep_ledgers(run.path, [ledger()])
+    (file,) = (run.path / FOLDER).iterdir()
+    beside(file).write_bytes(b"half")
+    run.clean()
+    assert list((run.path / FOLDER).iterdir()) == [file]
 
 
 @pytest.mark.parametrize("cut", [slice(0, 4), slice(0, 60), slice(0, -3), slice(9, None)], ids=str)

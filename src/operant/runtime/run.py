@@ -372,7 +372,7 @@ class Run:
         self.checkpoints.clean()
         if (self.path / "best").is_dir():
             Checkpoints(self.path / "best").clean()
-        for folder in (self.path, self.path / "eval"):
+        for folder in (self.path, self.path / "eval", self.path / "ledger"):
             remove_leftovers(folder)
 
     @contextlib.contextmanager
