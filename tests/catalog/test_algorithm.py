@@ -18,7 +18,8 @@ def test_every_name_is_there_once():
 @EVERY
 def test_an_algorithm_is_where_the_catalog_says(algorithm):
     module = importlib.import_module(algorithm.module)
-    assert algorithm.module.startswith(f"operant.{algorithm.package}.")
+    places = [algorithm.package, "explore"] if algorithm.package == "control" else [algorithm.package]
+    assert algorithm.module.startswith(tuple(f"operant.{place}." for place in places))
     assert dataclasses.is_dataclass(getattr(module, algorithm.config))
     learner = getattr(module, algorithm.learner)
     assert all(callable(getattr(learner, name)) for name in ("iterate", "state_dict", "load_state_dict"))

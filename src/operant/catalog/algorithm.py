@@ -23,7 +23,8 @@ class Algorithm:
     Attributes:
         name: what it is called on the command line.
         title: its name in full.
-        package: the package that holds it, under `operant`.
+        package: the package under `operant` that makes its learners, and holds them unless `explore` does, which builds
+            on it.
         family: what it learns: `bandit`, `prediction`, `value`, `policy`, `actor-critic`, ...
         model: whether it has a model of the world: `none`, `known` or `learned`.
         on_policy: whether it learns only from what its current policy did.

@@ -74,6 +74,16 @@ CONTROL: tuple[Algorithm, ...] = (
         paper="Schaul et al. 2016, arXiv:1511.05952",
         values=(("per_alpha", 0.6),),
     ),
+    _DQN(
+        name="bootstrapped-dqn",
+        title="Bootstrapped DQN with randomized priors",
+        idea="An episode follows one of many networks, each with data and a prior of its own: Thompson sampling.",
+        paper="Osband et al. 2018, arXiv:1806.03335",
+        module="operant.explore.bootstrapped_dqn",
+        config="BootstrappedDQNConfig",
+        learner="BootstrappedDQN",
+        presets=("paper",),
+    ),
     _EPISODES(
         name="reinforce",
         title="REINFORCE",

@@ -13,9 +13,9 @@ that is cut by a time limit bootstraps from the value of its true final observat
 The gradient is that of the network that acts; the target of the paper's equation is held fixed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from gymnasium import spaces
@@ -145,9 +145,9 @@ class DQN(Resumable):
         experience: environments and memory.
     """
 
-    STATE = (
-        *("consumed", "updates", "parameters", "target_parameters", "optimizer", "experience", "priorities", "streams"),
-    )
+    NETWORKS: ClassVar = ("parameters", "target_parameters")
+    """What is handed on as learned."""
+    STATE = (*("consumed", "updates", *NETWORKS, "optimizer", "experience", "priorities", "streams"),)
 
     def __init__(
         self,
@@ -172,6 +172,7 @@ class DQN(Resumable):
             to_env=self.to_env,
             random=self._random,
             config=config,
+            extras=self.extras,
         )
         self.close = self.experience.close
         shape = ActionValues(
@@ -183,11 +184,10 @@ class DQN(Resumable):
             torso=config.encoder,
             bounds=_bounds(env) if config.scale_obs else None,
         )
-        self.parameters = shape.initial([streams.torch_generator(seed, "networks") for seed in seeds]).to(env.device)
-        self.target_parameters = self.parameters.clone()
-        own = {"parameters": self.parameters, "target_parameters": self.target_parameters}
+        self.drawn = 1 if config.per_alpha else DRAWN
+        self.make_networks(shape)
+        own = {name: getattr(self, name) for name in self.NETWORKS}
         self.learned = {**own, **self.experience.learned}
-        self.online, self.target = shape.bind(self.parameters), shape.bind(self.target_parameters)
         self.optimizer = StackedAdam(self.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
         self.priorities: Priorities | None = None
         if config.per_alpha:
@@ -195,6 +195,17 @@ class DQN(Resumable):
             self.priorities = Priorities(seeds=len(seeds), capacity=places, alpha=config.per_alpha, device=env.device)
         self.streams = [streams.torch_generator(seed, "exploration", device=env.device) for seed in seeds]
         self.consumed = self.updates = 0
+
+    def make_networks(self, shape: ActionValues) -> None:
+        """Make the network that acts and learns, and the target network."""
+        generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
+        self.parameters = shape.initial(generators).to(self.device)
+        self.target_parameters = self.parameters.clone()
+        self.online, self.target = shape.bind(self.parameters), shape.bind(self.target_parameters)
+
+    def extras(self, steps: int) -> Mapping[str, Tensor]:
+        """Return what else to remember of so many steps (see `Experience`): nothing."""
+        return {}
 
     @property
     def gradient_steps(self) -> int:
@@ -241,10 +252,18 @@ class DQN(Resumable):
         def act(obs: Tensor, t: int) -> Tensor:
             if explorers[t] == everyone:
                 return anything[t]
-            greedy = self.online(obs).argmax(-1)
+            greedy = self.behave(obs)
             return torch.where(exploring[t], anything[t], greedy) if explorers[t] else greedy
 
         return act
+
+    def behave(self, obs: Tensor) -> Tensor:
+        """Return the actions `[S, N]` that are taken where nothing is explored at random."""
+        return self.greedy(obs)
+
+    def greedy(self, obs: Tensor) -> Tensor:
+        """Return the actions `[S, N]` of the greatest values."""
+        return self.online(obs).argmax(-1)
 
     def train(self) -> Metrics:
         """Take the gradient steps of one training."""
@@ -258,7 +277,7 @@ class DQN(Resumable):
             count = min(
                 left,
                 config.target_update_interval - self.updates % config.target_update_interval,
-                DRAWN if self.priorities is None else 1,
+                self.drawn,
             )
             batch, importance = self.draw(count * config.batch_size)
             successors = [self.target(obs) for obs in batch.next_obs.split(JUDGED * config.batch_size, dim=1)]
@@ -295,7 +314,7 @@ class DQN(Resumable):
             learning_rate: step size.
         """
         gradient, errors, metrics = self.gradient(batch, next_q, importance)
-        norm = self.optimizer.step(gradient, learning_rate=learning_rate)
+        norm = self.optimizer.step(gradient.view_as(self.parameters), learning_rate=learning_rate)
         if self.priorities is not None:
             self.priorities.update(batch.index, errors)
         return {**metrics, "losses/gradient_norm": norm}
@@ -335,7 +354,7 @@ class DQN(Resumable):
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Choose actions for observations `[S, N, ...]`, with noise ε-greedily (see `runtime.learner.Policy`)."""
-        actions = self.online(self.experience.collector.features.by_seed(obs)).argmax(-1)
+        actions = self.greedy(self.experience.collector.features.by_seed(obs))
         if noise is not None:
             exploring, anything = self._explore(noise)
             actions = torch.where(exploring, anything, actions)

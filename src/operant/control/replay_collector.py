@@ -3,8 +3,8 @@
 `require_budget` says how long they have to learn.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -86,6 +86,7 @@ class Experience(DeclaredState):
         to_env: turns the learner's actions into the environment's.
         random: draws actions `[steps, N, ...]` of one seed in the learner's units, to begin with.
         config: says whether transitions are relabeled with hindsight.
+        extras: gives what else to remember of so many steps by name, `[T, S, N, ...]`, as extra tensors of the replay.
 
     Attributes:
         collector: holds the environments.
@@ -109,12 +110,13 @@ class Experience(DeclaredState):
         to_env: Callable[[Tensor], Tensor],
         random: Callable[[tuple[int, ...], torch.Generator], Tensor],
         config: ReplayConfig = ReplayConfig(),
+        extras: Callable[[int], Mapping[str, Tensor]] = lambda steps: {},
     ) -> None:
         require_rows(env, seeds, rows)
         start(env, seeds)
         self.collector = Collector(env, seeds=len(seeds))
         self.replay = Replay(seeds=len(seeds), rows=rows, capacity=capacity, device=env.device)
-        self.rows, self.to_env, self.random = rows, to_env, random
+        self.rows, self.to_env, self.random, self.extras = rows, to_env, random, extras
         self.relabel: Relabel | None = None
         if config.hindsight != "none":
             make = doors.load(HINDSIGHT, expected="the class that relabels")
@@ -139,6 +141,7 @@ class Experience(DeclaredState):
             return (actions,), self.to_env(actions)
 
         rollout = self.collector.collect(steps, keep)
+        rollout = replace(rollout, extras={**rollout.extras, **self.extras(steps)})
         dropped = self.replay.add(rollout, *rollout.kept)
         return {**rollout.metrics, DROPPED: dropped}
 

@@ -1,12 +1,15 @@
 """Chapter 4: where reward is rare."""
 
 from operant.explore.bonuses import Bonus, Counts, Episodic, HashedCounts
+from operant.explore.bootstrapped_dqn import BootstrappedDQN, BootstrappedDQNConfig
 from operant.explore.hindsight import Hindsight
 from operant.explore.prediction import ForwardError, RandomDistillation
 from operant.explore.shaping import Shaping, shaped
 
 __all__ = [
     "Bonus",
+    "BootstrappedDQN",
+    "BootstrappedDQNConfig",
     "Counts",
     "Episodic",
     "ForwardError",

@@ -112,15 +112,30 @@ class ActionValues:
 
 @dataclass(frozen=True)
 class BoundActionValues:
-    """Networks with one set of parameters, sliced once for many calls."""
+    """Networks with one set of parameters, sliced once for many calls.
+
+    Attributes:
+        shape: of the networks.
+        layers: weights and biases.
+        mask: see `ActionValues.mask`.
+        prior: networks that do not learn, whose values are added; None: none.
+        prior_scale: what these values are multiplied by.
+    """
 
     shape: ActionValues
     layers: Layers
     mask: Tensor | None
+    prior: "BoundActionValues | None" = None
+    prior_scale: float = 0.0
 
     def __call__(self, obs: Tensor) -> Tensor:
         """Return the values `[S, M, A]`."""
-        return self.shape.combine(self.shape.trace(self.layers, obs)[-1])
+        return self.combine(self.shape.trace(self.layers, obs)[-1], obs)
+
+    def combine(self, outputs: Tensor, obs: Tensor) -> Tensor:
+        """Return the values `[S, M, A]` that the last layer's outputs say for observations."""
+        values = self.shape.combine(outputs)
+        return values if self.prior is None else values + self.prior_scale * self.prior(obs)
 
 
 class ValuePass:
@@ -142,7 +157,7 @@ class ValuePass:
         with torch.no_grad():
             self.trace = bound.shape.trace(bound.layers, obs)
         self.outputs = self.trace[-1].requires_grad_()
-        self.values = bound.shape.combine(self.outputs)
+        self.values = bound.combine(self.outputs, obs)
 
     def gradient(self, loss: Tensor) -> Tensor:
         """Return the gradient `[S, P]` of a scalar made from `values`."""

@@ -1,0 +1,197 @@
+"""Bootstrapped DQN with randomized prior functions (Osband et al. 2016, arXiv 1602.04621; 2018, arXiv 1806.03335).
+
+Thompson sampling for networks: K heads, each a network of its own with a data set of its own, stand for draws from what
+the values may be. An episode follows one head, drawn when it begins, greedily to its end, so that it explores deeply
+where the heads disagree. What keeps heads apart where there are no data is a prior: head k is `f_k + β p_k`, where f_k
+learns and p_k is a random network that does not (2018, algorithm 1). Which transitions are a head's own says a mask of
+K coin tosses, drawn when a transition comes in and kept with it (2016, algorithm 1). Targets are each head's own,
+double Q-learning by its own target network.
+
+Everything else is DQN's (`operant.control.dqn`), for which the K heads of S seeds are S K networks side by side.
+
+What differs from the papers: the heads share no layers, as in 2018, so that gradients are not divided by K as in 2016;
+the loss of a head is the mean over those transitions of a minibatch that are its own; evaluations follow the vote of
+the heads, or their mean.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from operant import streams
+from operant.control.dqn import DQN, DQNConfig
+from operant.nets.action_values import ActionValues
+from operant.runtime.bounds import Interval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat
+from operant.runtime.learner import Metrics
+from operant.runtime.replay import EXTRAS, Transitions
+
+MASKS = "masks"
+"""What the replay buffer calls the extra tensor of the masks."""
+
+
+@dataclass(frozen=True)
+class BootstrappedDQNConfig(DQNConfig):
+    """Hyperparameters of bootstrapped DQN; the defaults are those that bsuite's agent has (arXiv 1908.03568)."""
+
+    num_heads: PositiveInt = 20
+    """Heads, K. More stand for the uncertainty more finely, and cost more."""
+    prior_scale: NonNegativeFloat = 3.0
+    """β, of the priors, in units of return. Higher explores longer; 0 is no prior."""
+    mask_prob: Annotated[float, Interval("(0, 1]")] = 0.5
+    """Probability that a transition is a head's own. Lower keeps heads further apart; 1 shares all data."""
+    evaluate_by: Literal["vote", "mean"] = "vote"
+    """Whether evaluations take the action that most heads prefer, or the one of the greatest mean value."""
+    train_freq: PositiveInt = 1
+    """Steps of every environment between two trainings. More use less computation, and data less."""
+    batch_size: PositiveInt = 128
+    """Transitions of one gradient step, the same for all heads. More make steps less noisy and slower."""
+    buffer_size: PositiveInt = 10_000
+    """Transitions in the memory. More are less correlated, and older."""
+    learning_starts: NonNegativeInt = 128
+    """Environment steps of random actions before the first training."""
+    target_update_interval: PositiveInt = 4
+    """Gradient steps between two copies to the target networks."""
+    learning_rate: PositiveFloat = 1e-3
+    """Step size of Adam."""
+    double: bool = True
+    """Whether each head chooses the action whose value its target network tells."""
+    huber_delta: Annotated[float, Interval("(0, inf]")] = torch.inf
+    """Error beyond which the loss is linear, in units of return; infinity makes it half the squared error."""
+    exploration_initial_eps: UnitFloat = 0.0
+    """Probability of a random action at first: none, the heads explore."""
+    exploration_final_eps: UnitFloat = 0.0
+    """Probability of a random action in the end."""
+    hidden_sizes: tuple[PositiveInt, ...] = (50, 50)
+    """Widths of the hidden layers of each head."""
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        super().__post_init__()
+        if self.per_alpha:
+            raise ValueError(f"per_alpha must be 0 for several heads, which err differently, got {self.per_alpha}")
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {"paper": {}}
+"""Configuration by task or by name."""
+
+
+class BootstrappedDQN(DQN):
+    """The learner: `K` heads for each of `S` seeds, trained as one program.
+
+    Args and attributes are those of `DQN`; parameters are `[S, K P]`.
+
+    Attributes:
+        priors: `[S, K P]`, of the priors.
+        heads: `[S, N]`, which head each environment's episode follows.
+    """
+
+    NETWORKS = (*DQN.NETWORKS, "priors")
+    STATE = (*DQN.STATE, "priors", "heads", "head_streams")
+
+    config: BootstrappedDQNConfig
+
+    def make_networks(self, shape: ActionValues) -> None:
+        """Make the heads, their targets and their priors."""
+        config, seeds = self.config, len(self.seeds)
+        self.drawn = 1  # a batch is repeated for every head
+        self.parameters, self.priors = (
+            shape.initial(
+                [g for g in (streams.torch_generator(s, purpose) for s in self.seeds) for _ in range(config.num_heads)]
+            )
+            .view(seeds, -1)
+            .to(self.device)
+            for purpose in ("networks", "priors")
+        )
+        self.target_parameters = self.parameters.clone()
+        prior = shape.bind(self._by_head(self.priors))
+        self.online, self.target = (
+            replace(shape.bind(self._by_head(parameters)), prior=prior, prior_scale=config.prior_scale)
+            for parameters in (self.parameters, self.target_parameters)
+        )
+        self.head_streams = [streams.torch_generator(seed, "heads", device=self.device) for seed in self.seeds]
+        self.heads = self._draw_heads(1)[0]
+
+    def _by_head(self, tensor: Tensor) -> Tensor:
+        """View `[S, K n]` as `[S K, n]`."""
+        return tensor.view(len(self.seeds) * self.config.num_heads, -1)
+
+    def _draw_heads(self, steps: int) -> Tensor:
+        """Draw heads `[T, S, N]`."""
+        shape = steps, self.config.num_envs
+        drawn = [
+            torch.randint(self.config.num_heads, shape, generator=s, device=self.device) for s in self.head_streams
+        ]
+        return torch.stack(drawn, dim=1)
+
+    def collect(self) -> Metrics:
+        """Follow heads, and remember what happened."""
+        self._next_heads = self._draw_heads(self.config.train_freq)
+        metrics = super().collect()
+        self._change_heads(-1)
+        return metrics
+
+    def extras(self, steps: int) -> Mapping[str, Tensor]:
+        """Return the masks `[T, S, N, K]` of so many steps: which heads learn from them."""
+        config = self.config
+        shape = steps, config.num_envs, config.num_heads
+        tossed = [torch.rand(shape, generator=stream, device=self.device) for stream in self.head_streams]
+        return {MASKS: torch.stack(tossed, dim=1) < config.mask_prob}
+
+    def _greedy_but_for(self, exploring: Tensor, anything: Tensor) -> Any:
+        follow = super()._greedy_but_for(exploring, anything)
+
+        def act(obs: Tensor, t: int) -> Tensor:
+            if t:
+                self._change_heads(t - 1)
+            return follow(obs, t)
+
+        return act
+
+    def _change_heads(self, t: int) -> None:
+        """Let the episodes that begin after step t follow other heads."""
+        if (result := self.experience.collector.result) is not None:
+            ended = (result.terminated | result.truncated).view_as(self.heads)
+            self.heads = torch.where(ended, self._next_heads[t], self.heads)
+
+    def values(self, obs: Tensor) -> Tensor:
+        """Return the values `[S, K, N, A]` of all heads for `obs [S, N, ...]`."""
+        values = self.online(obs.repeat_interleave(self.config.num_heads, 0))
+        return values.view(len(self.seeds), self.config.num_heads, *values.shape[1:])
+
+    def behave(self, obs: Tensor) -> Tensor:
+        """Return the actions `[S, N]` of the heads that are followed."""
+        actions = self.values(obs).argmax(-1)
+        return actions.gather(1, self.heads.unsqueeze(1)).squeeze(1)
+
+    def greedy(self, obs: Tensor) -> Tensor:
+        """Return the actions `[S, N]` that most heads prefer, or those of the greatest mean value."""
+        values = self.values(obs)
+        mean = values.mean(1)
+        if self.config.evaluate_by == "vote":
+            votes = one_hot(values.argmax(-1), self.actions).sum(1)
+            mean = mean.masked_fill(votes < votes.amax(-1, keepdim=True), -torch.inf)  # the mean breaks ties
+        return mean.argmax(-1)
+
+    def draw(self, samples: int) -> tuple[Transitions, Tensor | None]:
+        """Draw transitions of each seed, for all of its heads, `[S K, samples]`; weights say which are a head's own."""
+        batch, importance = super().draw(samples)
+        masks = self.experience.replay.read(f"{EXTRAS}{MASKS}", batch.index).mT.flatten(0, 1)
+        heads = self.config.num_heads
+        parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
+        repeated = {k: v if v is None else v.repeat_interleave(heads, 0) for k, v in parts.items()}
+        weights = masks.to(batch.rewards.dtype)
+        if repeated["weights"] is not None:
+            weights = weights * repeated["weights"]
+        return Transitions(**{**repeated, "weights": weights}), importance
+
+    def update(
+        self, batch: Transitions, next_q: Tensor, importance: Tensor | None, learning_rate: float
+    ) -> dict[str, Tensor | float]:
+        """Take one gradient step of all heads (see `DQN.update`), and report their means."""
+        metrics = super().update(batch, next_q, importance, learning_rate)
+        seeds = len(self.seeds)
+        return {name: value.view(seeds, -1).mean(1) for name, value in metrics.items() if isinstance(value, Tensor)}
