@@ -25,7 +25,11 @@ TASK, SIZE = "operant/DeepSea-v0", 3
 
 def learner(seeds=(3, 5), *, kind=BootstrappedDQN, **config):
     made = BootstrappedDQNConfig if kind is BootstrappedDQN else DQNConfig
-    options = {**SMALL, "num_heads": 4, **config} if kind is BootstrappedDQN else {**SMALL, **config}
+    options = (
+        {**SMALL, "num_heads": 4, "prior_scale": 3.0, "mask_prob": 0.5, **config}
+        if kind is BootstrappedDQN
+        else {**SMALL, **config}
+    )
     env = make(TASK, options["num_envs"], seeds, env_kwargs={"size": SIZE})
     return kind(made(**options), env, seeds=seeds, budget=1000)
 

@@ -35,13 +35,13 @@ MASKS = "masks"
 
 @dataclass(frozen=True)
 class BootstrappedDQNConfig(DQNConfig):
-    """Hyperparameters of bootstrapped DQN; the defaults are those that bsuite's agent has (arXiv 1908.03568)."""
+    """Hyperparameters of bootstrapped DQN. Defaults are those of bsuite's agent (arXiv 1908.03568) but for `double`."""
 
     num_heads: PositiveInt = 20
     """Heads, K. More stand for the uncertainty more finely, and cost more."""
-    prior_scale: NonNegativeFloat = 3.0
+    prior_scale: NonNegativeFloat = 5.0
     """β, of the priors, in units of return. Higher explores longer; 0 is no prior."""
-    mask_prob: Annotated[float, Interval("(0, 1]")] = 0.5
+    mask_prob: Annotated[float, Interval("(0, 1]")] = 1.0
     """Probability that a transition is a head's own. Lower keeps heads further apart; 1 shares all data."""
     evaluate_by: Literal["vote", "mean"] = "vote"
     """Whether evaluations take the action that most heads prefer, or the one of the greatest mean value."""
