@@ -45,6 +45,7 @@ from operant.runtime.progress import ProgressMode, announce
 from operant.runtime.run import Run, RunError
 from operant.runtime.run_paths import TakenError, default_run_path
 from operant.runtime.settings import Settings, counted_seeds
+from operant.runtime.shards import group
 from operant.runtime.signals import saving_first
 from operant.runtime.trackers import trackers_of
 from operant.runtime.trained import Trained
@@ -174,6 +175,7 @@ def train(
         folder = _first_free(make, entry.name, task) if run is None else make(run)
         keeper.attach(folder.path)
         folder.note_callbacks(unnamed(callbacks))
+        group().lead(str(folder.path), settings.budget, experiment.learner)
         if source is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
         return _go(Trained(folder, experiment), progress, stopping, report, called)
@@ -258,6 +260,7 @@ def resume(
         experiment = reassemble(folder, remote_code, accept_changes)
         with saving_first(interrupted) as stopping, closing(experiment):
             _reach(experiment)
+            group().lead(str(folder.path), folder.settings.budget, experiment.learner)
             if not resume_from(folder, experiment.learner):
                 if init := folder.resolved().get("init"):
                     raise RunError(

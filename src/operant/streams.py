@@ -40,12 +40,13 @@ def torch_generator(seed: int, purpose: str, *index: int, device: str | torch.de
     return torch.Generator(device=device).manual_seed(integer(seed, purpose, *index, bits=63))
 
 
-def row_seeds(seeds: Sequence[int], rows: int, purpose: str) -> list[int]:
+def row_seeds(seeds: Sequence[int], rows: int, purpose: str, first: int = 0) -> list[int]:
     """Return one seed for each of `rows` environments of each seed, ordered as `[S, N]` flattened to `[B]`.
 
-    Row `n` of a seed gets the same number whichever seeds stand beside it and however many rows there are.
+    Row `n` of a seed gets the same number whichever seeds stand beside it and however many rows there are. They are
+    counted from `first` on.
     """
-    return [integer(seed, purpose, row) for seed in seeds for row in range(rows)]
+    return [integer(seed, purpose, row) for seed in seeds for row in range(first, first + rows)]
 
 
 def episode_seed(row_seed: int, episode: int) -> int:

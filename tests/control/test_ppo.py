@@ -7,9 +7,12 @@ from torch.distributions import Categorical, Independent, Normal
 
 from control.learners import SMALL, TASKS, learner, same
 from control.probes import PROBES, Aimed, Constant, Matched, Pendular, Probe
-from operant import ops
-from operant.control import PPO, PPOConfig
+from operant import catalog, ops
+from operant.control import PPO, PPOConfig, assemble
 from operant.nets import Pass
+from operant.runtime.settings import Settings
+from operant.runtime.shards import Alone, within
+from runtime.teams import team
 
 
 @pytest.fixture
@@ -338,3 +341,69 @@ def test_a_single_sample_cannot_be_standardized(scope, environments):
 def test_what_the_networks_and_the_optimizer_refuse_is_refused_before_the_first_step(name, value):
     with pytest.raises(ValueError, match="must"):
         learner(**{name: value})
+
+
+# Shards
+
+
+def divided(count, rank=None, **config):
+    """Return the experiment of a run of so many shards, in one of several processes."""
+    small = {"num_envs": 8, "num_steps": 8, "num_epochs": 2, "num_minibatches": 2, "hidden_sizes": (8,)}
+    settings = Settings("ppo", "CartPole-v1", seeds=(3, 5), budget=1000, shards=count)
+    with within(rank or Alone()):
+        return assemble(catalog.find("ppo"), settings, PPOConfig(**small | config), device="cpu").learner
+
+
+def test_shards_learn_what_the_whole_batch_does():
+    whole, parts = divided(1), divided(4)
+    first, same_first = whole.iterate(), parts.iterate()
+    assert first.keys() == same_first.keys()
+    for name, value in first.items():
+        torch.testing.assert_close(same_first[name], value, rtol=1e-4, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(parts.agent.parameters, whole.agent.parameters, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("config", [{}, {"target_kl": 1e-3, "ent_coef": 0.01}, {"objective": "penalty"}])
+def test_the_number_of_processes_changes_no_bit_of_what_is_learned(config):
+    def learned(rank):
+        ppo = divided(4, rank, **config)
+        for _ in range(3):
+            ppo.iterate()
+        return ppo.state_dict()
+
+    alone = learned(None)
+    assert all(same(alone, state) for size in (2, 4) for state in team(size, learned))
+
+
+def test_a_run_goes_on_exactly_on_another_number_of_processes():
+    def begun(rank):
+        ppo = divided(4, rank)
+        ppo.iterate()
+        return ppo.state_dict()
+
+    saved = team(4, begun)[0]
+
+    def resumed(rank):
+        ppo = divided(4, rank)
+        ppo.load_state_dict(saved)
+        ppo.iterate()
+        return ppo.state_dict()
+
+    uninterrupted = divided(4)
+    for _ in range(2):
+        uninterrupted.iterate()
+    assert same(resumed(None), uninterrupted.state_dict())
+    assert all(same(state, uninterrupted.state_dict()) for state in team(2, resumed))
+
+
+@pytest.mark.parametrize(
+    ("count", "config", "message"),
+    [
+        (3, {}, "3 shards must divide num_envs, which is 8"),
+        (8, {"num_steps": 1, "num_minibatches": 2}, "8 shards must divide minibatch, which is 4"),
+        (2, {"normalize_obs": True}, "normalize_obs of ppo on CartPole-v1 comes from all environments of a seed"),
+    ],
+)
+def test_what_shards_cannot_do_is_said(count, config, message):
+    with pytest.raises(ValueError, match=message):
+        divided(count, **config)

@@ -59,6 +59,10 @@ class Training(Answering):
     progress: ProgressMode = "auto"
     """A live line on a terminal, else a line every 10 seconds (auto); always the latter (plain); nothing (silent)."""
 
+    processes: int = 1
+    """Processes on this machine that train as one, at most as many as the run has shards (see --shards). Their number
+    may change whenever the run is resumed."""
+
 
 @dataclass(frozen=True)
 class TrainOptions(Training, Settings):

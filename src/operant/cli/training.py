@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +14,7 @@ from operant import catalog
 from operant.cli.answers import answer_table
 from operant.cli.arguments import Opening, Training, parse, parse_training
 from operant.cli.output import Updates, faulty, location, number, print_json, say, score_fields, seed_table
+from operant.cli.processes import in_processes
 from operant.cli.showing import keep_picture
 from operant.cli.tables import score_notes
 from operant.runtime.signals import Interruption
@@ -30,19 +32,18 @@ def train(arguments: list[str]) -> int:
         options, config = parse_training(arguments)
         from operant import api
 
-        return finish(
-            lambda: api.train(
-                **options.settings(),
-                run=options.run,
-                init=options.init,
-                config=config,
-                bonus=options.bonus,
-                progress=options.progress,
-                interrupted=interrupted,
-                command=["operant", "train", *arguments],
-            ),
-            as_json=options.json,
+        work = partial(
+            api.train,
+            **options.settings(),
+            run=options.run,
+            init=options.init,
+            config=config,
+            bonus=options.bonus,
+            progress=options.progress,
+            interrupted=interrupted,
+            command=["operant", "train", *arguments],
         )
+        return in_processes(["train", *arguments], options.processes, partial(finish, work, as_json=options.json))
 
 
 @dataclass(frozen=True)
@@ -66,19 +67,18 @@ def resume(arguments: list[str]) -> int:
         options = parse(ResumeOptions, arguments, "resume")
         from operant import api
 
-        return finish(
-            lambda: api.resume(
-                options.run,
-                budget=options.budget,
-                track=options.track,
-                progress=options.progress,
-                interrupted=interrupted,
-                command=["operant", "resume", *arguments],
-                remote_code=options.remote_code,
-                accept_changes=options.accept_changes,
-            ),
-            as_json=options.json,
+        work = partial(
+            api.resume,
+            options.run,
+            budget=options.budget,
+            track=options.track,
+            progress=options.progress,
+            interrupted=interrupted,
+            command=["operant", "resume", *arguments],
+            remote_code=options.remote_code,
+            accept_changes=options.accept_changes,
         )
+        return in_processes(["resume", *arguments], options.processes, partial(finish, work, as_json=options.json))
 
 
 def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:

@@ -13,7 +13,9 @@ from operant import ops, streams
 from operant.control.compatibility import require_suitable
 from operant.envs import BatchEnv, Normalize, TensorEnv, Tree, is_picture, learned, start
 from operant.nets import ActorCritic, Graph, Spec, head_for
-from operant.runtime.rollouts import Collector, Rollout, by_seed
+from operant.runtime.rollouts import Act, Collector, Rollout, by_seed
+from operant.runtime.sharded_collector import ShardedCollector
+from operant.runtime.shards import Shards
 from operant.runtime.weights import Weights
 from operant.state import DeclaredState, State
 
@@ -37,29 +39,32 @@ class Agent(DeclaredState):
     """A policy and a critic for each of `S` seeds, and the `S * N` environments they act in.
 
     Args:
-        env: `S * N` rows, made with the same seeds.
+        env: `S * N` rows, made with the same seeds; of several shards those of this process, `S * N / K` rows each.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
         rows: N.
         algorithm: its name in the catalog, for messages.
         spec: shape of the networks.
         log_std: initial logarithm of the standard deviation of continuous actions.
         scaling: of observations and rewards.
+        shards: what the environments are divided into.
 
     Attributes:
         parameters: `[S, P]` of policy and value.
         networks: bound to them.
         head: what the policy's outputs mean.
+        collector: steps the environments, of several shards those of the first one in this process.
+        experience: the same, or the collectors of all shards.
         device: where all of it lives.
 
     Raises:
         ValueError: the environment's spaces do not suit, or its rows are not `S * N`.
     """
 
-    STATE = ("parameters", "collector", "streams")
+    STATE = ("parameters", ("collector", "experience"), "streams")
 
     def __init__(
         self,
-        env: BatchEnv,
+        env: BatchEnv | Sequence[BatchEnv],
         *,
         seeds: Sequence[int],
         rows: int,
@@ -67,13 +72,19 @@ class Agent(DeclaredState):
         spec: Spec,
         log_std: float,
         scaling: Scaling,
+        shards: Shards | None = None,
     ) -> None:
-        require_suitable(env, algorithm)
-        require_rows(env, seeds, rows)
-        start(env, seeds)
+        self.envs = list(env) if isinstance(env, Sequence) else [env]
+        self.shards = shards or Shards()
+        require_suitable(env := self.envs[0], algorithm)
+        for own in self.envs:
+            require_rows(own, seeds, rows // self.shards.count)
+            start(own, seeds)
         self.seeds, self.rows, self.device = list(seeds), rows, env.device
         if scaling.observations and is_picture(env.observation_space):
             raise ValueError("normalize_obs is for vectors: pictures are scaled by the network")
+        if self.shards.count > 1:
+            require_apart(env, scaling, algorithm)
         self.normalizer: Normalize | None = None
         if scaling.observations or scaling.rewards:
             env = self.normalizer = Normalize(
@@ -83,7 +94,12 @@ class Agent(DeclaredState):
                 rewards=scaling.rewards,
                 gamma=scaling.gamma,
             )
-        self.collector = Collector(env, seeds=len(seeds))
+        self.experience: Collector | ShardedCollector
+        if self.shards.count > 1:
+            self.experience = ShardedCollector(self.envs, seeds=len(seeds), shards=self.shards)
+            self.collector = self.experience.collectors[0]
+        else:
+            self.experience = self.collector = Collector(env, seeds=len(seeds))
         self.head = head_for(env.action_space, log_std=log_std, device=env.device)
         features = self.collector.features
         shape = ActorCritic(features.shape, self.head, spec, masked=features.masked, picture=features.picture)
@@ -109,10 +125,16 @@ class Agent(DeclaredState):
     def collect(self, steps: int) -> Rollout:
         """Act with the current policy for `steps` steps, keeping its actions and outputs."""
         noise = torch.stack([self.head.noise((steps, self.rows), stream) for stream in self.streams], dim=1)
+        if isinstance(self.experience, ShardedCollector):
+            return self.experience.collect(steps, lambda rows: self._acting(noise[:, :, rows]))
         play = self._play if self.graph is None else self.graph
         return self.collector.rollout(**play(self.collector.obs, noise))
 
     def _play(self, obs: Tensor, noise: Tensor) -> dict[str, Any]:
+        return self.collector.play(obs, len(noise), self._acting(noise))
+
+    def _acting(self, noise: Tensor) -> Act:
+        """Return what acts by noise `[T, S, N, ...]`, keeping actions and outputs."""
         drawn = noise.unbind(0)
 
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
@@ -120,11 +142,11 @@ class Agent(DeclaredState):
             actions = self.head.sample(outputs, self.networks.free, drawn[t])
             return (actions, outputs), self.head.to_env(actions)
 
-        return self.collector.play(obs, len(drawn), act)
+        return act
 
     def capture(self) -> None:
         """Launch the kernels of a rollout as one from now on, where its environments are tensors on a CUDA device."""
-        if self.device.type == "cuda" and isinstance(self.collector.env, TensorEnv):
+        if self.device.type == "cuda" and self.shards.count == 1 and isinstance(self.collector.env, TensorEnv):
             self.graph = Graph(self._play, self.device)
 
     @torch.no_grad()
@@ -179,13 +201,28 @@ class Agent(DeclaredState):
 
     def close(self) -> None:
         """Close the environments."""
-        self.collector.env.close()
+        for env in self.envs:
+            env.close()
 
     def load_state_dict(self, state: State) -> None:
         """Go on exactly where the state was taken."""
         super().load_state_dict(state)
         if self.graph is not None:
             self.graph.forget()
+
+
+def require_apart(env: BatchEnv, scaling: Scaling, algorithm: str) -> None:
+    """Refuse what learns from all environments of a seed, where they are in several shards.
+
+    Raises:
+        ValueError: there is something.
+    """
+    scaled = {"normalize_obs": scaling.observations, "normalize_reward": scaling.rewards}
+    if found := [*(name for name, wanted in scaled.items() if wanted), *learned(env)]:
+        raise ValueError(
+            f"{', '.join(found)} of {algorithm} on {env.task} comes from all environments of a seed, which are in "
+            "several shards: leave it out, or --shards"
+        )
 
 
 def require_rows(env: BatchEnv, seeds: Sequence[int], rows: int) -> None:

@@ -15,6 +15,7 @@ from operant.runtime.available_memory import require_memory
 from operant.runtime.configuration import learner_kind
 from operant.runtime.evaluation import LONGEST_EPISODE, Evaluation, evaluate_policy
 from operant.runtime.settings import Settings
+from operant.runtime.shards import Shards
 
 EVALUATION_ROWS = 20
 """Most environments that a seed is evaluated in at once."""
@@ -142,34 +143,59 @@ def _assemble(
     kind: Any, algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str, pool: WorkerPool | None
 ) -> Experiment:
     _require_memory(settings, config, torch.device(device))
-    env = _make(
-        settings,
-        config.num_envs,
-        backend=settings.env_backend,
-        device=torch.device(device),
-        pool=pool,
-        clip_rewards=settings.clip_rewards,
-        episodic_life=settings.episodic_life,
-    )
+    options: dict[str, Any] = {"algorithm": algorithm.name} if _takes(kind, "algorithm") else {}
+    shards = Shards(settings.shards)
+    if shards.count > 1:
+        _require_sharding(kind, algorithm, config, shards, device)
+        options["shards"] = shards
+    envs: list[BatchEnv] = []
     try:
-        env = wrapped(env, settings.wrappers)
-        named = {"algorithm": algorithm.name} if _takes_name(kind) else {}
-        learner = kind(config, env, seeds=settings.seeds, budget=settings.budget, **named)
+        for number in shards.mine:
+            rows = shards.rows(number, config.num_envs)
+            envs.append(
+                _make(
+                    settings,
+                    rows.stop - rows.start,
+                    first_row=rows.start,
+                    backend=settings.env_backend,
+                    device=torch.device(device),
+                    pool=pool,
+                    clip_rewards=settings.clip_rewards,
+                    episodic_life=settings.episodic_life,
+                )
+            )
+            envs[-1] = wrapped(envs[-1], settings.wrappers)
+        env = envs[0] if shards.count == 1 else envs
+        learner = kind(config, env, seeds=settings.seeds, budget=settings.budget, **options)
         if compiles(learner, settings):
             for program in programs(learner):
                 program.compiled = True
             if isinstance(agent := getattr(learner, "agent", None), Agent):
                 agent.capture()
     except BaseException:
-        env.close()
+        for made in envs:
+            made.close()
         raise
-    return Experiment(learner, settings, pool, env)
+    return Experiment(learner, settings, pool, envs[0])
 
 
-def _takes_name(kind: Any) -> bool:
-    """Whether a learner wants to know what it is called in the catalog, for messages."""
+def _takes(kind: Any, name: str) -> bool:
+    """Whether a learner wants to know something: what it is called in the catalog, or the shards of its batches."""
     parameters = signature(kind).parameters.values()
-    return any(parameter.name == "algorithm" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return any(parameter.name == name or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def _require_sharding(kind: Any, algorithm: catalog.Algorithm, config: Any, shards: Shards, device: str) -> None:
+    """Refuse shards where the algorithm has none, or not with these numbers.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if not _takes(kind, "shards"):
+        raise ValueError(f"{algorithm.name} computes its batches whole: leave out --shards {shards.count}")
+    if shards.group.size > 1 and device != "cpu":
+        raise ValueError(f"several processes compute on the CPU, got device {device!r}: leave it out, or --processes")
+    shards.require_even(num_envs=config.num_envs)
 
 
 def _require_memory(settings: Settings, config: Any, device: torch.device) -> None:

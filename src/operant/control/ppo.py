@@ -32,6 +32,7 @@ from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, Po
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout
+from operant.runtime.shards import Shards
 from operant.state import Resumable
 
 Clip = tuple[float, float]
@@ -126,6 +127,11 @@ class PPOConfig:
             )
 
     @property
+    def minibatch(self) -> int:
+        """Samples of a seed in one gradient step."""
+        return self.num_envs * self.num_steps // self.num_minibatches
+
+    @property
     def channels(self) -> RewardChannels:
         """The rewards to learn from."""
         return RewardChannels(self.reward_channels, gamma=self.gamma, gae_lambda=self.gae_lambda)
@@ -207,10 +213,11 @@ class PPO(Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.environments` rows, made with the same seeds.
+        env: `S * config.num_envs` rows, made with the same seeds; of several shards those of this process.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
         budget: environment steps a seed, over which schedules fall to zero.
         algorithm: its name in the catalog, for messages. Default: that of the class.
+        shards: what environments and minibatches are divided into. Default: one.
 
     Attributes:
         consumed: environment steps a seed so far.
@@ -224,15 +231,17 @@ class PPO(Resumable):
     def __init__(
         self,
         config: PPOConfig,
-        env: BatchEnv,
+        env: BatchEnv | Sequence[BatchEnv],
         *,
         seeds: Sequence[int],
         budget: int,
         algorithm: str | None = None,
+        shards: Shards | None = None,
     ) -> None:
         if budget < 1:
             raise ValueError(f"budget must be at least 1 environment step, got {budget}")
-        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.config, self.seeds, self.budget, self.shards = config, list(seeds), budget, shards or Shards()
+        self.shards.require_even(num_envs=config.num_envs, minibatch=config.minibatch)
         self.agent = self.AGENT(
             env,
             seeds=seeds,
@@ -241,13 +250,15 @@ class PPO(Resumable):
             spec=config.spec,
             log_std=config.log_std_init,
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
+            shards=self.shards,
         )
+        self.device = self.agent.device
         self.channels, self.objective = config.channels, objective_of(config.objective)
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
         self.learned = self.agent.learned
         self.optimizer = StackedAdam(self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
-        self.beta = torch.full((len(seeds),), config.kl_coef, device=env.device)
-        self.batch_streams = [streams.torch_generator(seed, "minibatches", device=env.device) for seed in seeds]
+        self.beta = torch.full((len(seeds),), config.kl_coef, device=self.device)
+        self.batch_streams = [streams.torch_generator(seed, "minibatches", device=self.device) for seed in seeds]
         self.consumed = 0
 
     @property
@@ -259,7 +270,7 @@ class PPO(Resumable):
     def one_by_one(self) -> list[Self]:
         """Return a learner of each seed alone for compiled updates, where the layers of all outgrow the cache."""
         config = self.config
-        samples = config.num_envs * config.num_steps // config.num_minibatches
+        samples = config.minibatch // self.shards.count
         if not outgrows_cache(self.device, rows=len(self.seeds), samples=samples, hidden=config.hidden_sizes):
             return []
         learners = [copy(self) for _ in self.seeds]
@@ -322,7 +333,9 @@ class PPO(Resumable):
             measure = active is not None or epoch == self.config.num_epochs - 1
             measured, participants = list[Tensor](), active
             for part in self.minibatches(batch, active):
-                gradient, diagnostics = self.gradient(part, old_free, scale[1], measure)
+                gradient, diagnostics = self.shards.mean(
+                    partial(self.gradient, old_free=old_free, clip_scale=scale[1], measure=measure), part
+                )
                 if active is not None:
                     active = active & (diagnostics[APPROX_KL] <= limit)
                 norm = self.optimizer.step(gradient, learning_rate=scale[0], active=active)

@@ -12,7 +12,7 @@ row was computed by the policy that collected it, and is not computed anew betwe
 with the memories of the rollout, and so is the divergence by which a penalty's β is adapted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -178,3 +178,15 @@ class RecurrentPPO(PPO):
     AGENT: ClassVar[type[Agent]] = RecurrentAgent
 
     config: RecurrentPPOConfig
+
+    def __init__(
+        self,
+        config: RecurrentPPOConfig,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int,
+        algorithm: str | None = None,
+    ) -> None:
+        """Begin with an empty memory; for the arguments see `PPO`. Batches are of whole rows, and not in shards."""
+        super().__init__(config, env, seeds=seeds, budget=budget, algorithm=algorithm)

@@ -40,6 +40,7 @@ def make(
     *,
     backend: Backend = "auto",
     purpose: str = "environment",
+    first_row: int = 0,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     vectorization: Vectorization = "sync",
@@ -62,6 +63,7 @@ def make(
             Gymnasium's environment in a vector environment; "envpool" runs EnvPool's, in C++ threads (see
             `operant.envs.EnvPool`); "auto" chooses the first where there is one, else the second.
         purpose: of the random numbers; give evaluation another one than training.
+        first_row: place of the first of them among the rows of its seed, where others are elsewhere.
         device: where observations live and actions are expected.
         dtype: of observations; Gymnasium's have float32.
         vectorization: of the backend "gymnasium": "sync" runs in this process, "async" in worker processes, of which
@@ -85,7 +87,7 @@ def make(
         raise ValueError(f"at least one row and one seed are needed, got rows={rows} and seeds={list(seeds)}")
     if vectorization not in get_args(Vectorization):
         raise ValueError(f"vectorization must be 'sync' or 'async', got {vectorization!r}")
-    row_seeds = streams.row_seeds(seeds, rows, purpose)
+    row_seeds = streams.row_seeds(seeds, rows, purpose, first_row)
     resolved = resolve_backend(task, backend, env_kwargs)
     spec = specified(task, env_kwargs) if resolved == "gymnasium" else None
     game = spec is not None and is_atari(spec)

@@ -164,6 +164,27 @@ def stack_extras(steps: Sequence[Step], shape: tuple[int, int, int], task: str) 
     return stacked
 
 
+def joined(parts: Sequence[Mapping[str, Any]]) -> Rollout:
+    """Return the rollouts of several groups of environments of the same seeds as one.
+
+    Args:
+        parts: the fields of each (`vars`), all of as many steps.
+    """
+
+    def together(tensors: Sequence[Any], dim: int = 2) -> Any:
+        return None if tensors[0] is None else torch.cat(list(tensors), dim)
+
+    each = {name: [part[name] for part in parts] for name in parts[0]}
+    kept, last_obs, metrics, extras = map(each.pop, ("kept", "last_obs", "metrics", "extras"))
+    return Rollout(
+        kept=tuple(map(together, zip(*kept, strict=True))),
+        last_obs=together(last_obs, 1),
+        metrics={name: torch.as_tensor(value) for name, value in all_episodes(metrics).items()},
+        extras={name: together([part[name] for part in extras]) for name in extras[0]},
+        **{name: together(tensors) for name, tensors in each.items()},
+    )
+
+
 class Collector:
     """Steps an environment with a policy and keeps count of the episodes.
 

@@ -16,7 +16,7 @@ _ACTING, _CONTROL = ("control", "tabular"), ("control",)
 OF_PACKAGES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("env_kwargs", "env_backend", "evaluate_episodes", "evaluate_max_steps"), _ACTING),
     **dict.fromkeys(("vectorization", "num_workers", "lost_workers", "worker_seconds"), _CONTROL),
-    **dict.fromkeys(("clip_rewards", "episodic_life", "compile", "wrappers"), _CONTROL),
+    **dict.fromkeys(("clip_rewards", "episodic_life", "compile", "wrappers", "shards"), _CONTROL),
 }
 """Packages whose algorithms have a setting; those that are not named here all have."""
 
@@ -96,6 +96,11 @@ class Settings:
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether updates are compiled (`torch.compile`'s back end): it costs seconds at the start and saves a tenth to a
     half of each update; auto: where the run is long enough to repay it and there is a C++ compiler."""
+
+    shards: PositiveInt = 1
+    """Parts that each batch and its environments are divided into, which are computed alike on any number of processes
+    up to this one: --processes changes no bit of a run. Powers of two divide best. With more than one a run differs in
+    the last bits from one with another number."""
 
     evaluate_every: NonNegativeInt = 0
     """Budget units of one seed between two evaluations; 0 means a twentieth of the budget. The last is at the end."""

@@ -1,0 +1,57 @@
+"""Starting the processes of a run on this machine, by torchrun's own launcher: `launch`."""
+
+import logging
+import sys
+import uuid
+from collections.abc import Sequence
+
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from operant.runtime.signals import EXIT_REQUEUE
+from operant.scale.processes import LostError
+
+GRACE = 300
+"""Seconds that the processes have to save their state when they are asked to stop."""
+
+
+def launch(arguments: Sequence[str], processes: int, *, module: str = "operant") -> int:
+    """Run a command in several processes that train as one, and return the exit status of the first.
+
+    What `torchrun --standalone --nproc-per-node=N -m operant ...` does, with the exit status of operant.
+
+    Args:
+        arguments: what follows `operant`.
+        processes: N.
+        module: what is run, as by `python -m`.
+
+    Raises:
+        LostError: a process has died.
+    """
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        monitor_interval=0.2,
+        shutdown_timeout=GRACE,
+        signals_to_handle="SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", module, *arguments)
+    except SignalException:
+        return EXIT_REQUEUE
+    except ChildFailedError as error:
+        failures = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        if failures.get(0, -1) > 0 and min(failures.values()) > 0:
+            return failures[0]
+        raise LostError(
+            f"of {processes} processes these have died, with their status: {failures}; `operant resume RUN` goes on "
+            "from the latest checkpoint, on any number of processes"
+        ) from error
+    return 0

@@ -1,0 +1,43 @@
+"""Several ranks in the threads of one process, for tests of what shards compute: `team`."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from operant.state import clone
+
+
+class Rank:
+    """One member of a team; exchanges go through a list that all of them see."""
+
+    def __init__(self, rank, size, board, barrier):
+        self.rank, self.size, self.board, self.barrier = rank, size, board, barrier
+
+    def _exchange(self, own):
+        self.board[self.rank] = own
+        self.barrier.wait()
+        every = list(self.board)
+        self.barrier.wait()
+        return every
+
+    def gather(self, states, count):
+        return [clone(state) for states in self._exchange(states) for state in states]
+
+    def gather_tensors(self, tensors, count):
+        return torch.cat(self._exchange(tensors))
+
+
+def team(size, work):
+    """Return what ``work(rank)`` returns for each of ``size`` ranks."""
+    board, barrier = [None] * size, threading.Barrier(size, timeout=60)
+
+    def member(rank):
+        try:
+            return work(Rank(rank, size, board, barrier))
+        except BaseException:
+            barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(member, range(size)))

@@ -1,0 +1,87 @@
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from operant import ops
+from operant.runtime.shards import Alone, Shards, group, share, total, within
+from runtime.teams import team
+
+
+@dataclass(frozen=True)
+class Batch:
+    values: torch.Tensor
+    weights: torch.Tensor | None = None
+
+    def map(self, function):
+        weights = None if self.weights is None else function(self.weights)
+        return replace(self, values=function(self.values), weights=weights)
+
+
+def means(batch):
+    """Return a "gradient" of two parameters and one number beside it, all means over the samples of a seed."""
+    mean = ops.weighted_mean(batch.values, batch.weights)
+    square = ops.weighted_mean(batch.values.square(), batch.weights)
+    return torch.stack((mean, square), dim=1), [mean]
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("count", "size"), [(4, 1), (4, 2), (4, 3), (5, 2), (8, 8)])
+def test_every_shard_belongs_to_one_process(count, size):
+    assert [shard for rank in range(size) for shard in share(count, rank, size)] == list(range(count))
+    sizes = [len(share(count, rank, size)) for rank in range(size)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_sum_is_added_in_pairs():
+    # In float32 1e8 + 1 is 1e8: from left to right this would be (1e8 + 1 - 1e8) + 1 = 1, in pairs 0.
+    assert total(torch.tensor([1e8, 1.0, -1e8, 1.0])).item() == 0.0
+    assert total(torch.tensor([1.0, 2.0, 3.0])).item() == 6.0
+    assert total(torch.tensor([[1.0, 2.0]])).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_mean_of_shards_is_that_of_the_batch(count):
+    batch = Batch(random(3, 24))
+    (whole, (number,)), (gradient, (beside,)) = means(batch), Shards(count, Alone()).mean(means, batch)
+    torch.testing.assert_close(gradient, whole)
+    torch.testing.assert_close(beside, number)
+
+
+def test_shards_count_by_the_samples_in_them_that_count():
+    weights = torch.ones(2, 8)
+    weights[0, :4] = 0.0  # the whole first shard of the first seed
+    weights[1, 5] = 0.0
+    batch = Batch(random(2, 8), weights)
+    gradient, (beside,) = Shards(2, Alone()).mean(means, batch)
+    torch.testing.assert_close(gradient, means(batch)[0])
+    torch.testing.assert_close(beside, batch.values.mul(weights).sum(1) / weights.sum(1))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_the_number_of_processes_changes_no_bit(size):
+    batch = Batch(random(2, 64, seed=1) * 1e3)
+    alone, _ = Shards(4, Alone()).mean(means, batch)
+    for gradient, _ in team(size, lambda rank: Shards(4, rank).mean(means, batch)):
+        assert torch.equal(gradient, alone)
+
+
+def test_more_processes_than_shards_have_nothing_to_do():
+    with pytest.raises(ValueError, match="2 processes need at least as many shards, but the run has 1: give it --sha"):
+        team(2, lambda rank: Shards(1, rank))
+
+
+def test_what_is_divided_must_be_divisible():
+    with pytest.raises(ValueError, match="4 shards must divide num_envs, which is 6"):
+        Shards(4, Alone()).require_even(minibatch=8, num_envs=6)
+
+
+def test_a_process_is_alone_outside_of_a_group():
+    other = Alone()
+    with within(other):
+        assert group() is other
+    assert group() is not other
+    assert group().size == 1

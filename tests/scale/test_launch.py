@@ -1,0 +1,26 @@
+import sys
+
+import pytest
+
+from operant.scale import LostError, launch
+
+
+@pytest.fixture(autouse=True)
+def ends(monkeypatch, tmp_path):
+    """A module that ends as it is told: by an exit status, or by a signal."""
+    code = (
+        "import os, sys\nstatus = int(sys.argv[1])\nos.kill(os.getpid(), -status) if status < 0 else sys.exit(status)"
+    )
+    (tmp_path / "ends.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.mark.parametrize("status", [0, 2, 75])
+def test_the_status_is_that_of_the_processes(status):
+    assert launch([str(status)], 1, module="ends") == status
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are of POSIX")
+def test_a_process_that_dies_is_an_error_that_says_how_to_go_on():
+    with pytest.raises(LostError, match=r"of 1 processes these have died, with their status: \{0: -9\}; `operant resu"):
+        launch(["-9"], 1, module="ends")
