@@ -167,9 +167,7 @@ def train(
         _reach(experiment)
         if source is not None:
             begin_with(teacher, experiment.learner, source)
-        facts = resolved | {"compile": isinstance(experiment, Collecting) and experiment.compiled}
-        facts |= {} if source is None else {"init": str(source)}
-        facts |= {"objects": held} if (held := doors.objects_in([settings, config])) else {}
+        facts = resolved | _facts(experiment, config, source)
         own = {"inputs": inputs, "outside": None if entry in catalog.ALGORITHMS else entry}
         make = partial(Run.create, settings=settings, config=config, command=command, resolved=facts, **own)
         folder = _first_free(make, entry.name, task) if run is None else make(run)
@@ -179,6 +177,13 @@ def train(
         if source is not None:
             folder.checkpoints.save(experiment.learner.state_dict(), experiment.learner.consumed)
         return _go(Trained(folder, experiment), progress, stopping, report, called)
+
+
+def _facts(experiment: Experiment, config: Any, source: Path | None) -> dict[str, Any]:
+    """Return what a run writes down that was not asked for: what is compiled, and what it was made from."""
+    facts: dict[str, Any] = {"compile": isinstance(experiment, Collecting) and experiment.compiled}
+    facts |= {} if source is None else {"init": str(source)}
+    return facts | ({"objects": held} if (held := doors.objects_in([experiment.settings, config])) else {})
 
 
 def _with_bonuses(
