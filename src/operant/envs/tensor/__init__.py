@@ -1,5 +1,6 @@
 """Environments whose rows are columns of one tensor."""
 
+from operant.envs.tensor.board_games import BoardGame, Positions
 from operant.envs.tensor.classic import (
     CLASSIC_CONTROL,
     Acrobot,
@@ -11,6 +12,7 @@ from operant.envs.tensor.classic import (
 from operant.envs.tensor.core import TensorEnv
 from operant.envs.tensor.deep_sea import DeepSea
 from operant.envs.tensor.goal_tasks import GOAL_TASKS, BitFlip, Reach
+from operant.envs.tensor.solved_games import Certificate, SolvedGame
 
 TENSOR_ENVS = {**CLASSIC_CONTROL, **GOAL_TASKS, DeepSea.task: DeepSea}
 """The tasks that have a tensor environment."""
@@ -21,11 +23,15 @@ __all__ = [
     "TENSOR_ENVS",
     "Acrobot",
     "BitFlip",
+    "BoardGame",
     "CartPole",
+    "Certificate",
     "DeepSea",
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",
+    "Positions",
     "Reach",
+    "SolvedGame",
     "TensorEnv",
 ]

@@ -1,0 +1,135 @@
+"""Games for two in which a row of stones wins: tic-tac-toe and Connect Four of any size, batched, on any device.
+
+A position is two bit boards: the stones of the player to move, and those of the opponent. So every position is seen by
+the player whose turn it is, and one network can play both seats. Cell `(row, column)` is bit
+`column * (rows + 1) + row`; the bit above each column stays empty, so that no row of stones runs from the top of one
+column into the next.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+
+class Positions(NamedTuple):
+    """Positions of a board game.
+
+    Attributes:
+        own: int64 `[B]`, the stones of the player to move.
+        opponent: int64 `[B]`, those of the player who moved last.
+    """
+
+    own: Tensor
+    opponent: Tensor
+
+
+@dataclass(frozen=True)
+class BoardGame:
+    """A zero-sum game in which `connect` stones in a row, a column or a diagonal win, and a full board is a draw.
+
+    Attributes:
+        columns: Width of the board.
+        rows: Height of the board.
+        connect: Stones that make a winning row.
+        gravity: Whether an action is a column, and the stone falls to its lowest empty cell. Otherwise an action is
+            the cell `row * columns + column`.
+
+    Raises:
+        ValueError: If a size is not positive, or `columns * (rows + 1)` bits do not fit into an int64.
+    """
+
+    columns: int
+    rows: int
+    connect: int
+    gravity: bool
+
+    def __post_init__(self) -> None:
+        if min(self.columns, self.rows, self.connect) < 1:
+            raise ValueError(f"columns, rows and connect must be at least 1, got {self}")
+        if self.bits > 62:
+            raise ValueError(f"columns * (rows + 1) is {self.bits}, at most 62 bits fit: choose a smaller board")
+
+    @classmethod
+    def tic_tac_toe(cls) -> Self:
+        """Three in a row on 3 x 3 cells."""
+        return cls(columns=3, rows=3, connect=3, gravity=False)
+
+    @classmethod
+    def connect_four(cls, columns: int = 7, rows: int = 6) -> Self:
+        """Four in a row; stones fall."""
+        return cls(columns=columns, rows=rows, connect=4, gravity=True)
+
+    @property
+    def bits(self) -> int:
+        """Bits of a board, with the empty one above each column."""
+        return self.columns * (self.rows + 1)
+
+    @property
+    def actions(self) -> int:
+        """A, the number of actions, legal or not."""
+        return self.columns if self.gravity else self.columns * self.rows
+
+    @cached_property
+    def _cells(self) -> Tensor:
+        """The bit of each cell, int64 `[rows, columns]`."""
+        row, column = torch.meshgrid(torch.arange(self.rows), torch.arange(self.columns), indexing="ij")
+        return torch.ones((), dtype=torch.int64) << (column * (self.rows + 1) + row)
+
+    def start(self, batch: int, device: torch.device | str = "cpu") -> Positions:
+        """Return `batch` empty boards."""
+        return Positions(*torch.zeros(2, batch, dtype=torch.int64, device=device))
+
+    def moves(self, positions: Positions) -> Tensor:
+        """Return the bit that each action sets, 0 where it is not legal: int64 `[B, A]`.
+
+        Rows and full boards that end the game are not looked at here: see `outcomes`.
+        """
+        stones = (positions.own | positions.opponent)[:, None]
+        cells = self._cells.to(stones.device)
+        if self.gravity:
+            return (stones + cells[0]) & cells.sum(0)  # the carry runs up the column to its first empty cell
+        return cells.flatten() & ~stones
+
+    def play(self, positions: Positions, actions: Tensor) -> Positions:
+        """Return the positions after the actions, seen by the other player.
+
+        Args:
+            positions: `[B]`.
+            actions: int64 `[B]`.
+
+        Raises:
+            ValueError: If an action is not legal.
+        """
+        stones = self.moves(positions).gather(1, actions[:, None])[:, 0]
+        if bool((stones == 0).any()):
+            row = int((stones == 0).nonzero()[0])
+            raise ValueError(
+                f"action {int(actions[row])} of position {row} is not legal: choose where `moves` is not 0"
+            )
+        return Positions(positions.opponent, positions.own | stones)
+
+    def outcomes(self, positions: Positions) -> tuple[Tensor, Tensor]:
+        """Return where the game has ended, bool `[B]`, and its value for the player to move, int8 `[B]`.
+
+        The value is -1 where the opponent's last move won, and 0 elsewhere: nobody wins by the other's move.
+        """
+        lost = self._connected(positions.opponent)
+        full = (positions.own | positions.opponent) == int(self._cells.sum())
+        return lost | full, -lost.to(torch.int8)
+
+    def _connected(self, stones: Tensor) -> Tensor:
+        found = torch.zeros_like(stones, dtype=torch.bool)
+        for step in (1, self.rows, self.rows + 1, self.rows + 2):  # up, down a diagonal, along a row, up a diagonal
+            rows = stones
+            for stone in range(1, self.connect):
+                rows = rows & (stones >> (stone * step))
+            found |= rows != 0
+        return found
+
+    def observe(self, positions: Positions) -> Tensor:
+        """Return the board as networks read it: float32 `[B, 2, rows, columns]`, the player's own stones first."""
+        boards = torch.stack(positions, dim=1)[:, :, None, None]
+        return ((boards & self._cells.to(boards.device)) != 0).float()
