@@ -12,17 +12,22 @@ def number(page, name):
     return float(page.locator(f"[data-name='{name}']").first.get_attribute("data-value"))
 
 
+def steps(page, *labels):
+    """Wait until these steps are shown, with their answers: the label comes first."""
+    expect(page.locator(".step[aria-busy=false] .at")).to_have_text(list(labels))
+
+
 def test_a_journey_through_the_steps_by_keys(page, runs):
     page.goto("/runs#runs=words")
     page.get_by_role("link", name="Completions at every step").press("Enter")
     page.locator("main[data-ready]").wait_for()
-    expect(page.locator(".at")).to_have_text("after 8")
+    steps(page, "after 8")
     found = read_ledger(runs / "words", 8, 0)
     expect(page.locator(".answer")).to_have_count(len(found.answers))
     assert number(page, "sum-policy") == pytest.approx(found.loss["losses/policy"], abs=1e-6)
     assert number(page, "losses/policy") == found.loss["losses/policy"]
     page.keyboard.press(",")
-    expect(page.locator(".at")).to_have_text("after 4")
+    steps(page, "after 4")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     rows = page.locator(".ledger tbody tr")
@@ -31,12 +36,12 @@ def test_a_journey_through_the_steps_by_keys(page, runs):
     shown = {float(cell.get_attribute("data-value")) for cell in rows.locator("td:nth-child(2)").all()}
     assert shown <= set(first.columns["advantage"].tolist())
     page.keyboard.press("c")
-    expect(page.locator(".step")).to_have_count(2)
+    steps(page, "after 4", "after 4")
     expect(page).to_have_url(re.compile("at=4&with=4"))
     page.keyboard.press(".")
-    expect(page.locator(".at").last).to_have_text("after 8")
+    steps(page, "after 4", "after 8")
     page.reload()
-    expect(page.locator(".at")).to_have_text(["after 4", "after 8"])
+    steps(page, "after 4", "after 8")
 
 
 def test_answers_are_filtered_and_colored(page, runs):

@@ -153,6 +153,7 @@ class Panel {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     this.label.textContent = `after ${whole(this.step.consumed)}`;
     this.slider.setAttribute("aria-valuetext", `${this.label.textContent}, ${this.at + 1} of ${steps.length}`);
+    this.element.ariaBusy = "true";
     try {
       const batch = new Batch(await call("completions/batch", { run, source, ...this.step }));
       if (turn !== this.turn) return;
@@ -160,9 +161,11 @@ class Panel {
       this.list();
       this.page.root.dataset.ready = `${this.step.consumed}`;
     } catch (error) {
+      if (turn !== this.turn) return;
       put(this.facts, h("p", { className: "notice bad", role: "alert" }, error.message));
       put(this.answers);
     }
+    this.element.ariaBusy = "false";
   }
 
   list() {
@@ -204,7 +207,9 @@ class Panel {
     return h("div", {}, row, place);
   }
 
+  /** Move to another answer, unless the answers of another step are on their way, which would take the place of these. */
   focus(by) {
+    if (this.element.ariaBusy === "true") return;
     const buttons = [...this.element.querySelectorAll("button.open")];
     const at = buttons.indexOf(document.activeElement);
     buttons[Math.max(0, Math.min(buttons.length - 1, at + by))]?.focus();
