@@ -66,7 +66,7 @@ def test_two_bonuses_need_two_channels():
         (
             "ppo",
             "curious",
-            "bonus must be counts, hashed, episodic, rnd, forward or a class of yours, .* got 'curious'",
+            "bonus must be counts, hashed, episodic, rnd, forward, icm or a class of yours, .* got 'curious'",
         ),
         ("ppo", "rnd(0.1)", "parameters are given by name"),
         ("ppo", "counts", "exact counts need observations of Discrete"),

@@ -8,10 +8,10 @@ from operant import check_learner
 from operant.control import PPO, PPOConfig
 from operant.control.dqn import DQN, DQNConfig
 from operant.envs import check_batch_env, make, start
-from operant.explore import Counts, Episodic, ForwardError, HashedCounts, RandomDistillation
+from operant.explore import Counts, Episodic, ForwardError, HashedCounts, InverseCuriosity, RandomDistillation
 
 SEEDS = (3, 5)
-KINDS = [HashedCounts, Episodic, RandomDistillation, ForwardError]
+KINDS = [HashedCounts, Episodic, RandomDistillation, ForwardError, InverseCuriosity]
 
 
 def sea(kind, rows=1, seeds=SEEDS, **options):

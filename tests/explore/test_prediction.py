@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy, mse_loss
 
 from operant.envs import Wrapper, make, start
-from operant.explore import ForwardError, RandomDistillation
+from operant.explore import ForwardError, InverseCuriosity, RandomDistillation
 
 SEEDS = (3, 5)
 
@@ -25,7 +26,7 @@ def dive(env, actions):
     return rewards
 
 
-@pytest.mark.parametrize("kind", [RandomDistillation, ForwardError])
+@pytest.mark.parametrize("kind", [RandomDistillation, ForwardError, InverseCuriosity])
 def test_prediction_errors_fall_where_one_has_been(kind):
     env = sea(kind, rows=2, gamma=None, every=3, learning_rate=1e-2)
     bonuses = torch.tensor(dive(env, [1, 1, 1] * 200)).mean(1)
@@ -60,3 +61,51 @@ def test_a_forward_model_keeps_being_paid_for_noise():
         late[noisy] = (bonuses[-50:].mean() / bonuses[2:52].mean()).item()
     assert late[False] < 0.01
     assert late[True] > 0.2
+
+
+def naive(parameters, sizes, inputs):
+    """Return what a network `[P]` of one hidden layer makes of inputs `[M, D]`."""
+    width, hidden, outputs = sizes
+    first, bias, last, shift = parameters.split([width * hidden, hidden, hidden * outputs, outputs])
+    return (inputs @ first.view(width, hidden) + bias).relu() @ last.view(hidden, outputs) + shift
+
+
+@pytest.mark.parametrize(("task", "loss"), [("CartPole-v1", cross_entropy), ("Pendulum-v1", mse_loss)])
+def test_the_features_of_the_inverse_model_are_those_that_autograd_finds(task, loss):
+    env = InverseCuriosity(make(task, 2, SEEDS), gamma=None, every=4, width=8, outputs=3)
+    start(env, SEEDS)
+    env.reset()
+    first = env.target.clone(), env.inverse.clone()
+    generator, chosen = torch.Generator().manual_seed(0), []
+    for _ in range(4):
+        shape, discrete = (env.rows, *env.action_space.shape), loss is cross_entropy
+        chosen.append(
+            torch.randint(2, shape, generator=generator) if discrete else torch.rand(shape, generator=generator)
+        )
+        env.step(chosen[-1])
+    seen = env.pairs.shape[-1]
+    for seed in range(2):
+        features, inverse = (part[seed].clone().requires_grad_() for part in first)
+        actions = torch.cat([step.view(2, 2, *step.shape[1:])[seed] for step in chosen])
+        both = torch.cat([naive(features, (seen, 8, 3), obs[seed]) for obs in env.pairs], -1)
+        guess = naive(inverse, (6, 8, env.inputs.shape[-1] - 3), both)
+        optimizer = torch.optim.Adam([features, inverse], lr=1e-3)
+        loss(guess, actions).backward()
+        optimizer.step()
+        assert torch.allclose(env.target[seed], features, atol=1e-6)
+        assert torch.allclose(env.inverse[seed], inverse, atol=1e-6)
+        assert not torch.equal(env.target[seed], first[0][seed])
+
+
+def test_the_inverse_model_learns_which_action_was_taken():
+    env = InverseCuriosity(make("CartPole-v1", 8, (0,)), gamma=None, every=8, learning_rate=3e-3)
+    start(env, (0,))
+    env.reset()
+    generator, right = torch.Generator().manual_seed(0), []
+    for _ in range(400):
+        env.step(torch.randint(2, (8,), generator=generator))
+        if env.waiting == 0:
+            pair = torch.cat([env._random(env._random.layers(env.target), part) for part in env.pairs], -1)
+            guess = env._inverse(env._inverse.layers(env.inverse), pair)
+            right.append((guess.argmax(-1) == env.inputs[..., env.outputs :].argmax(-1)).float().mean())
+    assert torch.stack(right[-10:]).mean() > 0.95

@@ -52,7 +52,12 @@ BONUSES: Mapping[str, Bonus] = MappingProxyType(
         ),
         "forward": Bonus(
             "operant.explore:ForwardError",
-            "the error of a network that predicts the next observation",
+            "the error of a network that predicts random features of the next observation",
+            "Burda et al. 2018, arXiv:1808.04355",
+        ),
+        "icm": Bonus(
+            "operant.explore:InverseCuriosity",
+            "the same for features that tell which action was taken",
             "Pathak et al. 2017, arXiv:1705.05363",
         ),
     }

@@ -3,7 +3,7 @@
 from operant.explore.bonuses import Bonus, Counts, Episodic, HashedCounts
 from operant.explore.bootstrapped_dqn import BootstrappedDQN, BootstrappedDQNConfig
 from operant.explore.hindsight import Hindsight
-from operant.explore.prediction import ForwardError, RandomDistillation
+from operant.explore.prediction import ForwardError, InverseCuriosity, RandomDistillation
 from operant.explore.shaping import Shaping, shaped
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "ForwardError",
     "HashedCounts",
     "Hindsight",
+    "InverseCuriosity",
     "RandomDistillation",
     "Shaping",
     "shaped",

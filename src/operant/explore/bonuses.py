@@ -197,8 +197,9 @@ class HashedCounts(_Visits):
 class Episodic(Bonus):
     """Pays 1 for the first visit of an observation in an episode, and 0 for later ones.
 
-    The episodic count alone, which does most of the work of the bonuses for grids with rooms (Henaff et al. 2023, "A
-    study of global and episodic bonuses for exploration in contextual MDPs"). Observations are told apart by a
+    What is new in an episode suits worlds that are drawn anew with each episode and share little, what is new in the
+    whole run those that share much (Henaff et al. 2023, "A study of global and episodic bonuses for exploration in
+    contextual MDPs", arXiv:2306.03236). Observations are told apart by a
     fingerprint of 64 bits, and the `capacity` latest new ones of an episode are remembered. The memory begins anew with
     each episode, whether the last was terminated or truncated, and its first observation counts as visited.
 

@@ -86,6 +86,11 @@ class _Prediction(Bonus):
     def _given(self, seen: Tensor, actions: Tensor) -> Tensor:
         """Return what is predicted from, `[S, N, inputs]`."""
 
+    @property
+    def _latest(self) -> slice:
+        """Where the rows of the step that is judged are kept until the next gradient step."""
+        return slice(self.waiting * self.shape[1], (self.waiting + 1) * self.shape[1])
+
     def _scaled(self, seen: Tensor) -> Tensor:
         scaled = (seen - self.scale.mean) / (self.scale.variance() + 1e-8).sqrt_()
         return scaled.clamp_(-CLIP, CLIP).float()
@@ -97,8 +102,8 @@ class _Prediction(Bonus):
         inputs = self._given(seen, actions)
         goals = self._random(self._random.layers(self.target), seen)
         error = self._learned(self._learned.layers(self.predictor), inputs) - goals
-        rows = slice(self.waiting * self.shape[1], (self.waiting + 1) * self.shape[1])
-        self.inputs[:, rows], self.goals[:, rows], self.counted[:, rows] = inputs, goals, valid.float()
+        self.counted[:, self._latest] = valid.float()
+        self.inputs[:, self._latest], self.goals[:, self._latest] = inputs, goals
         self.waiting += 1
         if self.waiting == self.every:
             self._learn()
@@ -141,15 +146,78 @@ class ForwardError(_Prediction):
         self.last = torch.zeros(*self.shape, math.prod(self.features.shape), device=self.device)
 
     def _inputs(self) -> int:
+        return math.prod(self.features.shape) + self._action_width
+
+    @property
+    def _action_width(self) -> int:
         space = self.action_space
-        actions = int(space.n) if isinstance(space, spaces.Discrete) else math.prod(space.shape or ())
-        return math.prod(self.features.shape) + actions
+        return int(space.n) if isinstance(space, spaces.Discrete) else math.prod(space.shape or ())
 
     def begin(self, seen: Tensor, rows: Tensor) -> None:
         """Go on from the observations that the next actions are chosen in."""
         self.last.copy_(seen)
 
     def _given(self, seen: Tensor, actions: Tensor) -> Tensor:
+        return torch.cat([self._scaled(self.last), self._encoded(actions)], -1)
+
+    def _encoded(self, actions: Tensor) -> Tensor:
+        """Return actions as `[S, N, A]`, those of a finite set as one-hot vectors."""
         if isinstance(self.action_space, spaces.Discrete):
             actions = one_hot(actions - int(self.action_space.start), int(self.action_space.n))
-        return torch.cat([self._scaled(self.last), actions.reshape(*self.shape, -1).float()], -1)
+        return actions.reshape(*self.shape, -1).float()
+
+
+class InverseCuriosity(ForwardError):  # noqa: N818 - its base pays for an error, and is none
+    """The intrinsic curiosity module (Pathak et al. 2017, arXiv:1705.05363): what actions cannot change pays little.
+
+    An inverse model tells the action from features of the observations before and after it, and the features learn with
+    it (equation 2); a forward model predicts those of the second from those of the first and the action (equation 4),
+    and its error pays (equation 6). Noise that tells nothing about the action need not be in the features.
+
+    What differs from the paper: the features learn from the inverse model alone, as the "inverse dynamics features" of
+    Burda et al. 2018 (arXiv:1808.04355, section 2.1), so that they are not drawn to what is easy to predict. Actions
+    that are not of a finite set are told by their squared error.
+    """
+
+    STATE = (*ForwardError.STATE, "inverse", "inverse_optimizer", "features_optimizer", "pairs")
+    LEARNED = (*ForwardError.LEARNED, "inverse")
+
+    def start(self, seeds: Sequence[int]) -> None:
+        """Draw the networks of each seed."""
+        super().start(seeds)
+        actions = self._action_width
+        self._inverse = StackedMLP((2 * self.outputs, self.width, actions), activation="relu")
+        draws = [self._inverse.initial(streams.torch_generator(seed, "inverse"), [(actions, 1.0)]) for seed in seeds]
+        self.inverse = torch.stack(draws).to(self.device)
+        self.inverse_optimizer, self.features_optimizer = (
+            StackedAdam(parameters, epsilon=1e-8, max_grad_norm=None) for parameters in (self.inverse, self.target)
+        )
+        rows = self.every * self.shape[1]
+        self.pairs = torch.zeros(2, self.shape[0], rows, math.prod(self.features.shape), device=self.device)
+
+    def _inputs(self) -> int:
+        return self.outputs + self._action_width
+
+    def _given(self, seen: Tensor, actions: Tensor) -> Tensor:
+        before = self._scaled(self.last)
+        self.pairs[0, :, self._latest], self.pairs[1, :, self._latest] = before, seen
+        return torch.cat([self._random(self._random.layers(self.target), before), self._encoded(actions)], -1)
+
+    def _learn(self) -> None:
+        """Take a gradient step of the forward model, then one of the inverse model and the features."""
+        super()._learn()
+        layers, inverse = self._random.layers(self.target), self._inverse.layers(self.inverse)
+        features = self._random.trace(layers, torch.cat([*self.pairs], 1))
+        guess = self._inverse.trace(inverse, torch.cat(features[-1].chunk(2, dim=1), -1))
+        gradient = self._guess_gradient(guess[-1], self.inputs[..., self.outputs :])
+        back = torch.cat(self._inverse.input_gradient(inverse, guess, gradient).chunk(2, dim=-1), 1)
+        pieces = self._inverse.pullback(inverse, guess, gradient), self._random.pullback(layers, features, back)
+        for optimizer, piece in zip((self.inverse_optimizer, self.features_optimizer), pieces, strict=True):
+            optimizer.step(torch.cat(piece, 1), learning_rate=self.learning_rate)
+
+    def _guess_gradient(self, guess: Tensor, actions: Tensor) -> Tensor:
+        """Return the gradient `[S, M, A]` of the cross-entropy, or of the mean squared error, of a guess of actions."""
+        share = (self.counted / self.counted.sum(1, keepdim=True).clamp(min=1)).unsqueeze(-1)
+        if isinstance(self.action_space, spaces.Discrete):
+            return (guess.softmax(-1) - actions) * share
+        return 2 / actions.shape[-1] * (guess - actions) * share
