@@ -109,3 +109,18 @@ def test_the_inverse_model_learns_which_action_was_taken():
             guess = env._inverse(env._inverse.layers(env.inverse), pair)
             right.append((guess.argmax(-1) == env.inputs[..., env.outputs :].argmax(-1)).float().mean())
     assert torch.stack(right[-10:]).mean() > 0.95
+
+
+def test_observations_are_normalized_by_all_up_to_the_last_gradient_step():
+    env = RandomDistillation(make("CartPole-v1", 3, SEEDS), every=4)
+    start(env, SEEDS)
+    env.reset()
+    generator, seen = torch.Generator().manual_seed(0), []
+    for step in range(11):
+        seen.append(env.step(torch.randint(2, (env.rows,), generator=generator)).final_obs.view(2, 3, 4))
+        if step < 3:
+            assert torch.equal(env._scaled(seen[0]), seen[0].clamp(-5, 5))
+        else:
+            before = torch.cat(seen[: (step + 1) // 4 * 4], 1).double()
+            expected = (seen[0] - before.mean(1, keepdim=True)) / before.std(1, keepdim=True, correction=0)
+            assert torch.allclose(env._scaled(seen[0]).double(), expected.clamp(-5, 5), atol=1e-3)

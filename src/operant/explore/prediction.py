@@ -28,6 +28,9 @@ CLIP = 5.0
 class _Prediction(Bonus):
     """Pays the mean squared error with which a network predicts random features of an observation.
 
+    Observations are normalized by the mean and the standard deviation of those up to the last gradient step, as Burda
+    et al. 2018 do by those up to the last rollout; before the first one they are only clipped.
+
     Args:
         env: what is wrapped.
         channel: as in `Bonus`.
@@ -39,7 +42,8 @@ class _Prediction(Bonus):
         gamma: as in `Bonus`; by default bonuses are normalized.
     """
 
-    STATE = (*Bonus.STATE, "scale", "target", "predictor", "optimizer", "inputs", "goals", "counted", "waiting")
+    WINDOW = ("observed", "inputs", "goals", "counted", "waiting")
+    STATE = (*Bonus.STATE, "scale", "center", "factor", "target", "predictor", "optimizer", *WINDOW)
     LEARNED = ("target", "predictor")
 
     def __init__(
@@ -72,7 +76,10 @@ class _Prediction(Bonus):
         )
         self.optimizer = StackedAdam(self.predictor, epsilon=1e-8, max_grad_norm=None)
         self.scale = Moments(len(seeds), (seen,), self.device)
+        self.center = torch.zeros(len(seeds), 1, seen, device=self.device)
+        self.factor = torch.ones_like(self.center)
         rows = self.every * self.shape[1]
+        self.observed = torch.zeros(self.shape[0], rows, seen, device=self.device)
         self.inputs = torch.zeros(self.shape[0], rows, self._inputs(), device=self.device)
         self.goals = torch.zeros(self.shape[0], rows, self.outputs, device=self.device)
         self.counted = torch.zeros(self.shape[0], rows, device=self.device)
@@ -92,12 +99,11 @@ class _Prediction(Bonus):
         return slice(self.waiting * self.shape[1], (self.waiting + 1) * self.shape[1])
 
     def _scaled(self, seen: Tensor) -> Tensor:
-        scaled = (seen - self.scale.mean) / (self.scale.variance() + 1e-8).sqrt_()
-        return scaled.clamp_(-CLIP, CLIP).float()
+        return (seen - self.center).mul_(self.factor).clamp_(-CLIP, CLIP)
 
     def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
         """Pay the error, and learn every few steps."""
-        self.scale.update(seen, valid)
+        self.observed[:, self._latest] = seen
         seen = self._scaled(seen)
         inputs = self._given(seen, actions)
         goals = self._random(self._random.layers(self.target), seen)
@@ -107,8 +113,15 @@ class _Prediction(Bonus):
         self.waiting += 1
         if self.waiting == self.every:
             self._learn()
+            self._scale()
             self.waiting = 0
         return error.square().mean(-1)
+
+    def _scale(self) -> None:
+        """Normalize by what was seen since the last gradient step, too."""
+        self.scale.update(self.observed, self.counted > 0)
+        self.center.copy_(self.scale.mean)
+        self.factor.copy_((self.scale.variance() + 1e-8).rsqrt_())
 
     def _learn(self) -> None:
         """Take one gradient step on the mean squared error of what was seen since the last one."""
