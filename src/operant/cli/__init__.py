@@ -36,6 +36,9 @@ COMMANDS = {
     "evaluate": Command("evaluating.evaluate", "RUN", "score the policies of a run greedily over whole episodes"),
     "compare": Command("comparing.compare", "RUN...", "put runs side by side: scores, intervals, learning curves"),
     "tune": Command("tuning.tune", "ALGORITHM TASK", "search for hyperparameters, and score the best on fresh seeds"),
+    "identify": Command(
+        "identifying.identify", "TASK FILE.npz", "find a simulator's parameters in recorded trajectories"
+    ),
     "runs": Command("runs.runs", "[WHAT]", "list the runs here; show, rename, delete, merge or clean some of them"),
     "show": Command("showing.show", "RUN", "show what a run is, and the table that a seed has learned"),
     "watch": Command("watching.watch", "RUN", "film a trained policy, or show it in a window"),

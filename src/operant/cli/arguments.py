@@ -80,6 +80,10 @@ class TrainOptions(Training, Settings):
     """An exploration bonus: counts, hashed, episodic, rnd or forward, a class of yours, path/to/file.py:Name, each with
     parameters if wanted, as in 'rnd(weight=0.1)'. May be given several times. For deep control."""
 
+    randomize: Path | None = None
+    """A TOML file of what differs from episode to episode in training: parameters of the physics, how late actions are,
+    noise and bias of the observations (operant.envs.Randomize). Evaluations are played without it."""
+
     count: Annotated[int, tyro.conf.arg(name="seeds")] = catalog.Algorithm.seeds
     """How many seeds are trained side by side. One seed is no result: take 5 or more."""
 
@@ -112,8 +116,13 @@ class TrainOptions(Training, Settings):
         return counted_seeds(self.first, self.count)
 
     def settings(self) -> dict[str, Any]:
-        """Return the fields of `Settings`, with the chosen seeds."""
-        return {field.name: getattr(self, field.name) for field in fields(Settings)} | {"seeds": self.chosen_seeds()}
+        """Return the fields of `Settings`, with the chosen seeds, and with the wrapper that randomizes innermost."""
+        found = {field.name: getattr(self, field.name) for field in fields(Settings)} | {"seeds": self.chosen_seeds()}
+        if self.randomize is not None:
+            from operant.envs import randomizer
+
+            found["wrappers"] = (randomizer(self.randomize), *self.wrappers)
+        return found
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,7 @@ class LanguageTrainOptions(TrainOptions):
     env_kwargs: Annotated[Mapping[str, Any], *_NOT_A_FLAG] = field(default_factory=dict[str, Any])
     wrappers: Annotated[tuple[str, ...], *_NOT_A_FLAG] = ()
     bonus: Annotated[tuple[str, ...], *_NOT_A_FLAG] = ()
+    randomize: Annotated[Path | None, *_NOT_A_FLAG] = None
     env_backend: Annotated[Literal["auto", "tensor", "gymnasium"], *_NOT_A_FLAG] = "auto"
     vectorization: Annotated[Literal["sync", "async"], *_NOT_A_FLAG] = "sync"
     num_workers: Annotated[int, *_NOT_A_FLAG] = 0

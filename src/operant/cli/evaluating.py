@@ -34,8 +34,12 @@ class EvaluateOptions(Opening):
 
     env_backend: Literal["auto", "tensor", "gymnasium"] | None = None
     """Where environments come from: Gymnasium, operant's batched ones (tensor), or the faster that exists (auto).
-    Default: gymnasium; for tables auto, which computes scores exactly where the model of the task is known.
-    """
+    Default: gymnasium; for tables auto, which computes scores exactly where the model of the task is known, and with
+    --randomize auto, since physics that is computed on tensors can be changed."""
+
+    randomize: Path | None = None
+    """A TOML file of how the environments differ from the nominal ones, as for `operant train --randomize`: by fixed
+    numbers or by distributions. For deep control."""
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
     """Score the policy of each seed that did best in the evaluations while it was trained, not the latest one."""
@@ -63,7 +67,10 @@ def evaluate(arguments: list[str]) -> int:
 
     entry = Run.open(options.run).entry
     speaks = entry.package == "language"
-    backend = options.env_backend or ("auto" if entry.package == "tabular" else "gymnasium")
+    from operant.envs import randomizer
+
+    backend = options.env_backend or ("auto" if entry.package == "tabular" or options.randomize else "gymnasium")
+    wrappers = () if options.randomize is None else (randomizer(options.randomize),)
     if options.samples and not speaks:
         raise ValueError(f"--samples is for language models, and {options.run} is a run of {entry.name}; leave it out")
     sampled: list[Sampled] = []
@@ -71,14 +78,14 @@ def evaluate(arguments: list[str]) -> int:
         options.run, best=options.best, remote_code=options.remote_code, accept_changes=options.accept_changes
     )
     with closing(trained.experiment):
-        evaluation = trained.evaluate(options.episodes, backend=backend)
+        evaluation = trained.evaluate(options.episodes, backend=backend, wrappers=wrappers)
         if options.samples and isinstance(trained.experiment, Answering):
             sampled = trained.experiment.sample(options.samples, evaluation.episodes)
-    keep(trained, evaluation, None if speaks else backend)
+    keep(trained, evaluation, None if speaks else backend, wrappers)
     settings = trained.run.settings
     if options.json:
         facts = {"algorithm": settings.algorithm, "task": settings.task, "seeds": settings.seeds}
-        ours = _stamp(trained)
+        ours = _stamp(trained) | ({"wrappers": list(wrappers)} if wrappers else {})
         ours |= (
             {"unit": entry.unit}
             if speaks
@@ -112,12 +119,13 @@ def _print(trained: "Trained", evaluation: "Evaluation", sampled: Sequence["Samp
         print(f"\nThe best policies of the evaluations in training, by seed: {when}.")
 
 
-def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None) -> None:
+def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None, wrappers: Sequence[str] = ()) -> None:
     """Append an evaluation to `eval/final.jsonl` of its run; a run that cannot be written is only warned of."""
     from operant.runtime.metrics import RecordWriter
 
     stamp = _stamp(trained)
     stamp |= {} if backend is None else {"env_backend": backend}
+    stamp |= {"wrappers": list(wrappers)} if wrappers else {}
     try:
         with closing(RecordWriter(trained.run.path / "eval" / "final.jsonl")) as records:
             records.write(stamp | evaluation.record())

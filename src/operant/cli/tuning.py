@@ -29,6 +29,7 @@ class TuneOptions(TrainOptions):
     seeds: Annotated[tuple[int, ...], *_NOT_A_FLAG] = _SEEDS
     init: Annotated[Path | None, *_NOT_A_FLAG] = None
     bonus: Annotated[tuple[str, ...], *_NOT_A_FLAG] = ()
+    randomize: Annotated[Path | None, *_NOT_A_FLAG] = None
     processes: Annotated[int, *_NOT_A_FLAG] = 1
 
     count: Annotated[int, tyro.conf.arg(name="seeds")] = len(_SEEDS)

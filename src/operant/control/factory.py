@@ -1,6 +1,6 @@
 """From names and numbers to a learner with its environments: what every algorithm of this package shares."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 
 from operant import catalog
 from operant.control.agent import Agent
-from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend, wrapped
+from operant.envs import BatchEnv, WorkerPool, for_evaluation, make, resolve_backend, start, wrapped
 from operant.nets import missing_tool, programs
 from operant.runtime.available_memory import require_memory
 from operant.runtime.configuration import learner_kind
@@ -55,6 +55,7 @@ class Experiment:
         episodes: int | None = None,
         *,
         backend: str | None = None,
+        wrappers: Sequence[str] = (),
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
         """Score the greedy policies in environments of their own, with the same episodes at every call.
@@ -62,11 +63,12 @@ class Experiment:
         Args:
             episodes: of each seed. Default: as many as the settings say.
             backend: "tensor" or "gymnasium" (see `operant.envs.make`). Default: that of the settings.
+            wrappers: names of wrappers to put around the environments, inside those of the run.
             interrupted: asked in the course of it; after true, the evaluation is given up.
 
         Raises:
             StoppedError: it was given up.
-            ValueError: `episodes` is not positive, or there is no such backend.
+            ValueError: `episodes` is not positive, there is no such backend, or a wrapper cannot be made.
         """
         settings = self.settings
         episodes = settings.evaluate_episodes if episodes is None else episodes
@@ -80,9 +82,11 @@ class Experiment:
             pool=self.pool,
             max_steps=(longest := settings.evaluate_max_steps or LONGEST_EPISODE),
         )
-        if self.env is not None:
-            env = for_evaluation(self.env, env, settings.seeds)
         try:
+            env = wrapped(env, wrappers)
+            start(env, settings.seeds)
+            if self.env is not None:
+                env = for_evaluation(self.env, env, settings.seeds)
             return evaluate_policy(
                 self.learner,
                 env,

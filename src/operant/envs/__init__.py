@@ -13,6 +13,7 @@ from operant.envs.goals import GoalEnd, GoalEnv, GoalReward, goal_end, goal_rewa
 from operant.envs.grid import GridWorld, grid_transitions
 from operant.envs.making import make, maker_like, only_here, resolve_backend
 from operant.envs.normalize import Normalize
+from operant.envs.randomize import Randomize, randomizer
 from operant.envs.registry import own_files
 from operant.envs.tensor import (
     TENSOR_ENVS,
@@ -62,6 +63,7 @@ __all__ = [
     "MountainCarContinuous",
     "Normalize",
     "Pendulum",
+    "Randomize",
     "RestoreError",
     "Rules",
     "Step",
@@ -85,6 +87,7 @@ __all__ = [
     "only_here",
     "own_files",
     "parse_grid",
+    "randomizer",
     "register_worlds",
     "reporting",
     "resolve_backend",

@@ -114,6 +114,11 @@ class GymnasiumEnv:
         self.env_kwargs: dict[str, Any] = {}
         self.spec: EnvSpec | None = None
 
+    @property
+    def singles(self) -> Sequence[gymnasium.Env[Any, Any]]:
+        """The environments of the rows, if they are in this process; else none."""
+        return self._env.envs if isinstance(self._env, SyncVectorEnv) else ()
+
     def _checked_seeds(self, seeds: Sequence[int]) -> list[int]:
         if len(seeds) != self.rows or not all(seed >= 0 for seed in seeds):
             raise ValueError(f"{self.rows} non-negative seeds are needed, one a row; got {list(seeds)}")

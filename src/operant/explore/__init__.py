@@ -3,6 +3,7 @@
 from operant.explore.bonuses import Bonus, Counts, Episodic, HashedCounts
 from operant.explore.bootstrapped_dqn import BootstrappedDQN, BootstrappedDQNConfig
 from operant.explore.hindsight import Hindsight
+from operant.explore.identify import Posterior, Trajectories, identify
 from operant.explore.prediction import ForwardError, InverseCuriosity, RandomDistillation
 from operant.explore.shaping import Shaping, shaped
 
@@ -16,7 +17,10 @@ __all__ = [
     "HashedCounts",
     "Hindsight",
     "InverseCuriosity",
+    "Posterior",
     "RandomDistillation",
     "Shaping",
+    "Trajectories",
+    "identify",
     "shaped",
 ]

@@ -78,6 +78,12 @@ class Collecting(Protocol):
         """Environment steps of a seed in one rollout, which is never cut short; 0 where there is no such thing."""
         ...
 
+    def evaluate(
+        self, episodes: int | None = None, *, backend: str | None = None, wrappers: Sequence[str] = ()
+    ) -> Evaluation:
+        """Score all seeds, in environments with more wrappers around them (see `operant.envs.wrapped`)."""
+        ...
+
 
 @runtime_checkable
 class Answering(Protocol):

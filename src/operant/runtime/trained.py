@@ -1,8 +1,9 @@
 """A run and what it has learned: `Trained`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -44,16 +45,27 @@ class Trained(LearnedTables):
         score = f", {self.outcome.evaluation!r}" if self.outcome and self.outcome.evaluation else ""
         return f"Trained({self.run!r}, consumed={used:,}{score})"
 
-    def evaluate(self, episodes: int | None = None, *, backend: str | None = None) -> Evaluation:
+    def evaluate(
+        self, episodes: int | None = None, *, backend: str | None = None, wrappers: Sequence[str] = ()
+    ) -> Evaluation:
         """Score the policies of all seeds, greedily.
 
         Args:
             episodes: of each seed, or held-out examples of a language model. Default: 100 episodes, all the examples.
             backend: "tensor" or "gymnasium"; means nothing for language models. Default: that of the run.
+            wrappers: more of them around the environments, such as what `operant.envs.randomizer` returns: how good
+                the policies are where the physics is another one, or sensors are noisy. For deep control.
+
+        Raises:
+            ValueError: there are wrappers, but the run is of a table or a language model; or one cannot be made.
         """
         if episodes is None:
             episodes = self.experiment.held_out if isinstance(self.experiment, Answering) else EPISODES
-        return self.experiment.evaluate(episodes, backend=backend)
+        if not wrappers:
+            return self.experiment.evaluate(episodes, backend=backend)
+        if not isinstance(self.experiment, Collecting):
+            raise ValueError(f"wrappers are for deep control, but this is a run of {self.run.entry.name}: {wrappers}")
+        return cast(Collecting, self.experiment).evaluate(episodes, backend=backend, wrappers=wrappers)
 
     def predict(
         self,

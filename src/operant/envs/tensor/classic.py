@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import gymnasium
+import torch
 from gymnasium import spaces
+from torch import Tensor
 
 from operant.envs.tensor.core import Array, TensorEnv
 
@@ -70,6 +72,10 @@ class CartPole(TensorEnv):
         theta_dot += self._tau * theta_acc
         return self._reward, (xp.abs(x) > self._x_limit) | (xp.abs(theta) > self._theta_limit)
 
+    def states(self, obs: Tensor) -> Tensor:
+        """Return the states `[D, n]`, which are the observations `[n, D]`."""
+        return obs.T.contiguous()
+
     def _observe(self, state: Array, obs: Array) -> None:
         obs[:] = state.T
 
@@ -104,6 +110,10 @@ class Pendulum(TensorEnv):
         speed[:] = xp.maximum(xp.minimum(faster, self._speed), -self._speed)
         theta += self._dt * speed
         return -cost, self._never
+
+    def states(self, obs: Tensor) -> Tensor:
+        """Return the states `[2, n]` of `obs [n, 3]`, with the angle in [-π, π]."""
+        return torch.stack([torch.atan2(obs[:, 1], obs[:, 0]), obs[:, 2]])
 
     def _observe(self, state: Array, obs: Array) -> None:
         theta, speed = state
@@ -183,6 +193,11 @@ class Acrobot(TensorEnv):
         velocity[2] = -(phi1 + d2 * acc2) / d1
         return velocity
 
+    def states(self, obs: Tensor) -> Tensor:
+        """Return the states `[4, n]` of `obs [n, 6]`, with the angles in [-π, π]."""
+        angles = [torch.atan2(obs[:, 1], obs[:, 0]), torch.atan2(obs[:, 3], obs[:, 2])]
+        return torch.stack([*angles, obs[:, 4], obs[:, 5]])
+
     def _observe(self, state: Array, obs: Array) -> None:
         xp = self._xp
         theta1, theta2, omega1, omega2 = state
@@ -234,6 +249,10 @@ class MountainCar(TensorEnv):
         position[:] = xp.maximum(xp.minimum(position + velocity, self._end), self._wall)
         velocity *= (position > self._wall) | (velocity > 0)
         return (position >= self._goal) & (velocity >= self._goal_speed)
+
+    def states(self, obs: Tensor) -> Tensor:
+        """Return the states `[D, n]`, which are the observations `[n, D]`."""
+        return obs.T.contiguous()
 
     def _observe(self, state: Array, obs: Array) -> None:
         obs[:] = state.T

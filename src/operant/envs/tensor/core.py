@@ -264,6 +264,32 @@ class TensorEnv(ABC):
         self._observe(state, obs)
         return obs
 
+    def states(self, obs: Tensor) -> Tensor:
+        """Return the states `[D, n]` that show themselves as `obs [n, O]`.
+
+        Raises:
+            ValueError: one observation does not tell the state.
+        """
+        raise ValueError(f"one observation of {self.task} does not tell its state")
+
+    def observations(self, states: Tensor) -> Tensor:
+        """Return how `states [D, n]` show themselves, `[n, O]`."""
+        return self._library.tensor(self._observation(self._library.array(states)))
+
+    def advance(self, states: Tensor, actions: Tensor) -> Tensor:
+        """Return the states `[D, B]` that follow on others, row by row; whatever the rows are in the middle of.
+
+        Args:
+            states: `[D, B]`, of the environment's dtype.
+            actions: int64 `[B]` or floating `[B, 1]`.
+        """
+        kept = self._memory["state"].clone()
+        copy_into(self._memory["state"], states, "states")
+        self._advance(self._library.actions(actions))
+        found = self._memory["state"].clone()
+        copy_into(self._memory["state"], kept, "states")
+        return found
+
     def state_dict(self) -> State:
         """Return the physics, the positions within the episodes and the seeds of all rows."""
         memory = {name: tensor.clone() for name, tensor in self._memory.items()}

@@ -1,0 +1,43 @@
+"""`operant identify`."""
+
+from pathlib import Path
+
+from operant.cli.flags import Parser
+from operant.cli.output import location, number, print_json, table
+
+
+def identify(arguments: list[str]) -> int:
+    """Find the parameters of a task's simulator in recorded trajectories."""
+    about = "Find the parameters of a task's simulator in trajectories of a real system, with what is left uncertain."
+    parser = Parser("operant identify", description=about)
+    parser.add_argument("task", metavar="TASK", help="a task that is computed on tensors, such as Pendulum-v1")
+    parser.add_argument("file", metavar="FILE.npz", type=Path, help="arrays observations, actions and lengths")
+    parser.add_argument("--parameters", required=True, metavar="A,B", help="their names, with commas between them")
+    parser.add_argument("--window", type=int, default=10, help="actions after which the state is unknown again")
+    parser.add_argument("--output", type=Path, help="a TOML file to write for operant train --randomize")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    options = parser.parse_args(arguments)
+    if options.output is not None and options.output.exists():
+        raise ValueError(f"{options.output} exists already, and is left as it is: name another file")
+    from operant.explore import Trajectories
+    from operant.explore import identify as posterior_of
+
+    trajectories, names = Trajectories.load(options.file), options.parameters.split(",")
+    found = posterior_of(options.task, trajectories, names, window=options.window)
+    estimate, interval = found.estimate, found.interval()
+    if options.output is not None:
+        options.output.write_text(found.toml(), encoding="utf-8")
+    if options.json:
+        facts = {"task": options.task, "episodes": len(trajectories.lengths), "steps": int(trajectories.lengths.sum())}
+        print_json({**facts, "estimate": estimate, "interval": interval, "noise": found.noise.tolist()})
+        return 0
+    rows = [["parameter", "nominal", "found", "95 % interval"]]
+    for name in names:
+        low, high = interval[name]
+        rows.append([name, number(found.nominal[name]), number(estimate[name]), f"[{number(low)}, {number(high)}]"])
+    print(table(rows, "<>>>"))
+    print(f"\nNot explained, by component of the observations: {', '.join(map(number, found.noise.tolist()))}")
+    if options.output is not None:
+        place = location(options.output)
+        print(f"\nwritten: {place}\n\nNext:\n  operant train sac {options.task} --randomize {place}")
+    return 0

@@ -1,0 +1,394 @@
+"""Physics that is drawn anew for each episode, late actions and noisy sensors: `Randomize`.
+
+A policy that has met many versions of a task, rather than the one of the simulator, can do without the right numbers
+(domain randomization; Peng et al. 2018, arXiv:1710.06537). Where the ranges start narrow and widen while the policy
+succeeds, it is automatic domain randomization (OpenAI 2019, arXiv:1910.07113), here with one width for all ranges.
+"""
+
+import importlib
+import math
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from operant import streams
+from operant.envs.adapter import GymnasiumEnv
+from operant.envs.base import BatchEnv, Step, Tree
+from operant.envs.tensor import TensorEnv
+from operant.envs.tensor.starts import BITS, random_bits, stream_keys
+from operant.envs.wrapper import Wrapper, unwrapped
+from operant.state import DeclaredState, State
+
+Given = float | Mapping[str, Sequence[float]]
+"""A number, or one distribution with its two numbers, such as `{"uniform": [0.5, 2.0]}`."""
+
+FAR = 3.0
+"""Standard deviations from the mean at which normal distributions are cut off, so that a mass stays positive."""
+
+Quantile = Callable[[Tensor, float, float], Tensor]
+
+_QUANTILES: dict[str, Quantile] = {
+    "uniform": lambda unit, low, high: low + (high - low) * unit,
+    "normal": lambda unit, mean, deviation: mean + deviation * torch.special.ndtri(unit).clamp(-FAR, FAR),
+    "log-uniform": lambda unit, low, high: low * (high / low) ** unit,
+}
+
+MUJOCO: Mapping[str, tuple[str, ...]] = {
+    "masses": ("body_mass", "body_inertia"),
+    "damping": ("dof_damping",),
+    "friction": ("geom_friction",),
+    "gear": ("actuator_gear",),
+}
+"""What can be randomized of models of MuJoCo: all numbers of some fields are multiplied by one factor."""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Where a quantity is drawn from.
+
+    Attributes:
+        kind: "uniform", "normal" or "log-uniform".
+        first: the lowest value, or the mean.
+        second: the highest value, or the standard deviation.
+    """
+
+    kind: str
+    first: float
+    second: float
+
+    @classmethod
+    def of(cls, name: str, given: Given) -> "Distribution":
+        """Read a number or a distribution.
+
+        Raises:
+            ValueError: it is neither; the message says what is wrong.
+        """
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return cls("uniform", float(given), float(given))
+        try:
+            ((kind, (first, second)),) = cast(Mapping[str, Sequence[float]], given).items()
+            found = cls(kind, float(first), float(second))
+        except (AttributeError, TypeError, ValueError):
+            found = cls("", math.nan, math.nan)
+        if found.kind not in _QUANTILES or not math.isfinite(found.first + found.second):
+            raise ValueError(
+                f"{name} must be a number or one of {', '.join(_QUANTILES)} with two numbers, such as "
+                f"{{ uniform = [0.5, 2.0] }}, got {given!r}"
+            )
+        is_normal, is_log = found.kind == "normal", found.kind == "log-uniform"
+        in_order = found.second >= 0 if is_normal else found.first <= found.second
+        if not in_order or (is_log and found.first <= 0):
+            raise ValueError(
+                f"{name}: the first number of a range is the lower one, those of log-uniform are positive, and a "
+                f"standard deviation is not negative, got {given!r}"
+            )
+        return found
+
+    @property
+    def lowest(self) -> float:
+        """The lowest value that can be drawn."""
+        return self.first - FAR * self.second if self.kind == "normal" else self.first
+
+    def quantile(self, unit: Tensor) -> Tensor:
+        """Return the values `[...]` below which shares `unit [...]` in (0, 1) of the draws lie, normal ones cut off."""
+        return _QUANTILES[self.kind](unit, self.first, self.second)
+
+
+def randomizer(path: Path) -> str:
+    """Return the wrapper that a TOML file describes, as `Settings.wrappers` names it.
+
+    Raises:
+        ValueError: the file is missing or no TOML, or has something that `Randomize` does not take.
+    """
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"the file of --randomize cannot be read: {path}: {error}") from error
+    if unknown := sorted(given.keys() - Randomize.KEYS):
+        raise ValueError(f"{path} has {unknown[0]!r}; what it may have: {', '.join(Randomize.KEYS)}")
+    return f"{__name__}:Randomize({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+
+class Randomize(Wrapper):
+    """Draws quantities of the physics anew for every episode of every row, delays actions and disturbs observations.
+
+    What is drawn depends on the row's seed and the number of its episode alone. Evaluations are played without it,
+    unless it is put around them (`operant evaluate RUN --randomize FILE`).
+
+    Args:
+        env: a tensor environment, or for MuJoCo one of Gymnasium with the vectorization "sync".
+        parameters: distributions by the names of the environment's parameters (`TensorEnv.DEFAULTS`), in their units;
+            for MuJoCo of factors, by the names of `MUJOCO`.
+        posterior: several parameters that are drawn together, as system identification leaves them: their `names`, and
+            the `mean [P]` and `covariance [P, P]` of their logarithms.
+        delay: distribution of the whole number of steps until an action acts; no normal one. Until its first action
+            could act, the first action of an episode does.
+        noise: distribution of the standard deviation of normal noise on all observations, drawn anew at each step; in
+            the units of the observations.
+        bias: distribution of an offset of each component of the observations, for an episode.
+        success: return from which an episode counts as a success: the ranges then begin at the nominal values and
+            widen; None: they have their full width.
+        episodes: of a seed, after which its ranges widen if their mean return is at least `success`.
+        step: by which they widen, as a share of their full width.
+
+    Attributes:
+        width: share `[S]` of the ranges in use, in [0, 1].
+
+    Raises:
+        ValueError: a quantity is unknown, or its distribution is out of range.
+    """
+
+    STATE = ("episode", "steps", "age", "past", "width", "row_width", "returns", "finished", "total")
+    in_evaluation = False
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "parameters",
+        "posterior",
+        "delay",
+        "noise",
+        "bias",
+        "success",
+        "episodes",
+        "step",
+    )
+
+    def __init__(
+        self,
+        env: BatchEnv,
+        *,
+        parameters: Mapping[str, Given] | None = None,
+        posterior: Mapping[str, Any] | None = None,
+        delay: Given = 0,
+        noise: Given = 0.0,
+        bias: Given = 0.0,
+        success: float | None = None,
+        episodes: int = 100,
+        step: float = 0.1,
+    ) -> None:
+        super().__init__(env)
+        self.success, self.episodes, self.widening = success, episodes, step
+        if episodes < 1 or not 0 < step <= 1:
+            raise ValueError(f"episodes must be at least 1 and step in (0, 1], got {episodes} and {step}")
+        self.parameters = {name: Distribution.of(name, given) for name, given in (parameters or {}).items()}
+        self.delay = Distribution.of("delay", delay)
+        self.sensors = Distribution.of("noise", noise), Distribution.of("bias", bias)
+        if self.delay.kind == "normal" or self.delay.lowest < 0 or self.delay.first % 1 or self.delay.second % 1:
+            raise ValueError(f"delay is a number of steps, or a range of whole numbers from 0 on, got {delay!r}")
+        if self.sensors[0].lowest < 0:
+            raise ValueError(
+                f"noise is a standard deviation, which is not negative (normal: up to {FAR:g} deviations below the "
+                f"mean), got {noise!r}"
+            )
+        self.joint = None if posterior is None else _joint(posterior)
+        self.disturbs = any((one.first, one.second) != (0.0, 0.0) for one in self.sensors)
+        if self.disturbs and not _is_vector(env.observation_space):
+            raise ValueError(f"noise and bias are for observations of a Box of numbers, got {env.observation_space}")
+        inner = unwrapped(env)
+        self.physics = _physics(inner, [*self.parameters, *(self.joint[0] if self.joint else ())])
+        signed = inner.SIGNED if isinstance(inner, TensorEnv) else frozenset[str]()
+        for name, one in self.parameters.items():
+            if one.lowest <= 0 and name not in signed:
+                raise ValueError(
+                    f"{name} of {env.task} must be positive, but {one.kind} goes down to {one.lowest:g}: take a "
+                    "narrower range, or log-uniform"
+                )
+
+    def start(self, seeds: Sequence[int]) -> None:
+        """Draw the quantities of episode 0."""
+        self.each = self.rows // len(seeds)
+        rows = torch.tensor(streams.row_seeds(seeds, self.each, "randomize"), device=self.device)
+        space = self.env.observation_space
+        self.components = spaces.flatdim(space) if self.disturbs else 0
+        drawn = len(self.parameters) + (len(self.joint[0]) if self.joint else 0) + 2 + self.components
+        numbers = torch.arange(1, drawn + self.components + 1, device=self.device).unsqueeze(1)
+        self.keys, self.noise_keys = stream_keys(rows, numbers).split([drawn, self.components])
+        zeros = torch.zeros(self.rows, dtype=torch.int64, device=self.device)
+        self.episode, self.steps, self.age = zeros, zeros.clone(), zeros.clone()
+        action = torch.as_tensor(self.env.action_space.sample())
+        past = torch.zeros(int(self.delay.second) + 1, self.rows, *action.shape, dtype=action.dtype)
+        self.past = past.to(self.device)
+        self.width = torch.full((len(seeds),), float(self.success is None), device=self.device)
+        self.row_width = self.width.repeat_interleave(self.each)
+        self.returns = torch.zeros(self.rows, device=self.device)
+        self.finished, self.total = torch.zeros_like(self.width), torch.zeros_like(self.width)
+        self._draw()
+
+    def _draw(self) -> None:
+        """Give each row what belongs to its episode."""
+        unit = (random_bits(self.keys, self.episode).double() + 0.5) * 2.0**-BITS
+        width, nominal = self.row_width.double(), self.physics.nominal
+        values: dict[str, Tensor] = {}
+        for name, share in zip(self.parameters, unit, strict=False):
+            values[name] = _narrowed(self.parameters[name].quantile(share), nominal[name], width)
+        unit = unit[len(self.parameters) :]
+        if self.joint:
+            names, mean, factor = self.joint
+            logs = mean.unsqueeze(1) + factor @ torch.special.ndtri(unit[: len(names)])
+            drawn = {name: _narrowed(row.exp(), nominal[name], width) for name, row in zip(names, logs, strict=True)}
+            values, unit = values | drawn, unit[len(names) :]
+        longest = self.delay.second + 1 - self.delay.first
+        self.late = ((self.delay.first + unit[0] * longest).floor() * width).round().long()
+        noise, bias = self.sensors
+        self.deviation = noise.quantile(unit[1]) * width
+        self.offset = bias.quantile(unit[2:]) * width
+        self.physics.apply(values)
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Tree:
+        """Start episode 0 of every row."""
+        return self._sensed(self.env.reset(seeds))
+
+    def step(self, actions: Tensor) -> Step:
+        """Apply to each row the action that was chosen as many steps ago as its actions are late."""
+        step = self.env.step(self._delayed(actions))
+        self.steps += 1
+        self.returns += step.score
+        final_obs = self._sensed(step.final_obs)
+        ended = step.terminated | step.truncated
+        if not ended.any():
+            obs = final_obs if step.obs is step.final_obs else self._sensed(step.obs)
+            return step._replace(obs=obs, final_obs=final_obs)
+        self._widen(ended)
+        self.episode += ended
+        self.age *= ~ended
+        self.returns *= ~ended
+        self.row_width = torch.where(ended, self.width.repeat_interleave(self.each), self.row_width)
+        self._draw()
+        return step._replace(obs=self._sensed(step.obs), final_obs=final_obs)
+
+    def _delayed(self, actions: Tensor) -> Tensor:
+        if len(self.past) == 1:
+            return actions
+        self.past = torch.cat([actions.to(self.past.dtype).view_as(self.past[:1]), self.past[:-1]])
+        chosen = self.past[torch.minimum(self.late, self.age), torch.arange(self.rows, device=self.device)]
+        self.age += 1
+        return chosen.view_as(actions)
+
+    def _sensed(self, obs: Tree) -> Tree:
+        """Return observations as the sensors show them, the same whenever they are asked in one step."""
+        if not self.disturbs or not isinstance(obs, Tensor):
+            return obs
+        unit = (random_bits(self.noise_keys, self.steps).double() + 0.5) * 2.0**-BITS
+        error = self.offset + self.deviation * torch.special.ndtri(unit)
+        return obs + error.T.reshape(obs.shape).to(obs.dtype)
+
+    def _widen(self, ended: Tensor) -> None:
+        """Count the episodes that ended, and widen the ranges of the seeds that succeed."""
+        if self.success is None:
+            return
+        by_seed = ended.view(-1, self.each)
+        self.finished = self.finished + by_seed.sum(1)
+        self.total = self.total + (self.returns.view(by_seed.shape) * by_seed).sum(1)
+        due = self.finished >= self.episodes
+        wider = due & (self.total / self.finished.clamp(min=1) >= self.success)
+        self.width = (self.width + self.widening * wider).clamp(max=1.0)
+        self.finished, self.total = self.finished * ~due, self.total * ~due
+
+    def forget(self) -> None:
+        """Begin the episodes of the environment's new start."""
+        self.age, self.returns = torch.zeros_like(self.age), torch.zeros_like(self.returns)
+
+    def load_state_dict(self, state: State) -> Tree:
+        """Go on from a state, and return the observations that the policy sees next."""
+        DeclaredState.load_state_dict(self, {name: part for name, part in state.items() if name != "env"})
+        self._draw()  # before the environment, which may play its episodes again
+        return self._sensed(super().load_state_dict(state))
+
+    def metrics(self) -> Mapping[str, Tensor]:
+        """Return the share of the ranges that is in use, where they widen."""
+        return {} if self.success is None else {"randomize/width": self.width.clone()}
+
+
+def _narrowed(drawn: Tensor, nominal: Tensor, width: Tensor) -> Tensor:
+    """Return values between the nominal ones, at width 0, and those that were drawn, at width 1."""
+    return nominal + (drawn - nominal) * width
+
+
+def _is_vector(space: Any) -> bool:
+    return isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f"
+
+
+def _joint(given: Mapping[str, Any]) -> tuple[list[str], Tensor, Tensor]:
+    """Return names, mean `[P]` and Cholesky factor `[P, P]`."""
+    try:
+        names = list(given["names"])
+        mean = torch.tensor(given["mean"], dtype=torch.float64).view(len(names))
+        covariance = torch.tensor(given["covariance"], dtype=torch.float64).view(len(names), len(names))
+        return names, mean, torch.linalg.cholesky(covariance)
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            "posterior needs `names`, and the `mean` and the positive definite `covariance` of their logarithms, got "
+            f"{dict(given)}: {error}"
+        ) from error
+
+
+class _TensorPhysics:
+    """The parameters of a tensor environment."""
+
+    def __init__(self, env: TensorEnv, names: Sequence[str]) -> None:
+        if unknown := [name for name in names if name not in env.DEFAULTS]:
+            raise ValueError(f"{env.task} has no parameter {unknown[0]!r}; it has {', '.join(sorted(env.DEFAULTS))}")
+        self.env = env
+        self.nominal = {name: env.parameters[name].double().clone() for name in names}
+
+    def apply(self, values: Mapping[str, Tensor]) -> None:
+        """Set the values `[B]` of parameters, by name."""
+        if values:
+            self.env.set_parameters(**values)
+
+
+class _MuJoCoPhysics:
+    """The models of MuJoCo that the environments of a vector environment simulate."""
+
+    def __init__(self, models: Sequence[Any], names: Sequence[str], task: str) -> None:
+        if unknown := [name for name in names if name not in MUJOCO]:
+            raise ValueError(
+                f"of {task}, which MuJoCo simulates, {', '.join(MUJOCO)} can be randomized, got {unknown[0]!r}"
+            )
+        self.models = models
+        fields = [field for name in names for field in MUJOCO[name]]
+        self.originals = [{field: getattr(model, field).copy() for field in fields} for model in models]
+        self.nominal = {name: torch.ones((), dtype=torch.float64) for name in names}
+
+    def apply(self, values: Mapping[str, Tensor]) -> None:
+        """Multiply fields by factors `[B]`, by name, and compute what MuJoCo derives from them."""
+        mujoco: Any = importlib.import_module("mujoco")
+        for name, factors in values.items():
+            for model, original, factor in zip(self.models, self.originals, factors.tolist(), strict=True):
+                for field in MUJOCO[name]:
+                    getattr(model, field)[:] = original[field] * factor
+        for model in self.models if values else ():
+            mujoco.mj_setConst(model, mujoco.MjData(model))  # in data of its own, since it changes them
+
+
+class _NoPhysics:
+    """Nothing is known of how the environment computes."""
+
+    nominal: ClassVar[dict[str, Tensor]] = {}
+
+    def apply(self, values: Mapping[str, Tensor]) -> None:
+        """Do nothing."""
+
+
+def _physics(env: BatchEnv, names: Sequence[str]) -> _TensorPhysics | _MuJoCoPhysics | _NoPhysics:
+    """Return how the quantities of an environment are set.
+
+    Raises:
+        ValueError: it has none of these names, or none at all.
+    """
+    if isinstance(env, TensorEnv):
+        return _TensorPhysics(env, names)
+    singles = env.singles if isinstance(env, GymnasiumEnv) else ()
+    models = [getattr(single.unwrapped, "model", None) for single in singles]
+    if models and all(hasattr(model, "body_mass") for model in models):
+        return _MuJoCoPhysics(models, names, env.task)
+    if names:
+        raise ValueError(
+            f"the parameters of {env.task} cannot be randomized: take --env-backend tensor where it has a tensor "
+            "environment, or a task of MuJoCo with --vectorization sync; delay, noise and bias work with any"
+        )
+    return _NoPhysics()

@@ -1,0 +1,179 @@
+"""Physics, delays and sensors that differ from episode to episode."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from operant.envs import Randomize, check_batch_env, make, randomizer, start, wrapped
+from operant.envs.randomize import Distribution
+from operant.state import clone
+
+SEEDS = (3, 5)
+
+
+def randomized(task="CartPole-v1", rows=2, seeds=SEEDS, backend="auto", **given):
+    env = Randomize(make(task, rows, seeds, backend=backend), **given)
+    start(env, seeds)
+    env.reset()
+    return env
+
+
+@pytest.mark.parametrize(
+    ("given", "law"),
+    [
+        ({"uniform": [2.0, 5.0]}, stats.uniform(2.0, 3.0)),
+        ({"normal": [1.0, 0.2]}, stats.norm(1.0, 0.2)),
+        ({"log-uniform": [0.5, 2.0]}, stats.loguniform(0.5, 2.0)),
+    ],
+)
+def test_draws_follow_their_distributions(given, law):
+    """Quantiles are SciPy's; and what 400 rows draw is not told apart from it."""
+    unit = torch.linspace(0.01, 0.99, 25, dtype=torch.float64)
+    np.testing.assert_allclose(Distribution.of("m", given).quantile(unit), law.ppf(unit), rtol=1e-6)
+    env = randomized("Pendulum-v1", rows=200, parameters={"m": given})
+    assert stats.kstest(env.physics.env.parameters["m"].numpy(), law.cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("task", "backend", "given"),
+    [
+        (
+            "CartPole-v1",
+            "tensor",
+            {"parameters": {"length": {"log-uniform": [0.25, 1.0]}, "masspole": 0.2}, "delay": {"uniform": [0, 3]}},
+        ),
+        ("CartPole-v1", "gymnasium", {"noise": 0.02, "bias": {"normal": [0, 0.1]}, "delay": 1}),
+        ("Pendulum-v1", "tensor", {"posterior": {"names": ["l"], "mean": [0.0], "covariance": [[0.01]]}, "delay": 2}),
+        ("MountainCar-v0", "tensor", {"success": -200.0, "episodes": 1, "noise": 0.1}),
+    ],
+)
+def test_the_contract_holds(task, backend, given):
+    check_batch_env(lambda: Randomize(make(task, 2, SEEDS, backend=backend), **given), steps=250)
+
+
+def test_each_episode_has_its_own_physics_and_no_row_depends_on_others():
+    few = randomized(rows=2, parameters={"masspole": {"uniform": [0.05, 0.5]}})
+    many = randomized(rows=4, parameters={"masspole": {"uniform": [0.05, 0.5]}})
+    seen = [few.physics.env.parameters["masspole"].clone()]
+    assert torch.equal(seen[0].view(2, 2), many.physics.env.parameters["masspole"].view(2, 4)[:, :2])
+    for _ in range(60):
+        step = few.step(torch.ones(4, dtype=torch.int64))
+        now = few.physics.env.parameters["masspole"].clone()
+        assert torch.equal(now != seen[-1], step.terminated | step.truncated)
+        seen.append(now)
+    assert len(set(torch.stack(seen)[:, 0].tolist())) > 3
+
+
+def test_late_actions_are_those_of_before():
+    """With two steps of delay the plain environment is where it would be if it were given the actions of then."""
+    late, plain = randomized("Pendulum-v1", delay=2), make("Pendulum-v1", 2, SEEDS)
+    plain.reset()
+    actions = torch.linspace(-2, 2, 4 * 12).view(12, 4, 1)
+    given = [actions[0], actions[0], *actions]
+    for chosen, acting in zip(actions, given, strict=False):
+        step, expected = late.step(chosen), plain.step(acting)
+        assert torch.equal(step.obs, expected.obs)
+        assert torch.equal(step.reward, expected.reward)
+
+
+def test_sensors_err_by_noise_and_bias_and_the_physics_does_not_know():
+    env, plain = randomized(rows=50, noise=0.5, bias={"uniform": [3.0, 5.0]}), make("CartPole-v1", 50, SEEDS)
+    plain.reset()
+    errors = []
+    for t in range(8):  # shorter than any episode
+        step, expected = (each.step(torch.full((100,), t % 2)) for each in (env, plain))
+        errors.append(step.obs - expected.obs)
+        assert torch.equal(step.reward, expected.reward)
+    error = torch.stack(errors)
+    assert ((error.mean(0) > 2) & (error.mean(0) < 6)).all()
+    assert error.var(0).mean().sqrt().item() == pytest.approx(0.5, rel=0.1)
+
+
+def test_ranges_widen_while_the_policy_succeeds():
+    ranges = {"force_mag": {"uniform": [10.0, 20.0]}}
+    env = randomized(rows=4, parameters=ranges, success=1.0, episodes=4, step=0.25)
+    assert (env.physics.env.parameters["force_mag"] == 10.0).all()
+    widths = []
+    for _ in range(80):
+        env.step(torch.ones(8, dtype=torch.int64))
+        widths.append(env.width.clone())
+        assert (env.physics.env.parameters["force_mag"] <= 10.0 + 10.0 * env.width.max()).all()
+    assert widths[-1].tolist() == [1.0, 1.0]
+    steps = torch.stack(widths).diff(dim=0)
+    assert set(steps.unique().tolist()) == {0.0, 0.25}
+    assert env.metrics()["randomize/width"].tolist() == [1.0, 1.0]
+    hopeless = randomized(rows=4, parameters=ranges, success=1e6, episodes=4)
+    for _ in range(80):
+        hopeless.step(torch.ones(8, dtype=torch.int64))
+    assert hopeless.width.tolist() == [0.0, 0.0]
+
+
+def test_a_posterior_is_drawn_with_its_correlation():
+    covariance = [[0.04, 0.03], [0.03, 0.04]]
+    posterior = {"names": ["m", "l"], "mean": [0.0, math.log(2.0)], "covariance": covariance}
+    env = randomized("Pendulum-v1", rows=2000, posterior=posterior)
+    logs = torch.stack([env.physics.env.parameters[name].log() for name in ("m", "l")])
+    np.testing.assert_allclose(logs.mean(1), [0.0, math.log(2.0)], atol=0.015)
+    np.testing.assert_allclose(logs.cov(), covariance, atol=0.004)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"parameters": {"mass": 1.0}}, "CartPole-v1 has no parameter 'mass'; it has force_mag"),
+        ({"parameters": {"length": {"beta": [1, 2]}}}, "length must be a number or one of uniform"),
+        ({"parameters": {"length": {"uniform": [2, 1]}}}, "the first number of a range is the lower one"),
+        ({"parameters": {"length": {"log-uniform": [0, 1]}}}, "those of log-uniform are positive"),
+        ({"parameters": {"length": {"normal": [1, 0.5]}}}, "length of CartPole-v1 must be positive, but normal goes"),
+        ({"parameters": {"length": 0.0}}, "length of CartPole-v1 must be positive, but uniform goes down to 0"),
+        ({"delay": 0.5}, "delay is a number of steps"),
+        ({"delay": {"normal": [1, 1]}}, "delay is a number of steps"),
+        ({"noise": -0.1}, "noise is a standard deviation"),
+        ({"episodes": 0}, "episodes must be at least 1"),
+        ({"posterior": {"names": ["length"], "mean": [0.0], "covariance": [[-1.0]]}}, "positive definite"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        Randomize(make("CartPole-v1", 1, [0]), **given)
+
+
+def test_physics_that_nobody_can_reach_is_refused():
+    with pytest.raises(ValueError, match="take --env-backend tensor"):
+        Randomize(make("CartPole-v1", 1, [0], backend="gymnasium"), parameters={"length": 1.0})
+    with pytest.raises(ValueError, match="observations of a Box of numbers"):
+        Randomize(make("FrozenLake-v1", 1, [0]), noise=0.1)
+
+
+def test_a_file_becomes_a_wrapper_of_the_run(tmp_path):
+    path = tmp_path / "randomize.toml"
+    path.write_text("delay = 1\n[parameters]\nlength = { uniform = [0.25, 1.0] }\n", encoding="utf-8")
+    env = wrapped(make("CartPole-v1", 1, [0]), [randomizer(path)])
+    assert isinstance(env, Randomize)
+    assert env.parameters["length"] == Distribution("uniform", 0.25, 1.0)
+    path.write_text("lenght = 1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="has 'lenght'; what it may have: parameters"):
+        randomizer(path)
+    with pytest.raises(ValueError, match="cannot be read"):
+        randomizer(tmp_path / "missing.toml")
+
+
+def test_masses_of_mujoco_are_multiplied():
+    pytest.importorskip("mujoco")
+    env = randomized("InvertedPendulum-v5", parameters={"masses": {"uniform": [2.0, 3.0]}, "gear": 0.5})
+    original = make("InvertedPendulum-v5", 1, [0]).singles[0].unwrapped.model
+    for single in env.env.singles:
+        model = single.unwrapped.model
+        factor = model.body_mass[1:] / original.body_mass[1:]
+        assert ((factor >= 2.0) & (factor <= 3.0)).all()
+        np.testing.assert_allclose(model.body_subtreemass[0], model.body_mass.sum())
+        np.testing.assert_allclose(model.actuator_gear, original.actuator_gear * 0.5)
+    state = clone(env.state_dict())
+    other = randomized("InvertedPendulum-v5", parameters={"masses": {"uniform": [2.0, 3.0]}, "gear": 0.5})
+    other.load_state_dict(state)
+    actions = torch.zeros(4, 1)
+    for _ in range(5):
+        assert torch.equal(env.step(actions).obs, other.step(actions).obs)

@@ -1,0 +1,121 @@
+"""What trajectories tell of parameters, and how sure one may be of it."""
+
+import numpy as np
+import pytest
+import torch
+
+from operant.envs import make
+from operant.explore import Trajectories, identify
+
+CART = {"length": 0.7, "force_mag": 12.0}
+PENDULUM = {"m": 1.4, "l": 0.8}
+
+
+def record(task, seed, *, episodes=20, steps=40, noise=0.01, **parameters):
+    """Play at random, and see it through noisy sensors."""
+    env = make(task, episodes, [seed])
+    env.set_parameters(**parameters)
+    draw = torch.Generator().manual_seed(seed)
+    seen, done, alive = [env.reset()], [], torch.ones(episodes, dtype=torch.bool)
+    lengths = torch.zeros(episodes, dtype=torch.int64)
+    for _ in range(steps):
+        if task == "CartPole-v1":
+            actions = torch.randint(0, 2, (episodes,), generator=draw)
+        else:
+            actions = torch.rand(episodes, 1, generator=draw) * 4 - 2
+        step = env.step(actions)
+        seen.append(step.final_obs)
+        done.append(actions)
+        lengths += alive
+        alive &= ~(step.terminated | step.truncated)
+    exact = torch.stack(seen, 1).double()
+    noisy = exact + noise * torch.randn(exact.shape, generator=draw, dtype=torch.float64)
+    return Trajectories(noisy, torch.stack(done, 1), lengths)
+
+
+@pytest.mark.parametrize(("task", "true"), [("CartPole-v1", CART), ("Pendulum-v1", PENDULUM)])
+def test_twenty_trajectories_are_enough(task, true):
+    found = identify(task, record(task, 1000, **true), list(true))
+    for name, value in true.items():
+        assert found.estimate[name] == pytest.approx(value, rel=0.05)
+        low, high = found.interval()[name]
+        assert low < found.estimate[name] < high
+    np.testing.assert_allclose(found.noise, 0.01, rtol=0.15)
+    assert not found.contains(found.nominal)
+
+
+@pytest.mark.parametrize(("task", "true"), [("CartPole-v1", CART), ("Pendulum-v1", PENDULUM)])
+def test_the_region_covers_the_truth_as_often_as_it_says(task, true):
+    """Of 40 regions of 80 %, 32 should: fewer than 24 or all of them have a probability below one in a thousand."""
+    hits = sum(identify(task, record(task, seed, **true), list(true)).contains(true, 0.8) for seed in range(40))
+    assert 24 <= hits < 40
+
+
+def test_without_noise_the_parameters_are_exact():
+    found = identify("Pendulum-v1", record("Pendulum-v1", 3, episodes=3, noise=0.0, **PENDULUM), list(PENDULUM))
+    for name, value in PENDULUM.items():
+        assert found.estimate[name] == pytest.approx(value, rel=1e-5)  # observations are of float32
+
+
+def test_the_covariance_is_that_of_the_linear_problem():
+    """By hand: what pushes a car on flat ground is linear in the force, so the variance is σ² over a sum of squares.
+
+    Positions and velocities of a window are s + F c_t with known c_t; the two numbers of the start are eliminated.
+    """
+    steps, sigma = 6, 1e-4
+    car = make("MountainCarContinuous-v0", 50, [0])
+    car.set_parameters(gravity=1e-12)
+    recorded = record("MountainCarContinuous-v0", 5, episodes=50, steps=steps, noise=sigma, gravity=1e-12)
+    throttle = recorded.actions.double()[..., 0].clamp(-1, 1)
+    velocity = torch.cat([torch.zeros(50, 1, dtype=torch.float64), throttle.cumsum(1)], 1)
+    position = torch.cat([torch.zeros(50, 1, dtype=torch.float64), velocity[:, 1:].cumsum(1)], 1)
+    time = torch.arange(steps + 1, dtype=torch.float64)
+    total = 0.0
+    for x, v in zip(position, velocity, strict=True):
+        by_force = torch.cat([x, v])
+        ones, zeros = torch.ones(steps + 1, dtype=torch.float64), torch.zeros(steps + 1, dtype=torch.float64)
+        by_start = torch.stack([torch.cat([ones, zeros]), torch.cat([time, ones])], 1)
+        rest = by_force - by_start @ torch.linalg.lstsq(by_start, by_force.unsqueeze(1)).solution.squeeze(1)
+        total += float(rest @ rest)
+    expected = sigma / total**0.5 / 0.0015  # in the logarithm of the force
+    found = _identified_on_flat_ground(recorded)
+    assert found.covariance.item() ** 0.5 == pytest.approx(expected, rel=0.1)
+
+
+def _identified_on_flat_ground(recorded):
+    from operant.envs.tensor import classic
+
+    defaults = dict(classic.MountainCarContinuous.DEFAULTS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classic.MountainCarContinuous, "DEFAULTS", {**defaults, "gravity": 1e-12})
+        return identify("MountainCarContinuous-v0", recorded, ["force"])
+
+
+def test_what_cannot_be_told_apart_is_named():
+    recorded = record("CartPole-v1", 0)
+    with pytest.raises(ValueError, match="do not tell masscart and force_mag apart"):
+        identify("CartPole-v1", recorded, ["masscart", "masspole", "force_mag"])
+    with pytest.raises(ValueError, match="x_threshold apart, or nothing of them"):
+        identify("CartPole-v1", recorded, ["x_threshold"])
+
+
+def test_wrong_questions_are_refused(tmp_path):
+    recorded = record("CartPole-v1", 0, episodes=2)
+    for task, names, message in (
+        ("FrozenLake-v1", ["p"], "is not computed on tensors"),
+        ("CartPole-v1", ["mass"], "has no parameter 'mass'"),
+        ("CartPole-v1", [], "names different"),
+        ("Pendulum-v1", ["m"], "observations of Pendulum-v1 have 3 components, got 4"),
+        ("MountainCar-v0", ["goal_velocity"], "observations of MountainCar-v0 have 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            identify(task, recorded, names)
+    broken = recorded.observations.clone()
+    broken[1, 0, 0] = torch.nan
+    with pytest.raises(ValueError, match="episode 1 has a number that is not finite"):
+        Trajectories(broken, recorded.actions, recorded.lengths)
+    with pytest.raises(ValueError, match=r"lengths are from 1 to 40"):
+        Trajectories(recorded.observations, recorded.actions, recorded.lengths * 0)
+    np.savez(tmp_path / "x.npz", observations=np.zeros((1, 2, 4)))
+    with pytest.raises(ValueError, match="is no file of trajectories"):
+        Trajectories.load(tmp_path / "x.npz")
