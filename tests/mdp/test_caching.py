@@ -76,3 +76,36 @@ def test_functions_elsewhere_are_cached_where_they_stand(tmp_path):
     assert kernel(2) == 2
     assert not (elsewhere / "__pycache__" / "kernels.sha256").exists()
     sys.modules.pop("kernel")
+
+
+OUTSIDE = """
+from typing import NamedTuple
+class Pair(NamedTuple):
+    x: int
+"""
+PAIRS = """
+@compiled
+def kernel(pair):
+    return pair.x + 1
+"""
+
+
+def test_types_of_a_file_that_is_gone_leave_the_cache_readable(tmp_path):
+    """A copy of an algorithm hands its own named tuples to our functions; then its file is removed."""
+    (tmp_path / "kernel.py").write_text(PAIRS)
+    decorator = keyed_by_sources(numba.njit(cache=True), tmp_path)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "mine.py").write_text(OUTSIDE)
+    for name in ("operant.doors.mine", "mine"):  # one that is known to come from outside, and one that is not
+        spec = importlib.util.spec_from_file_location(name, tmp_path / "outside" / "mine.py")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        kernel = load("kernel", tmp_path, compiled=decorator).kernel
+        assert kernel(module.Pair(3)) == 4
+        index = kernel._cache._cache_file
+        assert len(index._load_index()) == (name == "mine")
+        del sys.modules[name]
+    assert index._load_index() == {}
+    kernel = load("kernel", tmp_path, compiled=decorator).kernel
+    del sys.modules["kernel"]
+    assert index._load_index() == {}

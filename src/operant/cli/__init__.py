@@ -42,6 +42,7 @@ COMMANDS = {
     "runs": Command("runs.runs", "[WHAT]", "list the runs here; show, rename, delete, merge or clean some of them"),
     "show": Command("showing.show", "RUN", "show what a run is, and the table that a seed has learned"),
     "watch": Command("watching.watch", "RUN", "film a trained policy, or show it in a window"),
+    "play": Command("playing.play", "RUN", "play a board game against a trained policy"),
     "chat": Command("chatting.chat", "RUN|MODEL", "talk to a language model"),
     "export": Command("exporting.export", "RUN FOLDER", "write a trained policy or language model for other programs"),
     "label": Command("labeling.label", "RUN", "compare what a language model has sampled, to teach it preferences"),

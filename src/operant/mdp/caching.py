@@ -9,12 +9,14 @@ again, and what was cached before is removed.
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from operant.runtime.files import replace_durably
 
+_OUTSIDE = "operant.doors."
+"""How the names of modules from outside begin (`operant.doors`)."""
 _MARKER = "kernels.sha256"
 """File beside cached machine code that names the sources of it."""
 
@@ -34,11 +36,38 @@ def keyed_by_sources(compile_: Callable[[Any], Any], *folders: Path) -> Callable
         # numba has no public way to add to its key; without this attribute it fails here, not in silence.
         file = kept._cache_file
         file._source_stamp = (file._source_stamp, digest)
+        file.save, file._load_index = partial(_save, file.save), partial(_load_index, file._load_index)
         if Path(function.__code__.co_filename).parent in folders:  # machine code beside others is not ours to remove
             _remove_stale(Path(kept.cache_path), digest)
         return dispatcher
 
     return decorate
+
+
+def _save(save: Callable[[Any, Any], None], key: Any, data: Any) -> None:
+    """Cache machine code, unless it is for types of a file from outside (`operant.doors`).
+
+    A copy of an algorithm calls our functions with named tuples of its own. The index names such types, so that nobody
+    could read it any more once the file is gone; and the copy's kernels, into which ours are merged, are cached beside
+    it.
+    """
+    arguments, *_ = key
+    if not any(map(_is_from_outside, arguments)):
+        save(key, data)
+
+
+def _is_from_outside(kind: Any) -> bool:
+    """Whether a type of numba is a named tuple of a file from outside, or holds one."""
+    own = getattr(getattr(kind, "instance_class", None), "__module__", "")
+    return own.startswith(_OUTSIDE) or any(map(_is_from_outside, getattr(kind, "types", ())))
+
+
+def _load_index(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+    """Return what is cached: nothing if it cannot be read, since then it is only compiled again."""
+    try:
+        return load()
+    except Exception:  # whatever numba's file holds
+        return {}
 
 
 @cache

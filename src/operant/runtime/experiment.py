@@ -125,3 +125,14 @@ class Numbering(Protocol):
     def wrap(self, env: gymnasium.Env[Any, Any]) -> gymnasium.ObservationWrapper[Any, Any, Any]:
         """Return an environment of the task whose observations are these numbers."""
         ...
+
+
+@runtime_checkable
+class Certifiable(Protocol):
+    """A learner of a game that is small enough to be solved exactly."""
+
+    seeds: list[int]
+
+    def certificates(self) -> Sequence[tuple[int, int, int, int]]:
+        """Return for each seed the positions, the mistakes in them, those that can be faced, and the mistakes there."""
+        ...

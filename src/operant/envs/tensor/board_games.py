@@ -133,3 +133,16 @@ class BoardGame:
         """Return the board as networks read it: float32 `[B, 2, rows, columns]`, the player's own stones first."""
         boards = torch.stack(positions, dim=1)[:, :, None, None]
         return ((boards & self._cells.to(boards.device)) != 0).float()
+
+    def positions(self, boards: Tensor) -> Positions:
+        """Return the positions that `observe` shows as `boards [B, 2, rows, columns]`."""
+        return Positions(*((boards != 0) * self._cells.to(boards.device)).sum((2, 3)).unbind(1))
+
+    def drawing(self, positions: Positions, *, own: str = "x", other: str = "o") -> str:
+        """Return the first board as text, its highest row at the top for games in which stones fall."""
+        stones, theirs = self.observe(positions)[0].bool().tolist()
+        lines = [
+            " ".join(own if mine else other if their else "." for mine, their in zip(*row, strict=True))
+            for row in zip(stones, theirs, strict=True)
+        ]
+        return "\n".join(lines[::-1] if self.gravity else lines)

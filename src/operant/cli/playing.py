@@ -1,0 +1,71 @@
+"""`operant play`."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from operant.cli.flags import Parser
+
+if TYPE_CHECKING:
+    from operant.worlds.alphazero import AlphaZero
+
+
+def play(arguments: list[str]) -> int:
+    """Play a board game against a trained policy."""
+    parser = Parser("operant play", description="Play a board game against the policy of a run, in the terminal.")
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run of alphazero")
+    parser.add_argument("--seed", type=int, help="which seed of the run plays; default: its first")
+    parser.add_argument("--second", action=argparse.BooleanOptionalAction, default=False, help="let it move first")
+    options = parser.parse_args(arguments)
+    from operant import api
+    from operant.worlds.alphazero import AlphaZero
+
+    trained = api.load(options.run)
+    learner = trained.experiment.learner
+    if not isinstance(learner, AlphaZero):
+        raise ValueError(f"{options.run} is a run of {trained.run.entry.name}; what can be played against is alphazero")
+    seed = learner.seeds[0] if options.seed is None else options.seed
+    if seed not in learner.seeds:
+        raise ValueError(f"seed must be one of {', '.join(map(str, learner.seeds))}, got {seed}")
+    learner.close()
+    return _game(learner.for_seed(learner.seeds.index(seed)), second=options.second)
+
+
+def _game(opponent: "AlphaZero", *, second: bool) -> int:
+    """Play one game; what is typed are numbers of actions, from 1."""
+    game, yours = opponent.game, not second
+    kind = "columns" if game.gravity else "cells, row by row,"
+    print(f"You are x. The {kind} are numbered from 1 to {game.actions}; q ends the game.\n")
+    positions = game.start(1)
+    while True:
+        marks = {"own": "x", "other": "o"} if yours else {"own": "o", "other": "x"}
+        print(f"{game.drawing(positions, **marks)}\n")
+        over, value = game.outcomes(positions)
+        if over:
+            print("A draw." if not value else "It has won." if yours else "You have won.")
+            return 0
+        if yours:
+            action = _asked((game.moves(positions)[0] != 0).tolist())
+            if action is None:
+                return 0
+        else:
+            action = int(opponent.search(positions, None).actions)
+            print(f"It takes {action + 1}.")
+        positions = game.play(positions, positions.own.new_tensor([action]))
+        yours = not yours
+
+
+def _asked(allowed: list[bool]) -> int | None:
+    """Return the action that is typed, or None at the end of the input."""
+    while True:
+        try:
+            text = input("Your move: ").strip()
+        except EOFError:
+            print()
+            return None
+        if text == "q":
+            return None
+        if text.isdecimal() and 1 <= int(text) <= len(allowed) and allowed[int(text) - 1]:
+            return int(text) - 1
+        free = ", ".join(str(i + 1) for i, free in enumerate(allowed) if free)
+        print(f"Moves that are left: {free}; got {text!r}.")

@@ -1,0 +1,123 @@
+"""Choosing in a search tree: pUCT, and planning with Gumbel noise.
+
+A node has A actions, `[..., A]`: how often each was tried, `visits`, and the mean value of what followed, `q`, which
+means nothing where it was not tried. AlphaZero chooses by pUCT (Silver et al. 2018, doi:10.1126/science.aar6404;
+MuZero, Schrittwieser et al. 2020, arXiv 1911.08265, App. B). Gumbel AlphaZero (Danihelka et al. 2022, ICLR, "Policy
+improvement by planning with Gumbel") needs few simulations: its policy is better than the prior from two on.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float, Num
+from torch import Tensor
+
+
+def puct(
+    q: Float[Tensor, "*B A"],
+    prior: Float[Tensor, "*B A"],
+    visits: Num[Tensor, "*B A"],
+    total: Num[Tensor, "*B"],
+    *,
+    base: float = 19652.0,
+    init: float = 1.25,
+) -> Float[Tensor, "*B A"]:
+    """Upper bounds of action values: q + P sqrt(N) / (1 + n) (c_1 + log((N + c_2 + 1) / c_2)) (MuZero, eq. 2).
+
+    Args:
+        q: Values of the actions, scaled to [0, 1].
+        prior: Probabilities of the actions as the network sees them.
+        visits: How often each was tried, n.
+        total: Visits of the node, N. The paper has Σ n; with one more, the node's own, the first choice is by prior.
+        base: c_2, how slowly exploration grows with the visits.
+        init: c_1, exploration at first.
+    """
+    weight = init + torch.log((total + base + 1) / base)
+    return q + prior * (total.sqrt() * weight).unsqueeze(-1) / (1 + visits)
+
+
+def mixed_value(
+    value: Float[Tensor, "*B"],
+    q: Float[Tensor, "*B A"],
+    prior: Float[Tensor, "*B A"],
+    visits: Num[Tensor, "*B A"],
+) -> Float[Tensor, "*B"]:
+    """The value of a node by its network and by the actions that were tried (Danihelka et al. 2022, eq. 33).
+
+    v = (v̂ + ΣN · Σ_{tried} P q / Σ_{tried} P) / (1 + ΣN).
+
+    Args:
+        value: What the network says, v̂.
+        q: Values of the actions; read where they were tried.
+        prior: Probabilities of the actions.
+        visits: How often each was tried.
+    """
+    tried = visits > 0
+    prior = prior.clamp(min=torch.finfo(prior.dtype).tiny) * tried
+    shares = prior / prior.sum(-1, keepdim=True).masked_fill(~tried.any(-1, keepdim=True), 1.0)
+    total = visits.sum(-1)
+    return (value + total * (shares * q.masked_fill(~tried, 0.0)).sum(-1)) / (1 + total)
+
+
+def completed_q(
+    value: Float[Tensor, "*B"],
+    q: Float[Tensor, "*B A"],
+    prior: Float[Tensor, "*B A"],
+    visits: Num[Tensor, "*B A"],
+) -> Float[Tensor, "*B A"]:
+    """Values of all actions: q where an action was tried, and `mixed_value` elsewhere (Danihelka et al. 2022, eq. 10).
+
+    With these, the advantage of an action that nobody has tried is zero.
+    """
+    return torch.where(visits > 0, q, mixed_value(value, q, prior, visits).unsqueeze(-1))
+
+
+def sigma(
+    q: Float[Tensor, "*B A"], visits: Num[Tensor, "*B A"], *, visit_offset: float = 50.0, scale: float = 1.0
+) -> Float[Tensor, "*B A"]:
+    """The transformation σ(q) = (c_visit + max_b n_b) c_scale q (Danihelka et al. 2022, eq. 8), which adds to logits.
+
+    The more an action was tried, the more values count beside the prior.
+
+    Args:
+        q: Values of the actions, scaled to [0, 1].
+        visits: How often each was tried.
+        visit_offset: c_visit.
+        scale: c_scale; the paper has 1 for board games and 0.1 for Atari.
+    """
+    return (visit_offset + visits.amax(-1, keepdim=True)) * scale * q
+
+
+def sequential_halving(considered: int, simulations: int) -> list[int]:
+    """For each simulation, how often an action must have been tried to be chosen now (Karnin et al. 2013).
+
+    The simulations are divided among log2(m) phases; each spends its share evenly on the actions that are left, of
+    which the better half goes on.
+
+    Args:
+        considered: Actions at first, m, at least 1.
+        simulations: How many there are, at least 1.
+
+    Raises:
+        ValueError: If one of them is not positive.
+    """
+    if considered < 1 or simulations < 1:
+        raise ValueError(f"considered and simulations must be at least 1, got {considered} and {simulations}")
+    if considered == 1:
+        return list(range(simulations))
+    phases, left = math.ceil(math.log2(considered)), considered
+    visits, sequence = [0] * considered, list[int]()
+    while len(sequence) < simulations:
+        for _ in range(max(1, int(simulations / (phases * left)))):
+            sequence += visits[:left]
+            visits[:left] = [n + 1 for n in visits[:left]]
+        left = max(2, left // 2)
+    return sequence[:simulations]
+
+
+def least_visited_for(policy: Float[Tensor, "*B A"], visits: Num[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
+    """How far actions lag behind a policy: π - n / (1 + Σ n) (Danihelka et al. 2022, eq. 14).
+
+    Choosing the greatest at every visit spreads the visits as the policy would, without chance.
+    """
+    return policy - visits / (1 + visits.sum(-1, keepdim=True))

@@ -1,0 +1,1 @@
+"""Chapter 5: learned models, and planning in them."""

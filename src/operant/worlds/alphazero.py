@@ -1,0 +1,413 @@
+"""AlphaZero (Silver et al. 2018, Science 362) with the search of Gumbel AlphaZero (Danihelka et al. 2022, ICLR).
+
+Play many games of a network against itself, where every move is found by a search under the true rules; judge each
+position by how its game went on; improve the network towards the policy that the search found and towards that
+judgment. The network guides the next searches, which are better for it.
+
+What differs from the paper: games are played on tensors, all of them and those of all seeds at once, and perceptrons
+take the place of residual networks, since the boards are small. A game that has not ended when a batch does goes on in
+the next one; its positions are judged by the value that the search found last (λ-returns; λ = 1 waits for the end as
+far as it is in the batch). A share of the games begins with random moves, so that the network learns what to do in
+positions that two good players never reach. Neither symmetries nor weight decay are used.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from operant import ops, streams
+from operant.control.agent import Agent, Scaling
+from operant.envs import BatchEnv, GymnasiumEnv, Tree
+from operant.envs.tensor.board_games import BoardGame, Positions
+from operant.envs.tensor.solved_games import Certificate, SolvedGame
+from operant.envs.worlds.board_games import BoardGameEnv
+from operant.nets import Activation, Pass, Spec, StackedAdam
+from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.learner import Metrics
+from operant.runtime.metrics_window import update_metrics
+from operant.state import Resumable
+from operant.worlds.search import Expansion, Found, Planner, States, search
+
+CERTIFIED_AT_ONCE = 8192
+"""Positions that a certificate searches from at once."""
+
+
+@dataclass(frozen=True)
+class AlphaZeroConfig:
+    """Hyperparameters of AlphaZero, for boards of up to some twenty cells."""
+
+    num_envs: PositiveInt = 64
+    """Games of each seed that are played at once."""
+    num_steps: PositiveInt = 16
+    """Moves of each game in a batch, after which the network learns."""
+    simulations: PositiveInt = 32
+    """Nodes that a search adds to its tree. More find better moves, in proportionally more time."""
+    max_considered_actions: PositiveInt = 16
+    """Actions at the root that a search begins with."""
+    search: Literal["gumbel", "puct"] = "gumbel"
+    """How actions are chosen in a tree: with Gumbel noise and sequential halving, or as in AlphaZero, by pUCT with
+    Dirichlet noise."""
+    value_scale: PositiveFloat = 1.0
+    """c_scale: how much values count beside the prior."""
+    td_lambda: UnitFloat = 1.0
+    """λ of the returns that values learn: 1 is how the game ended, 0 what the search found one move later."""
+    random_openings: UnitFloat = 0.8
+    """Share of games that begin with random moves, of any number up to the cells of the board."""
+    buffer_size: PositiveInt = 32_768
+    """Positions in the memory of each seed."""
+    batch_size: PositiveInt = 256
+    """Positions of one gradient step."""
+    gradient_steps: PositiveInt = 128
+    """Gradient steps after each batch of games."""
+    learning_rate: PositiveFloat = 1e-3
+    """Step size of Adam."""
+    lr_schedule: Literal["constant", "linear"] = "linear"
+    """Whether the learning rate stays as it is or falls linearly to a twentieth over the budget."""
+    vf_coef: NonNegativeFloat = 1.0
+    """Weight of the squared error of the value beside the cross-entropy of the policy."""
+    max_grad_norm: PositiveFloat | None = 1.0
+    """Largest gradient norm of one seed; None: no clipping."""
+    hidden_sizes: tuple[PositiveInt, ...] = (256, 256)
+    """Widths of the hidden layers, which policy and value share."""
+    activation: Activation = "relu"
+    """Nonlinearity of the hidden layers."""
+    dirichlet_alpha: Annotated[float, Interval("(0, inf)")] = 0.5
+    """Concentration of the noise of pUCT."""
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        require(self)
+        if self.buffer_size < self.num_envs * self.num_steps:
+            raise ValueError(
+                f"buffer_size must hold a batch of num_envs * num_steps = {self.num_envs * self.num_steps} positions, "
+                f"got {self.buffer_size}"
+            )
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {}
+"""Configuration by task or by name."""
+
+
+def game_of(env: BatchEnv) -> BoardGame:
+    """Return the rules of the game that environments play.
+
+    Raises:
+        ValueError: they play none whose rules are known.
+    """
+    bare = env.singles[0].unwrapped if isinstance(env, GymnasiumEnv) and env.singles else None
+    if not isinstance(bare, BoardGameEnv):
+        raise ValueError(
+            f"alphazero searches with the rules of a game, and knows those of operant/TicTacToe-v0 and "
+            f"operant/ConnectFour-v0 (--env-kwargs columns=5 rows=4), got {env.task}: take an algorithm that needs no "
+            "rules, such as ppo"
+        )
+    return bare.game
+
+
+class AlphaZero(Resumable):
+    """The learner: `S` seeds trained as one program.
+
+    Args:
+        config: hyperparameters.
+        env: `S * config.num_envs` rows of a board game, made with the same seeds; what is learned is evaluated in it,
+            and its rules are those of the games that are played on tensors.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        budget: moves a seed, over which the learning rate falls.
+        algorithm: its name in the catalog, for messages.
+
+    Attributes:
+        consumed: moves a seed so far.
+        game: the rules.
+        own: int64 `[S, N]`, the stones of the players to move.
+        opponent: int64 `[S, N]`, those of the others.
+
+    Raises:
+        ValueError: the budget is not positive, or the environment is no board game.
+    """
+
+    STATE = (
+        *("consumed", ("parameters", "agent.parameters"), "optimizer", "own", "opponent", "streams"),
+        *("boards", "policies", "returns", "stored"),
+    )
+
+    def __init__(
+        self,
+        config: AlphaZeroConfig,
+        env: BatchEnv,
+        *,
+        seeds: Sequence[int],
+        budget: int,
+        algorithm: str = "alphazero",
+    ) -> None:
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 move, got {budget}")
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.game = game_of(env)
+        self.agent = Agent(
+            env,
+            seeds=seeds,
+            rows=config.num_envs,
+            algorithm=algorithm,
+            spec=Spec(config.hidden_sizes, config.activation, shared=True),
+            log_std=0.0,
+            scaling=Scaling(observations=False, rewards=False, gamma=1.0),
+        )
+        self.close, self.learned = self.agent.close, self.agent.learned
+        self.optimizer = StackedAdam(self.agent.parameters, max_grad_norm=config.max_grad_norm)
+        self.streams = [streams.torch_generator(seed, "self-play", device=env.device) for seed in seeds]
+        self.planner = Planner(
+            kind=config.search,
+            simulations=config.simulations,
+            considered=min(config.max_considered_actions, self.game.actions),
+            scale=config.value_scale,
+            value_range=(-1.0, 1.0),
+            concentration=config.dirichlet_alpha,
+        )
+        shape = len(seeds), config.num_envs
+        self.own, self.opponent = torch.zeros(2, *shape, dtype=torch.int64, device=env.device).unbind(0)
+        places = len(seeds), config.buffer_size
+        self.boards = torch.zeros(*places, 2, dtype=torch.int64, device=env.device)
+        self.policies = torch.zeros(*places, self.game.actions, device=env.device)
+        self.returns = torch.zeros(places, device=env.device)
+        self.consumed = self.stored = 0
+
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes."""
+        return -(-self.budget // (self.config.num_steps * self.config.num_envs)) * self.config.gradient_steps
+
+    def iterate(self) -> Metrics:
+        """Play a batch of moves, judge the positions and improve on draws from the memory."""
+        metrics = self.collect()
+        self.consumed += self.config.num_steps * self.config.num_envs
+        return {**metrics, **self.train()}
+
+    # -- Playing ------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def collect(self) -> Metrics:
+        """Play `num_steps` moves of every game, each found by a search, and remember the positions."""
+        boards, policies, values, rewards, ends = ([] for _ in range(5))
+        for _ in range(self.config.num_steps):
+            positions = Positions(self.own.flatten(), self.opponent.flatten())
+            found = self.search(positions, self._drawn(self.config.num_envs))
+            after = self.game.play(positions, found.actions)
+            over, value = self.game.outcomes(after)
+            boards.append(torch.stack(positions, 1))
+            policies.append(found.policy)
+            values.append(found.value)
+            rewards.append(-value.float())  # what it is worth to the other player is worth the opposite to the mover
+            ends.append(over)
+            self._go_on(after, over)
+        values.append(self.search(Positions(self.own.flatten(), self.opponent.flatten()), None).value)
+        returns = self.estimate_returns(torch.stack(values), torch.stack(rewards), torch.stack(ends))
+        self._remember(torch.stack(boards), torch.stack(policies), returns)
+        ended = torch.stack(ends).view(self.config.num_steps, len(self.seeds), -1).sum((0, 2))
+        entropy = ops.categorical_entropy(torch.stack(policies).clamp(min=1e-12).log())
+        return {
+            "search/policy_entropy": entropy.view(len(policies), len(self.seeds), -1).mean((0, 2)),
+            "search/root_value": torch.stack(values[:-1]).abs().view(len(policies), len(self.seeds), -1).mean((0, 2)),
+            "rollout/games": ended.float(),
+        }
+
+    def estimate_returns(self, values: Tensor, rewards: Tensor, ends: Tensor) -> Tensor:
+        """Return the λ-returns `[T, B]` of the players to move.
+
+        The players take turns, so all is seen by one of them: what belongs to the other changes its sign, and back.
+
+        Args:
+            values: `[T + 1, B]` that the searches found.
+            rewards: `[T, B]` of the movers.
+            ends: `[T, B]` whether the game ended with the move.
+        """
+        turn = torch.ones_like(rewards)
+        turn[1::2] = -1
+        seen = ops.lambda_returns(
+            turn * rewards,
+            -turn * values[1:],
+            terminated=ends,
+            truncated=torch.zeros_like(ends),
+            gamma=1.0,
+            lam=self.config.td_lambda,
+        )
+        return turn * seen
+
+    def _go_on(self, positions: Positions, over: Tensor) -> None:
+        """Take the positions after a move, and a new game where one has ended."""
+        start, still = self._openings(), ~over
+        own = torch.where(still, positions.own, start.own)
+        self.own, self.opponent = (
+            part.view(self.own.shape) for part in (own, torch.where(still, positions.opponent, start.opponent))
+        )
+
+    def _openings(self) -> Positions:
+        """Return a start for every game: an empty board, or one after random moves that do not end the game."""
+        config, cells = self.config, self.game.rows * self.game.columns
+        draws = torch.stack(
+            [
+                torch.rand(cells + 1, config.num_envs, self.game.actions, generator=s, device=self.device)
+                for s in self.streams
+            ],
+            1,
+        ).flatten(1, 2)
+        opens = draws[0, :, 0] < config.random_openings
+        moves = (draws[0, :, 1] * cells).long() * opens
+        found = self.game.start(len(opens), self.device)
+        for t in range(int(moves.max())):
+            legal = self.game.moves(found)
+            stone = legal.gather(1, (draws[t + 1] * (legal != 0)).argmax(1, keepdim=True))[:, 0]
+            after = Positions(found.opponent, found.own | stone)
+            over, _ = self.game.outcomes(after)
+            moves = torch.where(over, 0, moves)  # this game is decided: begin before
+            goes_on = t < moves
+            found = Positions(*(torch.where(goes_on, new, old) for new, old in zip(after, found, strict=True)))
+        return found
+
+    def _drawn(self, rows: int) -> Tensor:
+        """Return the noise `[S * N, A]` of a search."""
+        return torch.stack([self._noise((rows, self.game.actions), stream) for stream in self.streams]).flatten(0, 1)
+
+    def _noise(self, shape: tuple[int, ...], stream: torch.Generator) -> Tensor:
+        if self.config.search == "gumbel":
+            uniform = torch.rand(shape, generator=stream, device=stream.device).clamp(1e-12, 1 - 1e-7)
+            return -(-uniform.log()).log()
+        gamma = torch._standard_gamma(  # pyright: ignore[reportPrivateImportUsage] - what torch.distributions calls, without a generator
+            torch.full(shape, self.config.dirichlet_alpha, device=stream.device), generator=stream
+        )
+        return gamma / gamma.sum(-1, keepdim=True).clamp(min=1e-12)
+
+    # -- Searching ----------------------------------------------------------------------------------------------------
+
+    def search(self, positions: Positions, noise: Tensor | None) -> Found:
+        """Search from positions `[S * M]` that have not ended, those of each seed with its network."""
+        over = torch.zeros_like(positions.own, dtype=torch.bool)
+        nothing = torch.zeros(len(over), device=self.device)
+        root = self._expanded((*positions, over), nothing, nothing)
+        return search(self.planner, root, self._model, noise)
+
+    def _model(self, states: States, actions: Tensor) -> Expansion:
+        """The rules, and what the network says of where they lead; a game that is over stays so."""
+        own, opponent, was_over = states
+        stone = self.game.moves(Positions(own, opponent)).gather(1, actions.unsqueeze(1))[:, 0]
+        after = Positions(torch.where(was_over, own, opponent), torch.where(was_over, opponent, own | stone))
+        over, value = self.game.outcomes(after)
+        reward = -value.float() * ~was_over
+        return self._expanded((*after, over | was_over), reward, -(~(over | was_over)).float())
+
+    def _expanded(self, states: States, reward: Tensor, discount: Tensor) -> Expansion:
+        own, opponent, over = states
+        obs = self._seen(Positions(own, opponent)).view(len(self.agent.parameters), -1, self._inputs)
+        logits = self.agent.networks.policy(obs).flatten(0, 1)
+        value = self.agent.networks.value(obs).flatten().tanh()
+        return Expansion(
+            (own, opponent, over),
+            logits.masked_fill(over.unsqueeze(1), 0.0),
+            value.masked_fill(over, 0.0),
+            reward,
+            discount,
+        )
+
+    @property
+    def _inputs(self) -> int:
+        return 2 * self.game.rows * self.game.columns + self.game.actions
+
+    def _seen(self, positions: Positions) -> Tensor:
+        """Return what networks see of positions `[B]`: `[B, D]`, with the mask of the actions at the end."""
+        return torch.cat([self.game.observe(positions).flatten(1), (self.game.moves(positions) != 0).float()], 1)
+
+    # -- Learning -----------------------------------------------------------------------------------------------------
+
+    def _remember(self, boards: Tensor, policies: Tensor, returns: Tensor) -> None:
+        """Write positions `[T, S * N, ...]` over the oldest ones."""
+        steps, seeds = len(boards), len(self.seeds)
+        count = steps * self.config.num_envs
+        places = (self.stored + torch.arange(count, device=self.device)) % self.config.buffer_size
+        for kept, new in ((self.boards, boards), (self.policies, policies), (self.returns, returns)):
+            by_seed = new.view(steps, seeds, self.config.num_envs, *new.shape[2:]).transpose(0, 1)
+            kept[:, places] = by_seed.reshape(seeds, count, *new.shape[2:])
+        self.stored += count
+
+    def train(self) -> Metrics:
+        """Take gradient steps on positions that are drawn from the memory."""
+        config, counts = self.config, self.optimizer.counts
+        size = min(self.stored, config.buffer_size)
+        shape = config.gradient_steps, config.batch_size
+        chosen = torch.stack(
+            [torch.randint(size, shape, generator=stream, device=self.device) for stream in self.streams], 1
+        )
+        falls = max(0.05, 1 - self.consumed / self.budget) if config.lr_schedule == "linear" else 1.0
+        metrics: dict[str, Tensor | float] = {}
+        for index in chosen:
+            metrics = self.update(index, config.learning_rate * falls)
+        metrics["schedule/learning_rate"] = config.learning_rate * falls
+        return metrics | update_metrics(self.optimizer.counts - counts)
+
+    def update(self, index: Tensor, learning_rate: float) -> dict[str, Tensor | float]:
+        """Take one gradient step on the positions `index [S, M]` of the memory."""
+        rows = torch.arange(len(self.seeds), device=self.device).unsqueeze(1)
+        boards, policies, returns = self.boards[rows, index], self.policies[rows, index], self.returns[rows, index]
+        obs = self._seen(Positions(*boards.flatten(0, 1).unbind(1))).view(*index.shape, -1)
+        forward = Pass(self.agent.networks, obs)
+        logs = forward.outputs.log_softmax(-1).masked_fill(obs[..., -self.game.actions :] == 0, 0.0)
+        policy = -(policies * logs).sum(-1).mean(1)
+        value = ops.value_loss(forward.values.view_as(returns).tanh(), returns).mean(1)
+        gradient = forward.gradient((policy + self.config.vf_coef * value).sum())
+        norm = self.optimizer.step(gradient, learning_rate=learning_rate)
+        return {
+            "losses/policy": policy.detach(),
+            "losses/value": value.detach(),
+            "losses/gradient_norm": norm,
+        }
+
+    # -- Acting -------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+        """Choose actions for observations `[S, N, ...]` by a search (see `runtime.Policy`)."""
+        assert isinstance(obs, Mapping)  # noqa: S101 - of `BoardGameEnv`
+        boards = obs["observation"]
+        assert isinstance(boards, Tensor)  # noqa: S101 - likewise
+        positions = self.game.positions(boards.flatten(0, 1))
+        found = self.search(positions, None if noise is None else noise.flatten(0, 1))
+        return found.actions.view(boards.shape[:2]), None
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw the noise for one action of each of `rows` rows of every seed."""
+        return self._noise((len(self.agent.parameters), rows, self.game.actions), generator)
+
+    def for_seed(self, seed: int) -> "AlphaZero":
+        """Return what plays with the network of the seed in one place alone."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__, agent=self.agent.for_seed(seed))
+        return twin
+
+    @torch.no_grad()
+    def certify(self, solved: SolvedGame, seed: int, simulations: int | None = None) -> Certificate:
+        """Count the mistakes of the greedy policy of the seed in one place, over every position of the game.
+
+        Args:
+            solved: the game's exact solution.
+            seed: its place.
+            simulations: of each search. Default: as in training; 0 judges the network alone.
+        """
+        player = self.for_seed(seed)
+        if simulations is not None:
+            player.planner = replace(self.planner, simulations=simulations)
+
+        def policy(positions: Positions) -> Tensor:
+            parts = zip(*(part.split(CERTIFIED_AT_ONCE) for part in positions), strict=True)
+            return torch.cat([player.search(Positions(*part), None).actions for part in parts])
+
+        return solved.certify(policy)
+
+    def certificates(self) -> list[Certificate]:
+        """Return the certificate of every seed (see `certify`).
+
+        Raises:
+            ValueError: the board is too large to be solved by enumeration.
+        """
+        solved = SolvedGame(self.game)
+        return [self.certify(solved, seed) for seed in range(len(self.seeds))]

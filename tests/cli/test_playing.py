@@ -1,0 +1,79 @@
+"""`operant play`, and `operant evaluate --exact`: a board game against what was learned, and its mistakes."""
+
+import json
+
+import pytest
+
+import operant
+from operant.envs.tensor.board_games import BoardGame
+from operant.envs.tensor.solved_games import SolvedGame
+
+SMALL = {"num_envs": 8, "num_steps": 8, "simulations": 8, "gradient_steps": 2, "batch_size": 16, "hidden_sizes": (16,)}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("games") / "run"
+    operant.train("alphazero", "operant/TicTacToe-v0", seeds=2, budget=64, run=path, progress="silent", **SMALL)
+    return path
+
+
+def typed(monkeypatch, *words):
+    left = iter(words)
+
+    def answer(_):
+        try:
+            return next(left)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", answer)
+
+
+def test_a_person_plays_to_the_end(cli, run, monkeypatch):
+    """Whoever types every cell in turn, and again those that are taken, comes to an end."""
+    typed(monkeypatch, *map(str, list(range(1, 10)) * 3))
+    status, out, _ = cli("play", run)
+    assert status == 0
+    assert out.startswith("You are x. The cells, row by row, are numbered from 1 to 9")
+    assert out.rstrip().endswith(("A draw.", "It has won.", "You have won."))
+    assert "It takes" in out
+
+
+def test_it_may_move_first(cli, run, monkeypatch):
+    typed(monkeypatch, "nonsense", "0", "q")
+    status, out, _ = cli("play", run, "--second", "--seed", 1)
+    assert status == 0
+    assert out.index("It takes") < out.index("Moves that are left")
+    assert "got 'nonsense'" in out
+    assert out.count("x") == out.count("x", 0, out.index("It takes")), "the person has not moved"
+
+
+def test_the_input_may_end(cli, run, monkeypatch):
+    typed(monkeypatch)
+    assert cli("play", run)[0] == 0
+
+
+def test_other_runs_and_seeds_are_refused(cli, run, tmp_path):
+    status, _, err = cli("play", run, "--seed", 7)
+    assert status != 0
+    assert "seed must be one of 0, 1, got 7" in err
+    operant.train("q-learning", "FrozenLake-v1", seeds=1, budget=100, run=tmp_path / "lake", progress="silent")
+    for words in (["play", tmp_path / "lake"], ["evaluate", tmp_path / "lake", "--exact"]):
+        status, _, err = cli(*words)
+        assert status != 0
+        assert "alphazero" in err or "--exact is for board games" in err
+
+
+def test_mistakes_are_counted(cli, run):
+    status, out, _ = cli("evaluate", run, "--exact", "--episodes", 4, "--json")
+    assert status == 0
+    found = json.loads(out)
+    learner = operant.load(run).experiment.learner
+    solved = SolvedGame(BoardGame.tic_tac_toe())
+    assert found["positions"] == [4520, 4520]
+    assert found["mistakes"] == [learner.certify(solved, seed).mistakes for seed in range(2)]
+    assert found["faced_mistakes"] == [learner.certify(solved, seed).faced_mistakes for seed in range(2)]
+    status, out, _ = cli("evaluate", run, "--exact", "--episodes", 4)
+    assert "Against the exact solution of the game" in out
+    assert f"{found['mistakes'][1]}" in out

@@ -1,0 +1,73 @@
+"""Board games as environments of Gymnasium, against an opponent who moves at random."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+
+from operant.envs import check_batch_env, make
+from operant.envs.tensor.board_games import BoardGame, Positions
+from operant.envs.worlds.board_games import BoardGameEnv
+
+
+@pytest.mark.parametrize(("task", "options"), [("TicTacToe", {}), ("ConnectFour", {"columns": 5, "rows": 4})])
+def test_the_contracts_hold(task, options):
+    check_env(gymnasium.make(f"operant/{task}-v0", **options).unwrapped, skip_render_check=True)
+    check_batch_env(lambda: make(f"operant/{task}-v0", 2, (3, 5), env_kwargs=options))
+
+
+@pytest.mark.parametrize("task", ["operant/TicTacToe-v0", "operant/ConnectFour-v0"])
+def test_games_are_those_of_the_rules(task):
+    """Random games, followed on the board: rewards at the end alone, and those of who won."""
+    env, chance = gymnasium.make(task), np.random.default_rng(0)
+    game, results, begun = env.unwrapped.game, [], set()
+    for episode in range(60):
+        obs, _ = env.reset(seed=episode)
+        begun.add(float(obs["observation"].sum()))
+        over = False
+        while not over:
+            stones = obs["observation"].sum()
+            mover = game.positions(torch.from_numpy(obs["observation"]).unsqueeze(0))
+            assert np.array_equal(obs["action_mask"], (game.moves(mover)[0] != 0).numpy())
+            obs, reward, over, truncated, _ = env.step(chance.choice(np.flatnonzero(obs["action_mask"])))
+            assert not truncated
+            added = obs["observation"].sum() - stones
+            mine, theirs = (
+                Positions(*game.positions(torch.from_numpy(obs["observation"]).unsqueeze(0)))[i] for i in (0, 1)
+            )
+            won, lost = (bool(game._connected(part)) for part in (mine, theirs))
+            assert reward == won - lost
+            assert added == 2 or over
+            assert over or reward == 0
+        results.append(reward)
+    assert begun == {0.0, 1.0}
+    assert {-1.0, 1.0} <= set(results)
+
+
+def test_an_action_that_is_not_allowed_loses():
+    env = gymnasium.make("operant/TicTacToe-v0")
+    for seed in range(10):
+        obs, _ = env.reset(seed=seed)
+        if taken := np.flatnonzero(obs["action_mask"] == 0).tolist():
+            _, reward, terminated, _, _ = env.step(taken[0])
+            assert (reward, terminated) == (-1.0, True)
+            return
+    raise AssertionError("the opponent has never begun")
+
+
+def test_boards_are_drawn():
+    env = BoardGameEnv("connect-four", columns=4, rows=2, render_mode="ansi")
+    env.reset(seed=0)
+    env.positions = env.game.start(1)
+    env.positions = env.game.play(env.positions, torch.tensor([1]))
+    assert env.render() == ". . . .\n. o . ."
+    game = BoardGame.tic_tac_toe()
+    after = game.play(game.play(game.start(1), torch.tensor([0])), torch.tensor([5]))
+    assert game.drawing(after) == "x . .\n. . o\n. . ."
+    assert BoardGameEnv("tic-tac-toe").render() is None
+
+
+def test_unknown_games_are_refused():
+    with pytest.raises(ValueError, match="game must be 'tic-tac-toe' or 'connect-four', got 'go'"):
+        BoardGameEnv("go")
