@@ -63,7 +63,7 @@ def test_a_far_miss_lists_what_there_is():
 def test_algorithms_are_found_by_the_actions_they_choose():
     for kind in ("discrete", "multi-discrete", "continuous"):
         found = [catalog.supporting(kind, observations) for observations in ("none", "finite", "continuous", "text")]
-        expected = [algorithm.name for algorithm in catalog.ALGORITHMS if kind in algorithm.actions]
+        expected = [a.name for a in catalog.ALGORITHMS if kind in a.actions and a.model != "known"]
         assert sorted(name for names in found for name in names) == sorted(expected)
         assert "ppo" in catalog.supporting(kind, "continuous")
 

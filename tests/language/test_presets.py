@@ -59,7 +59,7 @@ def test_a_step_size_that_is_named_wins(name):
 @pytest.mark.parametrize("name", sorted(STEP_SIZES))
 def test_a_learned_reward_has_a_price_for_leaving_the_reference(name):
     found = configuration(catalog.find(name), "arithmetic", reward_model="runs/rm")
-    assert found.beta == LEARNED_REWARD["beta"] == 0.1
+    assert found.beta == LEARNED_REWARD["beta"] == 0.15
     assert configuration(catalog.find(name), "arithmetic", reward_model="runs/rm", beta=0.01).beta == 0.01
 
 

@@ -182,7 +182,9 @@ def test_actions_for_observations_are_legal_and_those_of_the_search():
 
 
 def test_other_tasks_are_refused():
-    with pytest.raises(ValueError, match="knows those of operant/TicTacToe-v0 and operant/ConnectFour-v0"):
+    with pytest.raises(
+        ValueError, match="it plays operant/TicTacToe-v0, operant/ConnectFour-v0; these support its actions and"
+    ):
         operant.train("alphazero", "CartPole-v1", budget=10, progress="silent")
     with pytest.raises(ValueError, match="must hold a batch"):
         AlphaZeroConfig(num_envs=64, num_steps=16, buffer_size=100)

@@ -24,6 +24,7 @@ from torch import Tensor
 from operant import ops
 from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
+from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
 from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable, encoders
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
@@ -34,7 +35,7 @@ from operant.state import Resumable
 
 
 @dataclass(frozen=True)
-class A2CConfig:
+class A2CConfig(StateNoiseConfig):
     """Hyperparameters of advantage actor-critic. Defaults are the paper's, or OpenAI's A2C's where it is silent."""
 
     num_envs: PositiveInt = 16
@@ -217,6 +218,7 @@ class A2C(Resumable):
             ),
             log_std=config.log_std_init,
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
+            sde_sample_freq=config.sde_every,
         )
         self.channels = config.channels
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
+from operant.control.state_noise import StateNoise, require_state_noise
 from operant.envs import BatchEnv, Normalize, TensorEnv, Tree, is_picture, learned, start
-from operant.nets import ActorCritic, Graph, Spec, head_for
+from operant.nets import ActorCritic, GaussianHead, Graph, Spec, head_for
 from operant.runtime.rollouts import Act, Collector, Rollout, by_seed
 from operant.runtime.sharded_collector import ShardedCollector
 from operant.runtime.shards import Shards
@@ -47,6 +48,8 @@ class Agent(DeclaredState):
         log_std: initial logarithm of the standard deviation of continuous actions.
         scaling: of observations and rewards.
         shards: what the environments are divided into.
+        sde_sample_freq: steps after which the weights of state-dependent noise are drawn anew, -1: once a rollout;
+            None: noise does not depend on the state.
 
     Attributes:
         parameters: `[S, P]` of policy and value.
@@ -73,6 +76,7 @@ class Agent(DeclaredState):
         log_std: float,
         scaling: Scaling,
         shards: Shards | None = None,
+        sde_sample_freq: int | None = None,
     ) -> None:
         self.envs = list(env) if isinstance(env, Sequence) else [env]
         self.shards = shards or Shards()
@@ -108,6 +112,14 @@ class Agent(DeclaredState):
         self.networks = shape.bind(self.parameters)
         self.streams = [streams.torch_generator(seed, "policy", device=env.device) for seed in seeds]
         self.graph: Graph[dict[str, Any]] | None = None
+        self.sde_sample_freq = sde_sample_freq
+        if sde_sample_freq is not None:
+            continuous = isinstance(self.head, GaussianHead)
+            self.hidden_of = require_state_noise(shape.mlp, continuous=continuous, algorithm=algorithm)
+            if self.shards.count > 1:
+                raise ValueError(
+                    f"use_sde draws its weights for all environments at once: leave out --shards {self.shards.count}"
+                )
 
     @property
     def learned(self) -> Weights:
@@ -124,6 +136,9 @@ class Agent(DeclaredState):
     @torch.no_grad()
     def collect(self, steps: int) -> Rollout:
         """Act with the current policy for `steps` steps, keeping its actions and outputs."""
+        if self.sde_sample_freq is not None:
+            smooth = self._state_noise(steps, self.sde_sample_freq)
+            return self.collector.rollout(**self.collector.play(self.collector.obs, steps, self._acting(smooth)))
         noise = torch.stack([self.head.noise((steps, self.rows), stream) for stream in self.streams], dim=1)
         if isinstance(self.experience, ShardedCollector):
             return self.experience.collect(steps, lambda rows: self._acting(noise[:, :, rows]))
@@ -133,20 +148,28 @@ class Agent(DeclaredState):
     def _play(self, obs: Tensor, noise: Tensor) -> dict[str, Any]:
         return self.collector.play(obs, len(noise), self._acting(noise))
 
-    def _acting(self, noise: Tensor) -> Act:
-        """Return what acts by noise `[T, S, N, ...]`, keeping actions and outputs."""
-        drawn = noise.unbind(0)
+    def _state_noise(self, steps: int, every: int) -> StateNoise:
+        """Return the noise of a rollout that is a function of the state."""
+        actions = self.head.outputs
+        network = self.hidden_of
+        return StateNoise(self.streams, steps=steps, rows=self.rows, network=network, actions=actions, every=every)
+
+    def _acting(self, noise: Tensor | StateNoise) -> Act:
+        """Return what acts by noise `[T, S, N, ...]`, or by one that is a function of the state."""
+        drawn = () if isinstance(noise, StateNoise) else noise.unbind(0)
 
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
             outputs = self.networks.policy(obs)
-            actions = self.head.sample(outputs, self.networks.free, drawn[t])
+            now = noise.at(self.networks.hidden(obs), t) if isinstance(noise, StateNoise) else drawn[t]
+            actions = self.head.sample(outputs, self.networks.free, now)
             return (actions, outputs), self.head.to_env(actions)
 
         return act
 
     def capture(self) -> None:
         """Launch the kernels of a rollout as one from now on, where its environments are tensors on a CUDA device."""
-        if self.device.type == "cuda" and self.shards.count == 1 and isinstance(self.collector.env, TensorEnv):
+        plain = self.shards.count == 1 and self.sde_sample_freq is None
+        if self.device.type == "cuda" and plain and isinstance(self.collector.env, TensorEnv):
             self.graph = Graph(self._play, self.device)
 
     @torch.no_grad()

@@ -9,6 +9,7 @@ from operant.catalog import ActionKind, Algorithm
 from operant.envs import BatchEnv, Features, is_picture
 from operant.envs.features import MASK
 from operant.envs.spaces import members
+from operant.envs.worlds.board_games import BOARD_GAMES, rules_of
 from operant.nets import is_bounded, is_continuous
 
 LARGEST_TABLE = 10**6
@@ -68,7 +69,7 @@ def suitable(env: BatchEnv) -> list[str]:
 
 def obstacle(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
     """Return what an algorithm with networks cannot do in an environment, or None where it can do all."""
-    return _acting(algorithm, env) or _looking(algorithm, env)
+    return _acting(algorithm, env) or _looking(algorithm, env) or _planning(algorithm, env)
 
 
 def _acting(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
@@ -119,6 +120,13 @@ def _looking(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
             f"does not look at action masks, but the observations of {env.task} hold one",
             "leave it out with gymnasium.wrappers.FilterObservation",
         )
+    return None
+
+
+def _planning(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
+    if algorithm.model == "known" and rules_of(env) is None:
+        games = ", ".join(BOARD_GAMES)
+        return Obstacle(f"searches with the rules of a board game, and knows none of {env.task}: it plays {games}", "")
     return None
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from operant.control.replay_collector import Act, Experience, ReplayConfig
+from operant.control.state_noise import StateNoise, StateNoiseConfig, require_state_noise
 from operant.nets import (
     Activation,
     Ensemble,
@@ -151,6 +152,7 @@ class Alternating(Resumable, ABC, Generic[C]):
     shapes: Mapping[str, Ensemble]
     parameters: Mapping[str, Tensor]
     optimizers: Mapping[str, StackedAdam]
+    action_streams: Sequence[torch.Generator]
 
     @property
     def learned(self) -> Weights:
@@ -172,6 +174,20 @@ class Alternating(Resumable, ABC, Generic[C]):
         for seed, learner in enumerate(learners):
             learner.bind({name: part[seed : seed + 1] for name, part in self.parameters.items()})
         return learners
+
+    def round_noise(self, config: StateNoiseConfig, actions: int) -> Callable[[Sequence[Tensor], int], Tensor]:
+        """Return the noise `[S, N, A]` of each step of a round, for what the layers of the actor make of its states."""
+        rows, steps = self.config.num_envs, self.config.train_freq
+        if config.sde_every is None:
+            shape = steps, rows, actions
+            drawn = [torch.empty(shape, device=self.device).normal_(generator=s) for s in self.action_streams]
+            noise = torch.stack(drawn, dim=1)
+            return lambda trace, t: noise[t]
+        network = require_state_noise(self.shapes["actor"].mlp, continuous=True, algorithm="")
+        smooth = StateNoise(
+            self.action_streams, steps=steps, rows=rows, network=network, actions=actions, every=config.sde_every
+        )
+        return lambda trace, t: smooth.at(trace[-2], t)
 
     @abstractmethod
     def collecting(self) -> Act:

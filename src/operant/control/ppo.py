@@ -26,6 +26,7 @@ from operant import doors, ops, streams
 from operant.control import presets
 from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
+from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
 from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, encoders, outgrows_cache
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
@@ -39,7 +40,7 @@ Clip = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(StateNoiseConfig):
     """Hyperparameters of PPO. Defaults are those of the paper's continuous control experiments (table 3)."""
 
     num_envs: PositiveInt = 1
@@ -251,6 +252,7 @@ class PPO(Resumable):
             log_std=config.log_std_init,
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
             shards=self.shards,
+            sde_sample_freq=config.sde_every,
         )
         self.device = self.agent.device
         self.channels, self.objective = config.channels, objective_of(config.objective)

@@ -23,6 +23,7 @@ from operant.control.compatibility import require_suitable
 from operant.control.off_policy import Alternating, AlternatingConfig, Descent
 from operant.control.presets import REACH
 from operant.control.replay_collector import Act, Experience, require_budget
+from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import NonNegativeFloat
@@ -31,7 +32,7 @@ from operant.runtime.replay import Transitions
 
 
 @dataclass(frozen=True)
-class SACConfig(AlternatingConfig):
+class SACConfig(StateNoiseConfig, AlternatingConfig):
     """Hyperparameters of SAC. Defaults are those of the paper (appendix D, table 1)."""
 
     target_entropy: float | None = None
@@ -55,6 +56,19 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "train_freq": 2,
         "learning_rate": 1e-3,
         "buffer_size": 100_000,
+        "hidden_sizes": (64, 64),
+    },
+    "MountainCarContinuous-v0": {
+        "use_sde": True,
+        "learning_starts": 0,
+        "train_freq": 32,
+        "gradient_steps": 32,
+        "rounds_per_iteration": 10,
+        "batch_size": 512,
+        "buffer_size": 50_000,
+        "gamma": 0.9999,
+        "tau": 0.01,
+        "ent_coef": 0.1,
         "hidden_sizes": (64, 64),
     },
     "operant/Reach-v0": REACH,
@@ -151,9 +165,14 @@ class SAC(Alternating[SACConfig]):
 
     def collecting(self) -> Act:
         """Return what chooses the actions of a round, sampled from the policy."""
-        shape = self.config.train_freq, self.config.num_envs
-        noise = torch.stack([self.bounds.normal(shape, stream) for stream in self.action_streams], dim=1)
-        return torch.no_grad()(lambda obs, t: ops.tanh_gaussian_sample(*self.policy(obs), noise[t]))
+        noise = self.round_noise(self.config, self.bounds.dimensions)
+
+        def act(obs: Tensor, t: int) -> Tensor:
+            trace = self.actor.trace(obs)
+            mean, log_std = self.distribution(self.actor.by_member(trace[-1]))
+            return ops.tanh_gaussian_sample(mean, log_std, noise(trace, t))
+
+        return torch.no_grad()(act)
 
     @compilable
     @torch.no_grad()

@@ -24,6 +24,7 @@ from operant.control.compatibility import require_suitable
 from operant.control.off_policy import Alternating, AlternatingConfig, Descent
 from operant.control.presets import REACH
 from operant.control.replay_collector import Act, Experience, require_budget
+from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import NonNegativeFloat, PositiveInt
@@ -33,7 +34,7 @@ from operant.state import State
 
 
 @dataclass(frozen=True)
-class TD3Config(AlternatingConfig):
+class TD3Config(StateNoiseConfig, AlternatingConfig):
     """Hyperparameters of TD3. Defaults are those of the paper (section 6.1) and of its code."""
 
     n_critics: PositiveInt = 2
@@ -149,10 +150,14 @@ class TD3(Alternating[TD3Config]):
 
     def collecting(self) -> Act:
         """Return what chooses the actions of a round: the policy's, with noise."""
-        shape = self.config.train_freq, self.config.num_envs
-        noise = torch.stack([self.bounds.normal(shape, stream) for stream in self.action_streams], dim=1)
-        std = self.config.exploration_noise
-        return torch.no_grad()(lambda obs, t: ops.perturbed_action(self.policy(obs), noise[t], std=std))
+        noise, std = self.round_noise(self.config, self.bounds.dimensions), self.config.exploration_noise
+
+        def act(obs: Tensor, t: int) -> Tensor:
+            trace = self.actor.trace(obs)
+            actions = self.actor.by_member(trace[-1])[0].tanh()
+            return ops.perturbed_action(actions, noise(trace, t), std=std)
+
+        return torch.no_grad()(act)
 
     @compilable
     @torch.no_grad()

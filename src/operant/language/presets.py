@@ -49,7 +49,7 @@ critic tells its answers apart token by token, may be larger."""
 ANSWERS = 256
 """Answers of a step that `STEP_SIZES` are for."""
 
-LEARNED_REWARD = {"beta": 0.1}
+LEARNED_REWARD = {"beta": 0.15}
 """What a learned reward wants: it is right near the answers that it has learned from, and a policy without a price for
 leaving them finds others that it is wrong about (DeepSeekMath: 0.04, for a model of 7 billion parameters)."""
 

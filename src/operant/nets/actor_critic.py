@@ -162,6 +162,10 @@ class BoundActorCritic:
         outputs = self.shape.mlp(self.actor, self.shape.encode(obs))[..., : self.shape.head.outputs]
         return self.shape.allowed(outputs, obs)
 
+    def hidden(self, obs: Tensor) -> Tensor:
+        """Return the last hidden layer `[S, M, L]` of the policy's perceptron."""
+        return self.shape.mlp.trace(self.actor, self.shape.encode(obs))[-2]
+
     def value(self, obs: Tensor) -> Tensor:
         """Return the values `[S, M]`, the mean over the critics; with several heads `[S, M, K]`."""
         critics = self.networks[1:] or self.networks

@@ -64,6 +64,20 @@ def gaussian_sample(
     return torch.addcmul(mean, log_std.exp(), noise)
 
 
+def state_dependent_noise(features: Float[Tensor, "*B L"], weights: Float[Tensor, "*#B L A"]) -> Float[Tensor, "*B A"]:
+    """Noise that is a function of the state: ε = φ/‖φ‖ · W, standard normal over the draws of W in every state.
+
+    State-dependent exploration (Raffin et al. 2021, arXiv 2005.05719, eq. 3), with features of length 1. The noises of
+    two states correlate as much as the cosine between their features says.
+
+    Args:
+        features: What the policy knows of the states, φ; where all of it is 0, so is the noise.
+        weights: Draws of the standard normal distribution, kept over several states.
+    """
+    length = features.square().sum(-1, keepdim=True).sqrt().clamp(min=torch.finfo(features.dtype).tiny)
+    return ((features / length).unsqueeze(-2) @ weights).squeeze(-2)
+
+
 def gaussian_log_prob(
     mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"], actions: Float[Tensor, "*B A"]
 ) -> Float[Tensor, "*B"]:

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
-from operant.envs import BatchEnv, GymnasiumEnv, Tree
-from operant.envs.tensor.board_games import BoardGame, Positions
+from operant.envs import BatchEnv, Tree
+from operant.envs.tensor.board_games import Positions
 from operant.envs.tensor.solved_games import Certificate, SolvedGame
-from operant.envs.worlds.board_games import BoardGameEnv
+from operant.envs.worlds.board_games import rules_of
 from operant.nets import Activation, Pass, Spec, StackedAdam
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.learner import Metrics
@@ -91,22 +91,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {}
 """Configuration by task or by name."""
 
 
-def game_of(env: BatchEnv) -> BoardGame:
-    """Return the rules of the game that environments play.
-
-    Raises:
-        ValueError: they play none whose rules are known.
-    """
-    bare = env.singles[0].unwrapped if isinstance(env, GymnasiumEnv) and env.singles else None
-    if not isinstance(bare, BoardGameEnv):
-        raise ValueError(
-            f"alphazero searches with the rules of a game, and knows those of operant/TicTacToe-v0 and "
-            f"operant/ConnectFour-v0 (--env-kwargs columns=5 rows=4), got {env.task}: take an algorithm that needs no "
-            "rules, such as ppo"
-        )
-    return bare.game
-
-
 class AlphaZero(Resumable):
     """The learner: `S` seeds trained as one program.
 
@@ -145,7 +129,6 @@ class AlphaZero(Resumable):
         if budget < 1:
             raise ValueError(f"budget must be at least 1 move, got {budget}")
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
-        self.game = game_of(env)
         self.agent = Agent(
             env,
             seeds=seeds,
@@ -156,6 +139,9 @@ class AlphaZero(Resumable):
             scaling=Scaling(observations=False, rewards=False, gamma=1.0),
         )
         self.close, self.learned = self.agent.close, self.agent.learned
+        game = rules_of(env)
+        assert game is not None  # noqa: S101 - the agent has refused other tasks
+        self.game = game
         self.optimizer = StackedAdam(self.agent.parameters, max_grad_norm=config.max_grad_norm)
         self.streams = [streams.torch_generator(seed, "self-play", device=env.device) for seed in seeds]
         self.planner = Planner(

@@ -8,7 +8,12 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from operant.envs.adapter import GymnasiumEnv
+from operant.envs.base import BatchEnv
 from operant.envs.tensor.board_games import BoardGame, Positions
+
+BOARD_GAMES = ("operant/TicTacToe-v0", "operant/ConnectFour-v0")
+"""The tasks whose rules are known."""
 
 Observation = dict[str, NDArray[Any]]
 
@@ -88,3 +93,9 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
     def render(self) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride] - Gymnasium's type has lists
         """Return the board as text: x are one's own stones, o those of the opponent."""
         return None if self.render_mode is None else self.game.drawing(self.positions)
+
+
+def rules_of(env: BatchEnv) -> BoardGame | None:
+    """Return the rules of the game that environments in this process play; None if they are not known."""
+    bare = env.singles[0].unwrapped if isinstance(env, GymnasiumEnv) and env.singles else None
+    return bare.game if isinstance(bare, BoardGameEnv) else None
