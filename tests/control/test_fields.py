@@ -53,6 +53,8 @@ IDLE = {
     "share_features": "recurrent networks are",
 }
 """Fields that need change nothing here, and why."""
+REFUSED = {"recurrent-ppo": {"use_sde", "sde_sample_freq"}}
+"""Fields that an algorithm has from what it derives from, and refuses."""
 
 SHARED = {
     "num_envs": 2,
@@ -87,6 +89,11 @@ OF_PPO = {
     "target_kl": 1e-9,
     "adam_eps": 0.1,
 }
+STATE_NOISE = {
+    "use_sde": (True, {"task": "Pendulum-v1"}),
+    "sde_sample_freq": (2, {"use_sde": True, "task": "Pendulum-v1"}),
+}
+OFF_POLICY_NOISE = {"use_sde": True, "sde_sample_freq": (2, {"use_sde": True, "train_freq": 8})}
 FAR = {"target_kl": 1.0, "task": "Pendulum-v1"}
 OFF_POLICY = {"learning_starts": 48, "train_freq": 2, "gradient_steps": 1, "batch_size": 8, "tau": 0.5}
 
@@ -149,8 +156,9 @@ OTHERS = {
         "normalize_advantage": "batch",
         "critic_ensemble_size": 2,
         "share_features": True,
+        **STATE_NOISE,
     },
-    "ppo": {**OF_PPO, "share_features": True},
+    "ppo": {**OF_PPO, "share_features": True, **STATE_NOISE},
     "recurrent-ppo": {**OF_PPO, "rnn_hidden_size": 9},
     "trpo": {
         "num_steps": 8,
@@ -172,11 +180,12 @@ OTHERS = {
         "vine_steps": (3, {"sampling": "vine", "vine_steps": 4}),
         "vine_common": (False, {"sampling": "vine", "vine_steps": 4}),
     },
-    "sac": {**OFF_POLICY, **REACH, "target_entropy": -3.0, "ent_coef": 0.5},
+    "sac": {**OFF_POLICY, **REACH, **OFF_POLICY_NOISE, "target_entropy": -3.0, "ent_coef": 0.5},
     "sac-discrete": {**OFF_POLICY, **BITS, "target_entropy_scale": 0.5, "ent_coef": 0.5},
     "td3": {
         **OFF_POLICY,
         **REACH,
+        **OFF_POLICY_NOISE,
         "n_critics": 1,
         "policy_delay": 1,
         "exploration_noise": 0.5,
@@ -200,7 +209,7 @@ def taught(algorithm, **values):
     """Return what is learned with a configuration."""
     entry = catalog.find(algorithm)
     module = importlib.import_module(entry.module)
-    continuous = algorithm in ("sac", "td3") or "log_std_init" in values
+    continuous = algorithm in ("sac", "td3") or "log_std_init" in values or "use_sde" in values
     task = values.pop("task", "Pendulum-v1" if continuous else "CartPole-v1")
     config = getattr(module, entry.config)(**{**BASES[algorithm], **values})
     budget = BUDGETS.get(algorithm, 192)
@@ -217,7 +226,11 @@ def baseline(algorithm, needs):
 
 @pytest.mark.parametrize("algorithm", BASES)
 def test_every_field_is_looked_at(algorithm):
-    assert set(fields(algorithm)) - IDLE.keys() <= others(algorithm).keys() <= set(fields(algorithm))
+    assert (
+        set(fields(algorithm)) - IDLE.keys() - REFUSED.get(algorithm, set())
+        <= others(algorithm).keys()
+        <= set(fields(algorithm))
+    )
 
 
 @pytest.mark.parametrize(
