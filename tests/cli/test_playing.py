@@ -40,6 +40,15 @@ def test_a_person_plays_to_the_end(cli, run, monkeypatch):
     assert "It takes" in out
 
 
+def test_training_says_how_to_go_on(cli, tmp_path):
+    words = ["--num-envs", 2, "--num-steps", 4, "--simulations", 4, "--buffer-size", 16, "--gradient-steps", 1]
+    words += ["--budget", 8, "--seeds", 1, "--run", tmp_path / "run", "--progress", "silent"]
+    status, out, _ = cli("train", "alphazero", "operant/TicTacToe-v0", *words)
+    assert status == 0
+    assert "run --exact" in out
+    assert "operant play" in out
+
+
 def test_it_may_move_first(cli, run, monkeypatch):
     typed(monkeypatch, "nonsense", "0", "q")
     status, out, _ = cli("play", run, "--second", "--seed", 1)

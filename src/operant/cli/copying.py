@@ -19,7 +19,8 @@ def copy(arguments: list[str]) -> int:
     path = write(entry, options.file)
     place = location(path)
     print(f"written: {place}\n\nIt does what {entry.name} does until you change it:")
-    print(f"  operant train {place}:{entry.learner} {_TASKS[entry.package]}")
+    task = "operant/TicTacToe-v0" if entry.family == "search" else _TASKS[entry.package]
+    print(f"  operant train {place}:{entry.learner} {task}")
     return 0
 
 

@@ -264,6 +264,11 @@ def next_commands(place: str, entry: catalog.Algorithm | None = None) -> str:
             f"show {place}": "see its values and its policy",
             f"watch {place}": "see it act",
         }
+    elif entry is not None and entry.family == "search":
+        calls = {
+            f"evaluate {place} --exact": "its mistakes, over every position of a small board",
+            f"play {place}": "play against it",
+        }
     elif entry is None or entry.package != "language":
         calls = {
             f"evaluate {place}": "100 more episodes, in Gymnasium's own environment",

@@ -8,7 +8,7 @@ from gymnasium.utils.env_checker import check_env
 
 from operant.envs import check_batch_env, make
 from operant.envs.tensor.board_games import BoardGame, Positions
-from operant.envs.worlds.board_games import BoardGameEnv
+from operant.envs.worlds.board_games import CELL, EMPTY, OTHER, BoardGameEnv
 
 
 @pytest.mark.parametrize(("task", "options"), [("TicTacToe", {}), ("ConnectFour", {"columns": 5, "rows": 4})])
@@ -68,6 +68,19 @@ def test_boards_are_drawn():
     assert BoardGameEnv("tic-tac-toe").render() is None
 
 
+def test_pictures_show_the_stones():
+    env = BoardGameEnv("connect-four", columns=4, rows=2, render_mode="rgb_array")
+    env.reset(seed=0)
+    env.positions = env.game.play(env.game.start(1), torch.tensor([1]))
+    picture = env.render()
+    assert picture.shape == (2 * CELL, 4 * CELL, 3)
+    middles = picture[CELL // 2 :: CELL, CELL // 2 :: CELL]
+    assert tuple(middles[1, 1]) == OTHER
+    assert (middles == EMPTY).all(-1).sum() == 7
+
+
 def test_unknown_games_are_refused():
+    with pytest.raises(ValueError, match="tic-tac-toe has 3 x 3 cells: leave out columns=4"):
+        BoardGameEnv("tic-tac-toe", columns=4)
     with pytest.raises(ValueError, match="game must be 'tic-tac-toe' or 'connect-four', got 'go'"):
         BoardGameEnv("go")

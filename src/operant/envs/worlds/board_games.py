@@ -15,6 +15,11 @@ from operant.envs.tensor.board_games import BoardGame, Positions
 BOARD_GAMES = ("operant/TicTacToe-v0", "operant/ConnectFour-v0")
 """The tasks whose rules are known."""
 
+CELL = 48
+"""Pixels of a side of a cell."""
+BOARD, EMPTY, OWN, OTHER = (52, 73, 110), (236, 240, 245), (230, 126, 34), (241, 196, 15)
+"""Colors of pictures: red, green, blue."""
+
 Observation = dict[str, NDArray[Any]]
 
 
@@ -27,26 +32,29 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
 
     Args:
         game: "tic-tac-toe" or "connect-four".
-        columns: of Connect Four.
-        rows: of Connect Four.
-        render_mode: "ansi" or None.
+        columns: of Connect Four; None: 7.
+        rows: of Connect Four; None: 6.
+        render_mode: "ansi", "rgb_array" or None.
 
     Raises:
         ValueError: there is no such game, or no such board.
     """
 
-    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012 - as Gymnasium declares it
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012 - as Gymnasium declares it
 
     def __init__(
         self,
         game: Literal["tic-tac-toe", "connect-four"],
-        columns: int = 7,
-        rows: int = 6,
+        columns: int | None = None,
+        rows: int | None = None,
         render_mode: str | None = None,
     ) -> None:
         if game not in ("tic-tac-toe", "connect-four"):
             raise ValueError(f"game must be 'tic-tac-toe' or 'connect-four', got {game!r}")
-        self.game = BoardGame.tic_tac_toe() if game == "tic-tac-toe" else BoardGame.connect_four(columns, rows)
+        if game == "tic-tac-toe" and (columns, rows) != (None, None):
+            raise ValueError(f"tic-tac-toe has 3 x 3 cells: leave out columns={columns} and rows={rows}")
+        size = 7 if columns is None else columns, 6 if rows is None else rows
+        self.game = BoardGame.tic_tac_toe() if game == "tic-tac-toe" else BoardGame.connect_four(*size)
         self.render_mode = render_mode
         shape = (2, self.game.rows, self.game.columns)
         mask = spaces.Box(0, 1, (self.game.actions,), np.int8)
@@ -90,9 +98,22 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
         mask = self._allowed()
         return {"observation": self.game.observe(seen)[0].numpy(), "action_mask": mask if mask.any() else mask + 1}
 
-    def render(self) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride] - Gymnasium's type has lists
-        """Return the board as text: x are one's own stones, o those of the opponent."""
-        return None if self.render_mode is None else self.game.drawing(self.positions)
+    def render(self) -> Any:
+        """Return the board, as text in which x are one's own stones, or as a picture `[H, W, 3]` of bytes."""
+        if self.render_mode is None:
+            return None
+        return self.game.drawing(self.positions) if self.render_mode == "ansi" else self._picture()
+
+    def _picture(self) -> NDArray[np.uint8]:
+        stones, theirs = (self.game.observe(self.positions)[0] != 0).numpy()
+        picture = np.full((self.game.rows * CELL, self.game.columns * CELL, 3), BOARD, np.uint8)
+        y, x = np.mgrid[:CELL, :CELL] - (CELL - 1) / 2
+        disc = x**2 + y**2 < (0.4 * CELL) ** 2
+        for row, column in np.ndindex(stones.shape):
+            top = (self.game.rows - 1 - row if self.game.gravity else row) * CELL
+            color = OWN if stones[row, column] else OTHER if theirs[row, column] else EMPTY
+            picture[top : top + CELL, column * CELL : (column + 1) * CELL][disc] = color
+        return picture
 
 
 def rules_of(env: BatchEnv) -> BoardGame | None:
