@@ -90,6 +90,13 @@ from operant.ops.trust_region import (
     gaussian_fisher,
     natural_step,
 )
+from operant.ops.two_hot import (
+    signed_hyperbolic,
+    signed_parabolic,
+    two_hot,
+    two_hot_loss,
+    two_hot_mean,
+)
 from operant.ops.value import (
     clipped_double_q,
     double_q,
@@ -174,6 +181,8 @@ __all__ = [
     "sequence_weights",
     "sequential_halving",
     "sigma",
+    "signed_hyperbolic",
+    "signed_parabolic",
     "soft_q",
     "soft_value",
     "standardize",
@@ -187,6 +196,9 @@ __all__ = [
     "token_log_probs",
     "token_weights",
     "truncated_weights",
+    "two_hot",
+    "two_hot_loss",
+    "two_hot_mean",
     "value_loss",
     "weighted_mean",
     "whiten",

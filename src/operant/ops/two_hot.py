@@ -1,0 +1,110 @@
+r"""Values as distributions over a support: MuZero's invertible transform, and two-hot targets.
+
+A network that predicts returns of any size learns them by cross-entropy over K atoms, squashed first (MuZero,
+Schrittwieser et al. 2020, arXiv 1911.08265, appendix F: 601 atoms from -300 to 300). A number between two atoms becomes
+two weights whose mean is the number.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def signed_hyperbolic(x: Float[Tensor, "*B"], *, eps: float = 1e-3) -> Float[Tensor, "*B"]:
+    r"""The squashed value h(x) = sign(x) (sqrt(|x| + 1) - 1) + ε x (Pohlen et al. 2018, arXiv 1805.11593, eq. 3).
+
+    Slope 1/2 + ε at 0, square root in the distance, and invertible by `signed_parabolic`.
+
+    Args:
+        x: values, of any size.
+        eps: ε, at least 0; a positive one keeps the inverse Lipschitz. MuZero has 0.001.
+
+    Raises:
+        ValueError: `eps` is negative.
+    """
+    _check_eps(eps)
+    return x / ((x.abs() + 1).sqrt() + 1) + eps * x  # |x| / (sqrt(|x| + 1) + 1) is sqrt(|x| + 1) - 1
+
+
+def signed_parabolic(x: Float[Tensor, "*B"], *, eps: float = 1e-3) -> Float[Tensor, "*B"]:
+    r"""The inverse of `signed_hyperbolic`, sign(x) (((sqrt(1 + 4 ε (|x| + 1 + ε)) - 1) / (2 ε))² - 1).
+
+    Pohlen et al. 2018, arXiv 1805.11593, proposition A.2.
+
+    Args:
+        x: squashed values.
+        eps: ε, the same as there; 0 is allowed.
+
+    Raises:
+        ValueError: `eps` is negative.
+    """
+    _check_eps(eps)
+    # As printed, float32 has an error of 1e-4 near 0. w = sqrt(|h⁻¹| + 1) - 1 solves ε w² + (1 + 2 ε) w = |x|.
+    slope = 1 + 2 * eps
+    w = 2 * x / (slope + (slope**2 + 4 * eps * x.abs()).sqrt())
+    return w * (w.abs() + 2)
+
+
+def two_hot(x: Float[Tensor, "*B"], support: Float[Tensor, " K"]) -> Float[Tensor, "*B K"]:
+    r"""Weights of the two atoms around each number, such that their mean is the number, detached.
+
+    Between atoms a < b, b has the weight (x - a) / (b - a) and a the rest. Numbers outside count as the ends.
+
+    Args:
+        x: numbers.
+        support: K >= 2 atoms in increasing order, evenly spaced or not.
+
+    Returns:
+        `[..., K]` weights that are not negative and sum to 1; NaN where `x` is.
+
+    Raises:
+        ValueError: the support has fewer than two atoms.
+    """
+    if len(support) < 2:
+        raise ValueError(f"support has {len(support)} atoms, expected at least 2: torch.linspace(-300, 300, 601)")
+    x = x.detach().clamp(support[0], support[-1]).contiguous()
+    upper = torch.searchsorted(support, x, right=True).clamp(1, len(support) - 1)
+    low, high = support[upper - 1], support[upper]
+    share = ((x - low) / (high - low)).unsqueeze(-1)
+    weights = x.new_zeros(*x.shape, len(support))
+    index = upper.unsqueeze(-1)
+    return weights.scatter(-1, index, share).scatter(-1, index - 1, 1 - share)
+
+
+def two_hot_mean(logits: Float[Tensor, "*B K"], support: Float[Tensor, " K"]) -> Float[Tensor, "*B"]:
+    r"""The mean Σ_k softmax(logits)_k support_k, the number that a distribution over the support stands for.
+
+    Args:
+        logits: `[..., K]` of the atoms.
+        support: K atoms.
+
+    Returns:
+        `[...]` means, between the ends of the support.
+    """
+    return logits.softmax(-1) @ support
+
+
+def two_hot_loss(
+    logits: Float[Tensor, "*B K"], target: Float[Tensor, "*B"], support: Float[Tensor, " K"]
+) -> Float[Tensor, "*B"]:
+    r"""The cross-entropy -Σ_k two_hot(target)_k log softmax(logits)_k.
+
+    Its gradient in the logits is softmax(logits) - two_hot(target), so its size does not depend on that of the target.
+
+    Args:
+        logits: `[..., K]` of the atoms.
+        target: numbers in the units of the support (squash them first where the support is squashed).
+        support: K atoms in increasing order.
+
+    Returns:
+        Losses of each element, at least the entropy of the two weights.
+
+    Raises:
+        ValueError: the support has fewer than two atoms.
+    """
+    return -(two_hot(target, support) * logits.log_softmax(-1)).sum(-1)
+
+
+def _check_eps(eps: float) -> None:
+    if not eps >= 0:
+        raise ValueError(f"eps is {eps}, expected a number of at least 0, such as 0.001")
