@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from operant.worlds.search import Expansion, Planner, search
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_trees.json").read_text(encoding="utf-8"))
-"""Trees that mctx 0.0.6 built in a random world of 24 states with rewards, discounts and turns, by 1 to 50 simulations:
+"""Trees that mctx 0.0.71 built in a random world of 24 states with rewards, discounts and turns, by 1 to 50 simulations:
 `gumbel_muzero_policy` with three considered actions and no noise, and `muzero_policy` without noise."""
 
 
@@ -75,13 +75,13 @@ def one_step_worlds(count, actions=4):
     return World({name: part.tolist() for name, part in tables.items()}), q
 
 
-@pytest.mark.parametrize("simulations", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("simulations", range(2, 17))
 def test_the_improved_policy_is_at_least_as_good_as_its_prior(simulations):
     """Danihelka et al. 2022, on 1 000 random trees: in the mean over the noise the action is worth at least as much.
 
-    Each is searched from 200 times, with Gumbel noise of its own.
+    Each is searched from 50 times, with Gumbel noise of its own.
     """
-    trees, tries = 1000, 200
+    trees, tries = 1000, 50
     world, q = one_step_worlds(trees)
     draw = torch.Generator().manual_seed(simulations)
     uniform = torch.rand(trees * tries, 4, generator=draw).clamp(1e-9, 1 - 1e-7)
