@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from operant.worlds.search import Expansion, Planner, search
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_trees.json").read_text(encoding="utf-8"))
-"""Trees that mctx 0.0.71 built in a random world of 24 states with rewards, discounts and turns, by 1 to 50 simulations:
+"""Trees of 1 to 50 simulations that mctx 0.0.71 built in a random world of 24 states with rewards, discounts and turns:
 `gumbel_muzero_policy` with three considered actions and no noise, and `muzero_policy` without noise."""
 
 
