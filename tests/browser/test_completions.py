@@ -60,3 +60,15 @@ def test_answers_are_filtered_and_colored(page, runs):
     page.get_by_role("radio", name="Held-out answers").click()
     page.locator("main[data-ready]").wait_for()
     expect(page).to_have_url(re.compile("source=held-out"))
+
+
+def test_a_letter_goes_to_a_page_after_g_alone(page):
+    """A page may be pressed keys at once: no letter counts as the second one of `g c` before a `g`."""
+    page.add_init_script("performance.now = () => 100")
+    page.goto("/explorables")
+    page.locator("main[data-ready]").wait_for()
+    page.keyboard.press("m")
+    assert page.evaluate("location.pathname") == "/explorables"
+    page.keyboard.press("g")
+    page.keyboard.press("m")
+    page.wait_for_url("**/map")

@@ -36,6 +36,7 @@ COMMANDS = {
     "evaluate": Command("evaluating.evaluate", "RUN", "score the policies of a run greedily over whole episodes"),
     "compare": Command("comparing.compare", "RUN...", "put runs side by side: scores, intervals, learning curves"),
     "tune": Command("tuning.tune", "ALGORITHM TASK", "search for hyperparameters, and score the best on fresh seeds"),
+    "sweep": Command("sweeping.sweep", "GRID.toml", "train every cell of a grid, several runs at a time"),
     "identify": Command(
         "identifying.identify", "TASK FILE.npz", "find a simulator's parameters in recorded trajectories"
     ),

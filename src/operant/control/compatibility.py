@@ -9,7 +9,7 @@ from operant.catalog import ActionKind, Algorithm
 from operant.envs import BatchEnv, Features, is_picture
 from operant.envs.features import MASK
 from operant.envs.spaces import members
-from operant.envs.worlds.board_games import BOARD_GAMES, rules_of
+from operant.envs.worlds.games import BOARD_GAMES, rules_of
 from operant.nets import is_bounded, is_continuous
 
 LARGEST_TABLE = 10**6

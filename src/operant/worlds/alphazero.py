@@ -23,7 +23,7 @@ from operant.control.agent import Agent, Scaling
 from operant.envs import BatchEnv, Tree
 from operant.envs.tensor.board_games import Positions
 from operant.envs.tensor.solved_games import Certificate, SolvedGame
-from operant.envs.worlds.board_games import rules_of
+from operant.envs.worlds.games import rules_of
 from operant.nets import Activation, Pass, Spec, StackedAdam
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.learner import Metrics

@@ -68,8 +68,8 @@ WORLDS = {
     "operant/HiddenCartPole-v0": _world("hidden", "HiddenCartPole", 500),
     "operant/BitFlip-v0": _world("goal_worlds", "BitFlip"),
     "operant/Reach-v0": _world("goal_worlds", "Reach", 50),
-    "operant/TicTacToe-v0": _world("board_games", "BoardGameEnv", game="tic-tac-toe"),
-    "operant/ConnectFour-v0": _world("board_games", "BoardGameEnv", game="connect-four"),
+    "operant/TicTacToe-v0": _world("games", "BoardGameEnv", game="tic-tac-toe"),
+    "operant/ConnectFour-v0": _world("games", "BoardGameEnv", game="connect-four"),
 }
 """Every world, by its Gymnasium id. `operant/Grid-v0` needs the option `drawing`."""
 

@@ -56,7 +56,7 @@ async function start() {
   const page = document.getElementById("page");
   let keys = [];
   document.getElementById("help").addEventListener("click", () => showKeys(keys));
-  let gone = 0;
+  let gone = -Infinity;
   document.addEventListener("keydown", (event) => {
     if (!isForPage(event)) return;
     if (event.key === "?") showKeys(keys);

@@ -8,7 +8,7 @@ from gymnasium.utils.env_checker import check_env
 
 from operant.envs import check_batch_env, make
 from operant.envs.tensor.board_games import BoardGame, Positions
-from operant.envs.worlds.board_games import CELL, EMPTY, OTHER, BoardGameEnv
+from operant.envs.worlds.games import CELL, EMPTY, OTHER, BoardGameEnv
 
 
 @pytest.mark.parametrize(("task", "options"), [("TicTacToe", {}), ("ConnectFour", {"columns": 5, "rows": 4})])

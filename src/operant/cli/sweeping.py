@@ -1,0 +1,115 @@
+"""`operant sweep`."""
+
+import contextlib
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from operant.cli.flags import Parser
+from operant.cli.output import location, number, print_json, say, table
+from operant.runtime.signals import EXIT_REQUEUE, Interruption
+
+if TYPE_CHECKING:
+    from operant.scale.sweep import Cell, Sweep
+
+
+def sweep(arguments: list[str]) -> int:
+    """Train every cell of a grid, several at a time."""
+    from operant.runtime.machine import cores
+
+    about = "Train every algorithm on every task with every set of values, several runs at a time."
+    parser = Parser("operant sweep", description=about)
+    parser.add_argument("grid", metavar="GRID.toml|SWEEP", type=Path, help="what is swept; or the folder of a sweep")
+    parser.add_argument("--out", metavar="SWEEP", type=Path, help="folder; default: runs/sweep-NAME of the file")
+    parser.add_argument("--executor", choices=("processes", "inline"), default="processes", help="where cells run")
+    parser.add_argument("--workers", type=int, default=cores(), help="processes at a time; default: one a core")
+    parser.add_argument("--attempts", type=int, default=3, help="of a cell that stops with status 75 (default: 3)")
+    parser.add_argument("--cell", type=int, help="run one cell alone, by its number from 0, and return its status")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    options = parser.parse_args(arguments)
+    if options.workers < 1 or options.attempts < 1:
+        raise ValueError(f"workers and attempts must be at least 1, got {options.workers} and {options.attempts}")
+    with Interruption() as interrupted:
+        found = _opened(options.grid, options.out)
+        if options.cell is not None:
+            return _one(found, options.cell)
+        whole = found.run(
+            workers=options.workers,
+            attempts=options.attempts,
+            report=_say,
+            interrupted=interrupted,
+            execute=_quietly if options.executor == "inline" else None,
+        )
+    answer = [_answer(cell) for cell in found.cells]
+    if options.json:
+        print_json({"sweep": str(found.path), "cells": answer})
+    else:
+        rows = [["cell", "outcome", "mean", "IQM"]]
+        rows += [
+            [a["cell"], a["outcome"], *(number(a[k]) if a[k] is not None else "-" for k in ("mean", "iqm"))]
+            for a in answer
+        ]
+        print(table(rows, "<<>>"))
+        print(f"\nNext:\n  operant compare {location(found.path / 'runs')}/*  runs of one task side by side")
+    if not whole:
+        say(f"operant: interrupted; go on with `operant sweep {location(found.path)}`")
+        return EXIT_REQUEUE
+    return int(any(a["outcome"] != "finished" for a in answer))
+
+
+def _opened(given: Path, out: Path | None) -> "Sweep":
+    from operant.cli.arguments import parse_training
+    from operant.scale.sweep import Sweep
+
+    if given.is_dir():
+        if out is not None:
+            raise ValueError(f"{given} is a sweep, which stays where it is: leave out --out {out}")
+        found = Sweep(given)
+    else:
+        try:
+            grid = tomllib.loads(given.read_text(encoding="utf-8"))
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise ValueError(f"the grid cannot be read: {given}: {error}") from error
+        found = Sweep(out or Path("runs") / f"sweep-{given.stem}", grid)
+    found.check(parse_training)
+    return found
+
+
+def _one(found: "Sweep", index: int) -> int:
+    """Run one cell in this process, as a job of an array does."""
+    if not 0 <= index < len(found.cells):
+        raise ValueError(f"cell must be from 0 to {len(found.cells) - 1}, got {index}")
+    cell = found.cells[index]
+    return 0 if cell.is_finished else _inline(cell.command)
+
+
+def _inline(words: Any) -> int:
+    from operant.cli import main
+
+    return main(words)
+
+
+def _quietly(words: Any) -> int:
+    """Run a command, and say on standard error what it prints: standard output is for the sweep."""
+    with contextlib.redirect_stdout(sys.stderr):
+        return _inline(words)
+
+
+def _say(cell: "Cell", status: int) -> None:
+    log = cell.path.parents[1] / "cells" / f"{cell.name}.log"
+    say(f"{cell.name}: {'finished' if not status else f'status {status}, see {location(log)}'}")
+
+
+def _answer(cell: "Cell") -> dict[str, Any]:
+    """Return how a cell stands."""
+    from operant.runtime.comparison import evaluations
+    from operant.runtime.run import Run, RunError
+
+    try:
+        run = Run.open(cell.path)
+    except RunError:
+        return {"cell": cell.name, "outcome": "not begun", "mean": None, "iqm": None, "values": cell.values}
+    last = [evaluation for _, evaluation in evaluations(run)][-1:]
+    mean, iqm = (last[0].mean, last[0].iqm) if last else (None, None)
+    return {"cell": cell.name, "outcome": run.outcome()[0], "mean": mean, "iqm": iqm, "values": cell.values}

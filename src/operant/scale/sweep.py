@@ -1,0 +1,262 @@
+"""Many runs: every algorithm on every task with every set of values, over the cores of a machine: `Sweep`.
+
+A sweep is a folder: `sweep.toml` says what is swept, `cells` holds a configuration file for each cell, and `runs`
+their runs. A cell is one command, `operant train ... --config cells/NAME.toml --run runs/NAME`, so that its bytes are
+those of that command, whatever runs beside it. It is idempotent: a run that is there is resumed, one that has finished
+is left alone, and exit status 75, which means "stopped and saved", makes it run again.
+"""
+
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from operant.runtime.run import Run, RunError
+from operant.runtime.sessions import FINISHED
+from operant.runtime.signals import EXIT_REQUEUE
+
+WAIT = 0.1
+"""Seconds between two looks at the processes."""
+
+Execute = Callable[[Sequence[str]], int]
+"""Runs the words of a command after `operant` and returns its exit status."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is swept.
+
+    Attributes:
+        algorithms: names.
+        tasks: names.
+        seeds: of every cell.
+        values: fields of the algorithm's configuration with the values that each of them takes.
+        settings: fields of the settings that all cells share, such as the budget.
+        config: fields of the configuration that all cells share.
+        preset: of all cells; None: that of the task.
+    """
+
+    algorithms: tuple[str, ...]
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    values: Mapping[str, Sequence[Any]]
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    preset: str | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "Grid":
+        """Read the tables of a file.
+
+        Raises:
+            ValueError: a key is missing, unknown or of the wrong kind.
+        """
+        known = {"algorithm", "task", "seeds", "budget", "preset", "grid", "settings", "config"}
+        if unknown := sorted(given.keys() - known):
+            raise ValueError(f"a sweep has no key {unknown[0]!r}; what it may have: {', '.join(sorted(known))}")
+        if missing := sorted({"algorithm", "task"} - given.keys()):
+            raise ValueError(f"a sweep needs {missing[0]}, such as {_EXAMPLES[missing[0]]}")
+        seeds: Any = given.get("seeds", 8)
+        values: Mapping[str, Any] = given.get("grid", {})
+        if wrong := [name for name, options in values.items() if not isinstance(options, list) or not options]:
+            raise ValueError(f"[grid] {wrong[0]} must be a list of values, got {values[wrong[0]]!r}")
+        settings = dict(given.get("settings", {}))
+        if "budget" in given:
+            settings["budget"] = given["budget"]
+        return cls(
+            algorithms=_several(given["algorithm"]),
+            tasks=_several(given["task"]),
+            seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
+            values=values,
+            settings=settings,
+            config=given.get("config", {}),
+            preset=given.get("preset"),
+        )
+
+    def cells(self) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+        """Yield name, algorithm, task and own values of each cell; two cells never have one name."""
+        taken: set[str] = set()
+        for algorithm, task, *chosen in itertools.product(self.algorithms, self.tasks, *self.values.values()):
+            own = dict(zip(self.values, chosen, strict=True))
+            parts = [Path(algorithm.partition(":")[0]).stem, task, *(f"{name}-{value}" for name, value in own.items())]
+            stem = name = re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-")[:120]
+            for number in itertools.count(2):
+                if name not in taken:
+                    break
+                name = f"{stem}-{number}"
+            taken.add(name)
+            yield name, algorithm, task, own
+
+
+_EXAMPLES = {"algorithm": '"ppo"', "task": '["CartPole-v1", "Acrobot-v1"]'}
+
+
+def _several(given: Any) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep.
+
+    Attributes:
+        name: of its folder.
+        path: the folder.
+        words: of the command that begins it, after `operant`.
+        values: what only some cells have.
+    """
+
+    name: str
+    path: Path
+    words: tuple[str, ...]
+    values: Mapping[str, Any]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has used its budget."""
+        return self._run is not None and self._run.outcome()[0] == FINISHED
+
+    @property
+    def _run(self) -> Run | None:
+        try:
+            return Run.open(self.path)
+        except RunError:
+            return None
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What goes on with it, or begins it."""
+        if self._run is None:
+            return self.words
+        return ("resume", str(self.path), "--progress", "silent")
+
+
+class Sweep:
+    """The cells of a grid, in a folder.
+
+    Args:
+        path: the folder; new, empty, or that of the same sweep.
+        grid: what is swept; None: what the folder says.
+
+    Attributes:
+        cells: all of them.
+
+    Raises:
+        ValueError: the folder holds another sweep, something else, or none where none is given.
+    """
+
+    def __init__(self, path: Path, grid: Mapping[str, Any] | None = None) -> None:
+        self.path, kept = path, path / "sweep.toml"
+        if kept.exists():
+            there = tomllib.loads(kept.read_text(encoding="utf-8"))
+            if grid is not None and dict(grid) != there:
+                raise ValueError(
+                    f"{path} holds another sweep: go on with `operant sweep {path}`, or name another folder"
+                )
+            grid = there
+        elif path.is_dir() and any(path.iterdir()):
+            raise ValueError(f"{path} is no sweep, and not empty: name another folder")
+        if grid is None:
+            raise ValueError(f"{path} is no sweep: give a TOML file with algorithm, task and [grid]")
+        self.given, self.grid = dict(grid), Grid.of(grid)
+        self.cells = [self._cell(*found) for found in self.grid.cells()]
+
+    def _cell(self, name: str, algorithm: str, task: str, values: dict[str, Any]) -> Cell:
+        words = ["train", algorithm, task, "--config", str(self.path / "cells" / f"{name}.toml")]
+        words += ["--preset", self.grid.preset] if self.grid.preset else []
+        run = self.path / "runs" / name
+        return Cell(name, run, (*words, "--run", str(run), "--progress", "silent"), values)
+
+    def write(self) -> None:
+        """Write the folder, with a configuration file for each cell."""
+        (self.path / "cells").mkdir(parents=True, exist_ok=True)
+        (self.path / "sweep.toml").write_text(tomli_w.dumps(self.given), encoding="utf-8")
+        for cell in self.cells:
+            named = dict(zip(("algorithm", "task"), cell.words[1:3], strict=True))
+            tables = {
+                "settings": {**named, **self.grid.settings, "seeds": list(self.grid.seeds)},
+                "config": {**self.grid.config, **cell.values},
+            }
+            (self.path / "cells" / f"{cell.name}.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
+
+    def check(self, parse: Callable[[Sequence[str]], Any]) -> None:
+        """Refuse a sweep of which a cell cannot be trained, before any is; what was written for that is removed.
+
+        Args:
+            parse: reads the words of `operant train`.
+
+        Raises:
+            ValueError: a cell is wrong; the message names it.
+        """
+        new = not (self.path / "sweep.toml").exists()
+        self.write()
+        for cell in self.cells:
+            try:
+                parse(cell.words[1:])
+            except ValueError as error:
+                if new:
+                    shutil.rmtree(self.path)
+                raise ValueError(f"{cell.name}: {error}") from error
+
+    def run(
+        self,
+        *,
+        workers: int,
+        attempts: int,
+        report: Callable[[Cell, int], object],
+        interrupted: Callable[[], bool],
+        execute: Execute | None = None,
+    ) -> bool:
+        """Run every cell that has not finished, and return whether it was not stopped before the end.
+
+        Args:
+            workers: cells at a time, each in a process of its own.
+            attempts: how often a cell is tried that stops with status 75.
+            report: is told of each cell that ended, with its exit status.
+            interrupted: asked all the time; after true, the processes are asked to save and end.
+            execute: runs cells one after another in this process, in the place of processes.
+        """
+        waiting = [(cell, 1) for cell in self.cells if not cell.is_finished]
+
+        def ended(cell: Cell, attempt: int, status: int) -> None:
+            if status == EXIT_REQUEUE and attempt < attempts and not interrupted():
+                waiting.append((cell, attempt + 1))
+            else:
+                report(cell, status)
+
+        if execute is not None:
+            while waiting and not interrupted():
+                cell, attempt = waiting.pop(0)
+                ended(cell, attempt, execute(cell.command))
+            return not interrupted()
+        running: list[tuple[Cell, int, subprocess.Popen[bytes]]] = []
+        while waiting or running:
+            if interrupted():
+                for _, _, process in running:
+                    process.terminate()
+                for cell, attempt, process in running:
+                    ended(cell, attempt, process.wait())
+                return False
+            while waiting and len(running) < workers:
+                cell, attempt = waiting.pop(0)
+                running.append((cell, attempt, self._start(cell)))
+            time.sleep(WAIT)
+            for found in [each for each in running if each[2].poll() is not None]:
+                running.remove(found)
+                ended(found[0], found[1], found[2].returncode)
+        return True
+
+    def _start(self, cell: Cell) -> "subprocess.Popen[bytes]":
+        """Start the process of a cell; what it says goes to a file."""
+        with (self.path / "cells" / f"{cell.name}.log").open("ab") as log:
+            command = [sys.executable, "-m", "operant", *cell.command]
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603 - our own

@@ -1,0 +1,150 @@
+"""`operant sweep`: every cell is the run of one command, whatever runs it, and none is repeated."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from operant.cli import main
+
+GRID = """
+algorithm = "q-learning"
+task = "FrozenLake-v1"
+seeds = 2
+budget = 400
+
+[grid]
+step_size = [0.1, 0.5]
+exploration_initial_eps = [0.2]
+
+[config]
+gamma = 0.9
+
+[settings]
+evaluate_episodes = 2
+"""
+CELLS = [f"q-learning-FrozenLake-v1-step_size-{a}-exploration_initial_eps-0.2" for a in (0.1, 0.5)]
+
+
+@pytest.fixture
+def grid(tmp_path):
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID, encoding="utf-8")
+    return path
+
+
+def digests(run):
+    checkpoint = sorted((run / "checkpoints").glob("step_*"))[-1]
+    manifest = json.loads((checkpoint / "manifest.json").read_bytes())
+    return {name: file["sha256"] for name, file in manifest["files"].items()}
+
+
+def test_inline_processes_and_single_commands_give_the_same_bytes(cli, grid, tmp_path):
+    outcomes = []
+    for executor in ("processes", "inline"):
+        out = tmp_path / executor
+        status, text, _ = cli("sweep", grid, "--out", out, "--executor", executor, "--workers", 2, "--json")
+        assert status == 0
+        outcomes.append(json.loads(text)["cells"])
+    assert [cell["cell"] for cell in outcomes[0]] == CELLS
+    assert outcomes[0] == outcomes[1]
+    assert {cell["outcome"] for cell in outcomes[0]} == {"finished"}
+    words = ["--step-size", 0.5, "--exploration-initial-eps", 0.2, "--gamma", 0.9, "--seeds", 2, "--budget", 400]
+    words += ["--evaluate-episodes", 2, "--progress", "silent", "--run", tmp_path / "alone"]
+    assert cli("train", "q-learning", "FrozenLake-v1", *words)[0] == 0
+    assert digests(tmp_path / "processes" / "runs" / CELLS[1]) == digests(tmp_path / "inline" / "runs" / CELLS[1])
+    assert digests(tmp_path / "inline" / "runs" / CELLS[1]) == digests(tmp_path / "alone")
+
+
+def test_what_has_finished_is_not_repeated_and_single_cells_run_alone(cli, grid, tmp_path):
+    out = tmp_path / "sweep"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("operant.scale.sweep.Sweep.run", lambda self, **_: True)  # only written
+        status, text, _ = cli("sweep", grid, "--out", out)
+    assert status == 1
+    assert text.count("  not begun") == 2
+    assert cli("sweep", out, "--cell", 1)[0] == 0
+    written = (out / "runs" / CELLS[1] / "run.json").read_bytes()
+    assert not (out / "runs" / CELLS[0]).exists()
+    status, text, err = cli("sweep", out, "--executor", "inline")
+    assert status == 0
+    assert text.count("  finished") == 2
+    assert f"{CELLS[0]}: finished" in err
+    assert f"{CELLS[1]}: finished" not in err
+    assert (out / "runs" / CELLS[1] / "run.json").read_bytes() == written
+    assert cli("sweep", out, "--cell", 1)[0] == 0
+    assert cli("sweep", grid, "--out", out)[0] == 0
+
+
+def test_a_sweep_that_is_stopped_saves_and_goes_on(grid, tmp_path):
+    grid.write_text(GRID.replace("budget = 400", "budget = 900_000_000"), encoding="utf-8")
+    out = tmp_path / "sweep"
+    command = [sys.executable, "-m", "operant", "sweep", str(grid), "--out", str(out), "--workers", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    first = out / "runs" / CELLS[0]
+    end = time.monotonic() + 120
+    while not (first / "metrics.jsonl").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 75, err
+    assert "operant: interrupted; go on with" in err
+    assert json.loads((first / "run.json").read_text(encoding="utf-8"))["sessions"][-1]["outcome"] == "interrupted"
+    assert not (out / "runs" / CELLS[1]).exists()
+
+
+def test_status_75_is_tried_again_and_failures_are_said(cli, grid, tmp_path, monkeypatch):
+    asked = []
+
+    def failing(words):
+        asked.append(words[0])
+        return 75 if len(asked) < 3 else 1
+
+    monkeypatch.setattr("operant.cli.main", lambda words: failing(words) if words[0] != "sweep" else main(words))
+    status, _, err = cli("sweep", grid, "--out", tmp_path / "sweep", "--executor", "inline", "--attempts", 2)
+    assert status == 1
+    assert asked == ["train"] * 4
+    assert err.count("status 75") + err.count("status 1") == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("algorithm =", "algorithms ="), "a sweep has no key 'algorithms'; what it may have: algorithm"),
+        (('task = "FrozenLake-v1"', ""), "a sweep needs task, such as"),
+        (("step_size = [0.1, 0.5]", "step_size = 0.1"), "[grid] step_size must be a list of values, got 0.1"),
+        (("step_size", "stepsize"), "stepsize"),
+        (("0.5]", "-3.0]"), "step_size--3.0"),
+    ],
+)
+def test_a_wrong_grid_is_refused_before_anything_is_trained(cli, grid, tmp_path, change, message):
+    grid.write_text(GRID.replace(*change), encoding="utf-8")
+    status, _, err = cli("sweep", grid, "--out", tmp_path / "sweep")
+    assert status == 2
+    assert message in err
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_other_folders_are_left_alone(cli, grid, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for words, message in (
+        ([grid, "--out", tmp_path / "full"], "is no sweep, and not empty"),
+        ([tmp_path / "full"], "is no sweep, and not empty"),
+        ([tmp_path / "nothing.toml"], "the grid cannot be read"),
+        ([grid, "--workers", 0], "must be at least 1"),
+    ):
+        status, _, err = cli("sweep", *words)
+        assert status == 2
+        assert message in err
+    assert cli("sweep", grid, "--out", tmp_path / "one", "--executor", "inline")[0] == 0
+    grid.write_text(GRID.replace("0.9", "0.8"), encoding="utf-8")
+    status, _, err = cli("sweep", grid, "--out", tmp_path / "one")
+    assert status == 2
+    assert "holds another sweep: go on with" in err
+    status, _, err = cli("sweep", tmp_path / "one", "--cell", 2)
+    assert "cell must be from 0 to 1, got 2" in err

@@ -1,0 +1,88 @@
+"""What a grid means: its cells, their names and their commands; and who is tried again."""
+
+import tomllib
+
+import pytest
+
+from operant.scale.sweep import Grid, Sweep
+
+GIVEN = {
+    "algorithm": ["q-learning", "sarsa"],
+    "task": "FrozenLake-v1",
+    "seeds": [3, 5],
+    "budget": 100,
+    "preset": "paper",
+    "grid": {"step_size": [0.1, 0.2], "traces": ["a b", "a/b"]},
+    "config": {"gamma": 0.9},
+}
+
+
+def test_every_combination_is_a_cell_of_its_own():
+    cells = list(Grid.of(GIVEN).cells())
+    assert len(cells) == len({name for name, *_ in cells}) == 8
+    assert cells[0][0] == "q-learning-FrozenLake-v1-step_size-0.1-traces-a-b"
+    assert cells[1][0] == "q-learning-FrozenLake-v1-step_size-0.1-traces-a-b-2"
+    assert [cell[1] for cell in cells] == ["q-learning"] * 4 + ["sarsa"] * 4
+    assert cells[3][3] == {"step_size": 0.2, "traces": "a/b"}
+
+
+def test_without_a_grid_there_is_one_cell_for_each_task():
+    cells = list(Grid.of({"algorithm": "my dir/my.py:Mine", "task": ["A-v0", "B-v0"]}).cells())
+    assert [cell[0] for cell in cells] == ["my-A-v0", "my-B-v0"]
+    assert Grid.of({"algorithm": "ppo", "task": "A-v0"}).seeds == tuple(range(8))
+
+
+def test_a_folder_says_what_is_swept(tmp_path):
+    sweep = Sweep(tmp_path / "one", GIVEN)
+    sweep.write()
+    again = Sweep(tmp_path / "one")
+    assert again.grid == sweep.grid
+    cell = again.cells[0]
+    tables = tomllib.loads((tmp_path / "one" / "cells" / f"{cell.name}.toml").read_text(encoding="utf-8"))
+    assert tables["settings"] == {"algorithm": "q-learning", "task": "FrozenLake-v1", "budget": 100, "seeds": [3, 5]}
+    assert tables["config"] == {"gamma": 0.9, "step_size": 0.1, "traces": "a b"}
+    assert cell.command[:3] == ("train", "q-learning", "FrozenLake-v1")
+    assert ("--preset", "paper") == cell.command[5:7]
+    assert not cell.is_finished
+
+
+def test_only_status_75_is_tried_again_and_not_for_ever(tmp_path):
+    sweep, asked, told = Sweep(tmp_path / "one", {**GIVEN, "algorithm": "sarsa", "grid": {}}), [], []
+    answers = iter([75, 75, 75, 75])
+    done = sweep.run(
+        workers=1,
+        attempts=3,
+        report=lambda cell, status: told.append((cell.name, status)),
+        interrupted=lambda: False,
+        execute=lambda words: asked.append(words) or next(answers),
+    )
+    assert done
+    assert len(asked) == 3
+    assert told == [("sarsa-FrozenLake-v1", 75)]
+
+
+def test_nothing_begins_after_a_stop(tmp_path):
+    sweep, asked = Sweep(tmp_path / "one", GIVEN), []
+    stopped = lambda: bool(asked)  # noqa: E731 - after the first cell
+    done = sweep.run(
+        workers=1,
+        attempts=3,
+        report=lambda *_: None,
+        interrupted=stopped,
+        execute=lambda words: asked.append(words) or 75,
+    )
+    assert not done
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"task": "A-v0"}, "a sweep needs algorithm, such as"),
+        ({**GIVEN, "grids": {}}, "a sweep has no key 'grids'"),
+        ({**GIVEN, "grid": {"gamma": []}}, r"\[grid\] gamma must be a list of values, got \[\]"),
+    ],
+)
+def test_what_is_no_grid_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        Grid.of(given)
