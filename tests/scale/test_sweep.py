@@ -42,7 +42,7 @@ def test_a_folder_says_what_is_swept(tmp_path):
     assert tables["settings"] == {"algorithm": "q-learning", "task": "FrozenLake-v1", "budget": 100, "seeds": [3, 5]}
     assert tables["config"] == {"gamma": 0.9, "step_size": 0.1, "traces": "a b"}
     assert cell.command[:3] == ("train", "q-learning", "FrozenLake-v1")
-    assert ("--preset", "paper") == cell.command[5:7]
+    assert cell.command[5:7] == ("--preset", "paper")
     assert not cell.is_finished
 
 
