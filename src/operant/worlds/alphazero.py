@@ -171,8 +171,6 @@ class AlphaZero(Resumable):
         self.consumed += self.config.num_steps * self.config.num_envs
         return {**metrics, **self.train()}
 
-    # -- Playing ------------------------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def collect(self) -> Metrics:
         """Play `num_steps` moves of every game, each found by a search, and remember the positions."""
@@ -265,8 +263,6 @@ class AlphaZero(Resumable):
         )
         return gamma / gamma.sum(-1, keepdim=True).clamp(min=1e-12)
 
-    # -- Searching ----------------------------------------------------------------------------------------------------
-
     def search(self, positions: Positions, noise: Tensor | None) -> Found:
         """Search from positions `[S * M]` that have not ended, those of each seed with its network."""
         over = torch.zeros_like(positions.own, dtype=torch.bool)
@@ -303,8 +299,6 @@ class AlphaZero(Resumable):
     def _seen(self, positions: Positions) -> Tensor:
         """Return what networks see of positions `[B]`: `[B, D]`, with the mask of the actions at the end."""
         return torch.cat([self.game.observe(positions).flatten(1), (self.game.moves(positions) != 0).float()], 1)
-
-    # -- Learning -----------------------------------------------------------------------------------------------------
 
     def _remember(self, boards: Tensor, policies: Tensor, returns: Tensor) -> None:
         """Write positions `[T, S * N, ...]` over the oldest ones."""
@@ -347,8 +341,6 @@ class AlphaZero(Resumable):
             "losses/value": value.detach(),
             "losses/gradient_norm": norm,
         }
-
-    # -- Acting -------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
