@@ -85,3 +85,39 @@ def test_a_process_is_alone_outside_of_a_group():
         assert group() is other
     assert group() is not other
     assert group().size == 1
+
+
+def counted(function):
+    """Return a function that counts how often it is called."""
+
+    def call(batch):
+        call.count += 1
+        return function(batch)
+
+    call.count = 0
+    return call
+
+
+def test_shards_are_computed_at_once_where_that_changes_no_bit():
+    batch, shards = Batch(random(3, 64)), Shards(4, Alone())
+    exact = Shards(4, Alone()).mean(means, batch)
+    alone, stacked = counted(means), counted(means)  # the mean over a row knows nothing of other rows
+    for _ in range(3):
+        gradient, (beside,) = shards.mean(alone, batch, stacked)
+        assert torch.equal(gradient, exact[0])
+        assert torch.equal(beside, exact[1][0])
+    assert (alone.count, stacked.count) == (4, 3)
+
+
+def test_shards_are_computed_one_by_one_where_at_once_would_change_a_bit():
+    def other(batch):
+        gradient, numbers = means(batch)
+        return gradient.nextafter(torch.tensor(torch.inf)), numbers
+
+    batch, shards = Batch(random(3, 64)), Shards(4, Alone())
+    exact = Shards(4, Alone()).mean(means, batch)[0]
+    alone, stacked = counted(means), counted(other)
+    for _ in range(3):
+        assert torch.equal(shards.mean(alone, batch, stacked)[0], exact)
+    assert (alone.count, stacked.count) == (12, 1)
+    assert torch.equal(shards.mean(alone, batch, counted(means), kind="another")[0], exact)

@@ -133,6 +133,13 @@ class Agent(DeclaredState):
         agent.networks = self.networks.shape.bind(agent.parameters)
         return agent
 
+    def repeated(self, count: int) -> Self:
+        """Return an agent that has a copy of the networks of each seed `count` times, one after another."""
+        agent = copy(self)
+        agent.parameters = self.parameters.repeat_interleave(count, 0)
+        agent.networks = self.networks.shape.bind(agent.parameters)
+        return agent
+
     @torch.no_grad()
     def collect(self, steps: int) -> Rollout:
         """Act with the current policy for `steps` steps, keeping its actions and outputs."""

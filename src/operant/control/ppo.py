@@ -16,7 +16,7 @@ update too (dual descent, `kl_coef_rounds`), where the paper adapts it for the n
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
@@ -335,9 +335,7 @@ class PPO(Resumable):
             measure = active is not None or epoch == self.config.num_epochs - 1
             measured, participants = list[Tensor](), active
             for part in self.minibatches(batch, active):
-                gradient, diagnostics = self.shards.mean(
-                    partial(self.gradient, old_free=old_free, clip_scale=scale[1], measure=measure), part
-                )
+                gradient, diagnostics = self.mean_gradient(part, old_free, scale[1], measure)
                 if active is not None:
                     active = active & (diagnostics[APPROX_KL] <= limit)
                 norm = self.optimizer.step(gradient, learning_rate=scale[0], active=active)
@@ -367,6 +365,32 @@ class PPO(Resumable):
         return self.agent.minibatches(
             batch, self.config.num_minibatches, self.batch_streams, active=active, standardize=standardize
         )
+
+    def mean_gradient(
+        self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return what `gradient` does, shard by shard."""
+        if self.shards.count == 1:
+            return self.gradient(batch, old_free, clip_scale, measure)
+
+        def stacked(parts: Samples) -> tuple[Tensor, Sequence[Tensor]]:
+            count, learner = len(self.shards.mine), self.of_shards
+            for every, one in ((learner.agent.parameters, self.agent.parameters), (learner.beta, self.beta)):
+                every.unflatten(0, (-1, count)).copy_(one.unsqueeze(1))
+            return learner.gradient(parts, old_free.repeat_interleave(count, 0), clip_scale, measure)
+
+        alone = partial(self.gradient, old_free=old_free, clip_scale=clip_scale, measure=measure)
+        return self.shards.mean(alone, batch, stacked, kind=measure)
+
+    @cached_property
+    def of_shards(self) -> Self:
+        """This learner with the networks of each seed once for every shard of this process, in memory of its own."""
+        learner, count = copy(self), len(self.shards.mine)
+        vars(learner).pop("gradient", None)
+        learner.seeds = [seed for seed in self.seeds for _ in range(count)]
+        learner.agent, learner.beta = self.agent.repeated(count), self.beta.repeat_interleave(count)
+        learner.gradient.compiled = self.gradient.compiled
+        return learner
 
     @compilable
     def gradient(
