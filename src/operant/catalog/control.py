@@ -98,6 +98,18 @@ CONTROL: tuple[Algorithm, ...] = (
         config="AlphaZeroConfig",
         learner="AlphaZero",
     ),
+    _REPLAY(
+        name="pets",
+        title="PETS",
+        family="planning",
+        model="learned",
+        idea="Plan every action by an ensemble of networks that have learned the world; there is no policy.",
+        paper="Chua et al. 2018, arXiv:1805.12114",
+        module="operant.worlds.pets",
+        config="PETSConfig",
+        learner="PETS",
+        budget=2_000,
+    ),
     _EPISODES(
         name="reinforce",
         title="REINFORCE",

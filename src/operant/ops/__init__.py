@@ -47,6 +47,7 @@ from operant.ops.off_policy import (
     soft_value,
     temperature_loss,
 )
+from operant.ops.planning import cross_entropy_refit, path_integral_refit, soft_clamp
 from operant.ops.policy import (
     approximate_kl,
     cispo,
@@ -138,6 +139,7 @@ __all__ = [
     "completed_q",
     "conjugate_gradient",
     "cross_entropy",
+    "cross_entropy_refit",
     "discounted_returns",
     "double_q",
     "dpo",
@@ -167,6 +169,7 @@ __all__ = [
     "natural_step",
     "overlong_penalty",
     "pass_at_k",
+    "path_integral_refit",
     "penalized_surrogate",
     "perturbed_action",
     "plackett_luce",
@@ -183,6 +186,7 @@ __all__ = [
     "sigma",
     "signed_hyperbolic",
     "signed_parabolic",
+    "soft_clamp",
     "soft_q",
     "soft_value",
     "standardize",

@@ -1,0 +1,44 @@
+"""Planning by sampling: how candidates and what they would bring in change the distribution of plans."""
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+
+def cross_entropy_refit(
+    candidates: Float[Tensor, "*B C N"], returns: Float[Tensor, "*B C"], *, elites: int
+) -> tuple[Float[Tensor, "*B N"], Float[Tensor, "*B N"]]:
+    """Return mean and standard deviation of the `elites` candidates with the highest returns.
+
+    The cross-entropy method (Rubinstein 1999; Botev et al. 2013, algorithm 2.2) with a diagonal Gaussian, whose
+    maximum-likelihood fit to the elites this is.
+
+    Raises:
+        ValueError: there are fewer candidates than elites.
+    """
+    if not 1 <= elites <= candidates.shape[-2]:
+        raise ValueError(f"elites must be from 1 to the {candidates.shape[-2]} candidates, got {elites}")
+    best = returns.topk(elites, dim=-1).indices.unsqueeze(-1)
+    chosen = candidates.gather(-2, best.expand(*best.shape[:-1], candidates.shape[-1]))
+    return chosen.mean(-2), chosen.std(-2, correction=0)
+
+
+def path_integral_refit(
+    candidates: Float[Tensor, "*B C N"], returns: Float[Tensor, "*B C"], *, temperature: float
+) -> tuple[Float[Tensor, "*B N"], Float[Tensor, "*B N"]]:
+    """Return mean and standard deviation of candidates weighted by `exp(return / temperature)`.
+
+    Model predictive path integral control (Williams et al. 2017, equation 26), where the returns of a state are
+    divided by their standard deviation first, so that one temperature suits all tasks.
+    """
+    scale = returns.std(-1, correction=0, keepdim=True).clamp(min=1e-8)
+    weights = (returns / scale / temperature).softmax(-1).unsqueeze(-1)
+    mean = (weights * candidates).sum(-2)
+    variance = (weights * (candidates - mean.unsqueeze(-2)).square()).sum(-2)
+    return mean, variance.clamp(min=0).sqrt()
+
+
+def soft_clamp(values: Float[Tensor, "*B"], low: float, high: float) -> Float[Tensor, "*B"]:
+    """Hold values between two bounds, so that a slope is left beyond them (Chua et al. 2018, appendix A.1)."""
+    below = high - softplus(high - values)
+    return low + softplus(below - low)

@@ -1,0 +1,197 @@
+"""A learned model of an environment: an ensemble of probabilistic networks (Chua et al. 2018, arXiv:1805.12114).
+
+Each network says of a state and an action how the state will change, what the reward will be, and whether the episode
+ends. It gives distributions, which is what chance adds; and the networks, each with data of its own drawn from the same
+memory, differ where there was little to learn from. Members lie beside the seeds on one axis, so that all of them take
+as many operations as one.
+
+What differs from the paper: changes of the state and rewards are each brought to mean 0 and standard deviation 1 by
+their own statistics, since one scale for both makes the model learn the larger one alone; the end of an episode is
+learned, too, where the paper is told it; the bounds of the variances are fixed; there is no weight decay. Every tenth
+transition is held out, to tell how well the members predict what they have not seen.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from operant import ops, streams
+from operant.nets import Activation, Ensemble, EnsemblePass, StackedAdam, StackedMLP
+from operant.runtime.bounds import NonNegativeInt, PositiveFloat, PositiveInt
+from operant.runtime.learner import Metrics
+from operant.runtime.metrics_window import update_metrics
+from operant.runtime.replay import Replay, Transitions
+from operant.state import DeclaredState
+
+LOG_VARIANCE = (-10.0, 1.0)
+"""Bounds of the logarithm of the variances, of targets with variance 1."""
+
+HELD_OUT = 10
+"""Every so many transitions one is held out."""
+
+JUDGED = 1000
+"""Transitions that are held out at most that a fit is judged by."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Hyperparameters of a learned model."""
+
+    ensemble_size: PositiveInt = 5
+    """Networks of each seed that predict. More know better where they know little, in proportionally more time."""
+    model_hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
+    """Widths of their hidden layers."""
+    model_activation: Activation = "relu"
+    """Nonlinearity of their hidden layers."""
+    model_batch_size: PositiveInt = 256
+    """Transitions of one gradient step of a network."""
+    model_gradient_steps: PositiveInt = 500
+    """Gradient steps of the model each time it is fitted. Too few cost more than too many."""
+    model_train_freq: PositiveInt = 50
+    """Steps of every environment between two fits."""
+    model_learning_rate: PositiveFloat = 1e-3
+    """Step size of Adam for the model."""
+    learning_starts: NonNegativeInt = 200
+    """Steps of a seed with random actions, before the first fit."""
+
+
+class Prediction(NamedTuple):
+    """What a model says of states and actions, `[..., D]`, `[...]` and `[...]`."""
+
+    next_obs: Tensor
+    rewards: Tensor
+    continues: Tensor
+    """Probability that the episode goes on."""
+
+
+class LearnedModel(DeclaredState):
+    """Ensembles of `K` networks for each of `S` seeds, and what their inputs and targets are normalized by.
+
+    Args:
+        config: hyperparameters.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        width: D, numbers of an observation.
+        dimensions: A, numbers of an action, in [-1, 1].
+        device: where all of it lives.
+
+    Attributes:
+        parameters: `[S, K * P]`.
+        moments: mean and standard deviation `[S, 2, 2 D + 1]` of observations, their changes, and the reward.
+    """
+
+    STATE = ("parameters", "moments", "optimizer", "streams")
+
+    def __init__(
+        self, config: ModelConfig, *, seeds: Sequence[int], width: int, dimensions: int, device: torch.device
+    ) -> None:
+        self.config, self.members, self.width = config, config.ensemble_size, width
+        sizes = [width + dimensions, *config.model_hidden_sizes, 2 * (width + 1) + 1]
+        network = StackedMLP(sizes, activation=config.model_activation)
+        self.shape = Ensemble(network, members=1)
+        generators = [streams.torch_generator(seed, "model") for seed in seeds]
+        whole = Ensemble(network, members=self.members)
+        self.parameters = whole.initial(generators, [(sizes[-1], 0.1)]).to(device)
+        self.moments = torch.stack((torch.zeros(2 * width + 1), torch.ones(2 * width + 1))).to(device)
+        self.moments = self.moments.repeat(len(seeds), 1, 1)
+        self.optimizer = StackedAdam(self.parameters)
+        self.streams = [streams.torch_generator(seed, "model data", device=device) for seed in seeds]
+        self.bound = self.shape.bind(self.parameters.view(len(seeds) * self.members, -1))
+
+    def fit(self, replay: Replay) -> Metrics:
+        """Take gradient steps on what is in memory, and judge the model by what was held out."""
+        self._normalize(replay)
+        counts = self.optimizer.counts
+        losses = [self.update(self._drawn(replay)) for _ in range(self.config.model_gradient_steps)]
+        with torch.no_grad():
+            held = self.loss(self.bound(self._inputs(batch := self._held_out(replay)))[0], batch)
+        held = held.view(len(self.parameters), self.members)
+        return {
+            "model/loss": torch.stack(losses[-len(losses) // 10 :]).mean(0),
+            "model/holdout_loss": held.mean(1),
+            "model/holdout_spread": held.amax(1) - held.amin(1),
+            **{f"model_{name}": value for name, value in update_metrics(self.optimizer.counts - counts).items()},
+        }
+
+    def update(self, batch: Transitions) -> Tensor:
+        """Take one gradient step on transitions `[S * K, M]`, and return the loss `[S]`."""
+        networks = EnsemblePass(self.bound, self._inputs(batch))
+        losses = self.loss(networks.outputs[0], batch)
+        gradient = networks.gradient(losses.sum()).view_as(self.parameters)
+        self.optimizer.step(gradient, learning_rate=self.config.model_learning_rate)
+        return losses.detach().view(len(self.parameters), -1).mean(1)
+
+    def loss(self, outputs: Tensor, batch: Transitions) -> Tensor:
+        """Return the loss `[S * K]`: the negative log-likelihood of changes, reward, and end of transitions."""
+        mean, log_std, end = self._distribution(outputs)
+        changes = torch.cat((batch.next_obs - batch.obs, batch.rewards.unsqueeze(-1)), -1)
+        center, scale = self._moments(slice(self.width, None))
+        likelihood = ops.gaussian_log_prob(mean, log_std, (changes - center) / scale)
+        ends = binary_cross_entropy_with_logits(end, batch.terminated.to(end.dtype), reduction="none")
+        return ops.weighted_mean(ends - likelihood, batch.weights)
+
+    def predict(self, obs: Tensor, actions: Tensor, noise: Tensor | None = None) -> Prediction:
+        """Return what each network says of its own states and actions.
+
+        Args:
+            obs: `[S * K, M, D]`.
+            actions: `[S * K, M, A]`, in [-1, 1].
+            noise: `[S * K, M or 1, D + 1]`, standard normal: the outcome is sampled. None: it is the mean.
+        """
+        center, scale = self._moments(slice(self.width))
+        outputs = self.bound(torch.cat(((obs - center) / scale, actions), -1))[0]
+        mean, log_std, end = self._distribution(outputs)
+        sampled = mean if noise is None else ops.gaussian_sample(mean, log_std, noise)
+        center, scale = self._moments(slice(self.width, None))
+        changes = sampled * scale + center
+        return Prediction(obs + changes[..., :-1], changes[..., -1], (-end).sigmoid())
+
+    def _distribution(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mean and logarithm of the deviation `[..., D + 1]` of normalized targets, and the logit of the end."""
+        mean, log_variance = outputs[..., :-1].chunk(2, -1)
+        return mean, ops.soft_clamp(log_variance, *LOG_VARIANCE) / 2, outputs[..., -1]
+
+    def _moments(self, columns: slice) -> tuple[Tensor, Tensor]:
+        """Return means and deviations `[S * K, 1, n]`."""
+        every = self.moments[..., columns].repeat_interleave(self.members, 0)
+        return every[:, :1], every[:, 1:]
+
+    def _inputs(self, batch: Transitions) -> Tensor:
+        center, scale = self._moments(slice(self.width))
+        return torch.cat(((batch.obs - center) / scale, batch.actions), -1)
+
+    def _normalize(self, replay: Replay) -> None:
+        """Take mean and deviation of all that is in memory; what never changes is divided by 1."""
+        every = torch.arange(replay.size, device=self.parameters.device).expand(len(self.parameters), -1)
+        batch = replay.take(every, gamma=1.0)
+        seen = torch.cat((batch.obs, batch.next_obs - batch.obs, batch.rewards.unsqueeze(-1)), -1)
+        mean = ops.weighted_mean(seen.mT, None if batch.weights is None else batch.weights.unsqueeze(1))
+        weights = None if batch.weights is None else batch.weights.unsqueeze(1)
+        variance = ops.weighted_mean((seen - mean.unsqueeze(1)).square().mT, weights)
+        scale = variance.sqrt()
+        self.moments.copy_(torch.stack((mean, torch.where(scale < 1e-6, 1.0, scale)), 1))
+
+    def _drawn(self, replay: Replay) -> Transitions:
+        """Return transitions `[S * K, M]` to learn from, drawn for every network by itself."""
+        shape = self.members, self.config.model_batch_size
+        most = max(replay.size - replay.size // HELD_OUT, 1)
+        drawn = torch.stack([torch.randint(most, shape, generator=s, device=s.device) for s in self.streams])
+        return self._by_member(replay, drawn + drawn // (HELD_OUT - 1))
+
+    def _held_out(self, replay: Replay) -> Transitions:
+        """Return the newest transitions `[S * K, M]` that were held out; all networks the same."""
+        places = torch.arange(HELD_OUT - 1, max(replay.size, HELD_OUT), HELD_OUT, device=self.parameters.device)
+        places = places[-JUDGED:].clamp(max=replay.size - 1)
+        return self._by_member(replay, places.expand(len(self.parameters), self.members, -1))
+
+    def _by_member(self, replay: Replay, places: Tensor) -> Transitions:
+        """Return the transitions at places `[S, K, M]` as `[S * K, M]`."""
+        batch = replay.take(places.flatten(1), gamma=1.0)
+        columns = {
+            name: None if value is None else value.reshape(-1, places.shape[2], *value.shape[2:])
+            for name, value in vars(batch).items()
+        }
+        return Transitions(**columns)  # pyright: ignore[reportArgumentType]

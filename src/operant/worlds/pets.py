@@ -1,0 +1,240 @@
+"""PETS: planning by sampled trajectories in an ensemble of probabilistic networks (Chua et al. 2018, arXiv:1805.12114).
+
+Act at random for a while and fit a model to what happened. From then on plan every action: draw sequences of actions,
+let each network of the ensemble play them out from the present state, move the distribution of sequences towards those
+of which the most reward is expected, and again; then take the first action of the mean, and plan anew from where it
+leads, beginning with the rest of that plan. Fit the model again every few steps. There is no policy and no value: all
+that is learned is the world, and it is learned from few steps.
+
+What differs from the paper: one particle follows each network through the whole plan (TS-infinity, with as many
+particles as networks), and all plans of a round meet the same chance, so that it is the plans that make the difference;
+rewards and ends of episodes are learned, too (see `operant.worlds.ensemble`); what a plan brings counts as far as its
+episode is expected to go on. The refit is that of the cross-entropy method or of model predictive path integrals
+(Williams et al. 2017).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from operant import ops, streams
+from operant.control.compatibility import require_suitable
+from operant.control.replay_collector import Experience, require_budget
+from operant.envs import BatchEnv, Tree
+from operant.nets import Bounded
+from operant.runtime.bounds import PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.learner import Metrics
+from operant.runtime.weights import Weights
+from operant.state import Resumable
+from operant.worlds.ensemble import LearnedModel, ModelConfig
+
+
+@dataclass(frozen=True)
+class PETSConfig(ModelConfig):
+    """Hyperparameters of PETS."""
+
+    num_envs: PositiveInt = 1
+    """Environments a seed, N."""
+    buffer_size: PositiveInt = 100_000
+    """Transitions of a seed that are kept."""
+    planner: Literal["cem", "mppi"] = "cem"
+    """How plans are refitted: to the best ones alone, or to all of them weighted by what they bring."""
+    horizon: PositiveInt = 25
+    """Steps that a plan looks ahead. What comes later does not count."""
+    population_size: PositiveInt = 48
+    """Plans that are drawn in each round of planning."""
+    num_elites: PositiveInt = 6
+    """Plans that the cross-entropy method refits to."""
+    planning_iterations: PositiveInt = 3
+    """Rounds of drawing and refitting for each action."""
+    temperature: PositiveFloat = 0.5
+    """Of path integrals, in standard deviations of the returns. Lower follows the best plans alone."""
+    planning_momentum: UnitFloat = 0.1
+    """Share of the former distribution that is left after a refit."""
+    gamma: UnitFloat = 1.0
+    """Discount a step of a plan."""
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        require(self)
+        if self.num_elites > self.population_size:
+            raise ValueError(
+                f"num_elites must be at most population_size, which is {self.population_size}, got {self.num_elites}"
+            )
+        if self.learning_starts < 1:
+            raise ValueError("learning_starts must be at least 1, got 0: without a step there is nothing to fit")
+        if self.buffer_size < self.num_envs:
+            raise ValueError(
+                f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
+            )
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {}
+"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+
+
+class Draws(NamedTuple):
+    """Standard normal numbers that plans of `R` rows are made from, in `I` rounds with `C` plans each."""
+
+    plans: Tensor
+    """`[S or 1, R or 1, I, C, H * A]`."""
+    chance: Tensor
+    """`[I, H, S * K or K, 1, D + 1]`, what chance does to each network, whatever the plan."""
+
+
+class PETS(Resumable):
+    """The learner: `S` seeds trained as one program.
+
+    Args:
+        config: hyperparameters.
+        env: `S * config.num_envs` rows, made with the same seeds, whose actions are a bounded box.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        budget: environment steps a seed.
+        algorithm: its name in the catalog, for messages.
+
+    Attributes:
+        consumed: environment steps a seed so far.
+        experience: the environments, and the memory of what happened in them.
+        model: what is learned.
+        plan: `[S, N, horizon, A]`, the mean of the plan that every environment is in.
+
+    Raises:
+        ValueError: the environment's spaces do not suit, or its rows do not fit.
+    """
+
+    STATE = ("consumed", "experience", "model", "plan", "plan_streams")
+
+    def __init__(
+        self, config: PETSConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "pets"
+    ) -> None:
+        require_budget(budget, warmup=config.learning_starts)
+        require_suitable(env, algorithm)
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.bounds = Bounded(env.action_space, device=env.device)
+        self.experience = Experience(
+            env,
+            seeds=seeds,
+            rows=config.num_envs,
+            capacity=config.buffer_size,
+            to_env=self.bounds.to_env,
+            random=self.bounds.uniform,
+        )
+        width, dimensions = self.experience.collector.obs.shape[-1], self.bounds.dimensions
+        self.model = LearnedModel(config, seeds=seeds, width=width, dimensions=dimensions, device=env.device)
+        self.plan = torch.zeros(len(seeds), config.num_envs, config.horizon, dimensions, device=env.device)
+        self.plan_streams = [streams.torch_generator(seed, "plans", device=env.device) for seed in seeds]
+        always = streams.torch_generator(0, "greedy plans", device=env.device)
+        self.greedy_draws = self._draws(1, [always])
+        self.close, self.consumed = self.experience.close, 0
+
+    @property
+    def learned(self) -> Weights:
+        """The model, what its numbers are normalized by, and what wrappers have learned."""
+        return {"model": self.model.parameters, "moments": self.model.moments, **self.experience.learned}
+
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes."""
+        config = self.config
+        rounds = -(-(self.budget - config.learning_starts) // (config.model_train_freq * config.num_envs))
+        return (1 + max(rounds, 0)) * config.model_gradient_steps
+
+    def iterate(self) -> Metrics:
+        """Act for a while, by plans or at first at random, and fit the model to all that happened."""
+        config = self.config
+        first = not self.consumed
+        steps = -(-config.learning_starts // config.num_envs) if first else config.model_train_freq
+        metrics = self.experience.explore(steps) if first else self.experience.collect(steps, self.act_by_plan)
+        self._forget_ended()
+        self.consumed += steps * config.num_envs
+        return {**metrics, **self.model.fit(self.experience.replay)}
+
+    @torch.no_grad()
+    def act_by_plan(self, obs: Tensor, t: int) -> Tensor:
+        """Choose actions for observations `[S, N, D]`, in [-1, 1], going on with the plans that there are."""
+        if t:
+            self._forget_ended()
+        mean, _ = self.improve(obs, self.plan, self._draws(self.config.num_envs, self.plan_streams))
+        self.plan.copy_(_rest(mean))
+        return mean[:, :, 0]
+
+    def _forget_ended(self) -> None:
+        """Begin without a plan where an episode has just ended."""
+        last = self.experience.collector.result
+        assert last is not None  # noqa: S101 - a step was taken
+        ended = (last.terminated | last.truncated).view(self.plan.shape[:2])
+        self.plan.masked_fill_(ended[..., None, None], 0.0)
+
+    def improve(self, obs: Tensor, plan: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation `[S, N, H, A]` of better plans.
+
+        Args:
+            obs: `[S, N, D]`, where they begin.
+            plan: `[S, N, H, A]`, the mean to begin with.
+            draws: that they are made from.
+        """
+        config = self.config
+        mean, std = plan.flatten(2), torch.ones_like(plan.flatten(2))
+        for drawn, chance in zip(draws.plans.unbind(2), draws.chance, strict=True):
+            candidates = (mean.unsqueeze(2) + std.unsqueeze(2) * drawn).clamp(-1.0, 1.0)
+            returns = self.foresee(obs, candidates.unflatten(-1, plan.shape[2:]), chance)
+            if config.planner == "cem":
+                better = ops.cross_entropy_refit(candidates, returns, elites=config.num_elites)
+            else:
+                better = ops.path_integral_refit(candidates, returns, temperature=config.temperature)
+            mean, std = (new.lerp(old, config.planning_momentum) for new, old in zip(better, (mean, std), strict=True))
+        return mean.view_as(plan), std.view_as(plan)
+
+    def foresee(self, obs: Tensor, plans: Tensor, chance: Tensor) -> Tensor:
+        """Return the rewards `[S, N, C]` that plans `[S, N, C, H, A]` are expected to bring from `obs [S, N, D]`.
+
+        `chance [H, S * K or K, 1, D + 1]` is what happens by chance. What is not a number is worth less than anything.
+        """
+        (seeds, rows, count), members = plans.shape[:3], self.model.members
+        actions = plans.movedim(3, 0).flatten(2, 3).repeat_interleave(members, 1)
+        state = obs.unsqueeze(2).expand(-1, -1, count, -1).flatten(1, 2).repeat_interleave(members, 0)
+        chance = chance.repeat(1, len(state) // chance.shape[1], 1, 1)
+        total = state.new_zeros(state.shape[:2])
+        counts = torch.ones_like(total)
+        for action, noise in zip(actions, chance, strict=True):
+            state, rewards, continues = self.model.predict(state, action, noise)
+            total = total + counts * rewards
+            counts = counts * continues * self.config.gamma
+        return total.view(seeds, members, rows, count).mean(1).nan_to_num(-1e30, -1e30, -1e30)
+
+    def _draws(self, rows: int, generators: Sequence[torch.Generator]) -> Draws:
+        """Return what the plans of `rows` rows are made from, by a generator for each seed."""
+        config, model = self.config, self.model
+        rounds = config.planning_iterations
+        plans = [self.bounds.normal((rows, rounds, config.population_size, config.horizon), g) for g in generators]
+        shape = rounds, config.horizon, model.members, 1, model.width + 1
+        chance = [torch.empty(shape, device=self.device).normal_(generator=g) for g in generators]
+        return Draws(torch.stack(plans).flatten(-2), torch.cat(chance, 2))
+
+    @torch.no_grad()
+    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+        """Choose actions for observations `[S, N, ...]` by plans; the memory is what is left of them.
+
+        All draws are the same at every step, so that the action is a function of observation and memory; with noise it
+        is sampled from the last distribution of the plan.
+        """
+        seen = self.experience.collector.features.by_seed(obs)
+        plan = seen.new_zeros(*seen.shape[:2], *self.plan.shape[2:]) if memory is None else memory
+        assert isinstance(plan, Tensor)  # noqa: S101 - what was returned before
+        mean, std = self.improve(seen, plan, self.greedy_draws)
+        action = mean[:, :, 0]
+        if noise is not None:
+            action = (action + std[:, :, 0] * noise).clamp(-1.0, 1.0)
+        return self.bounds.to_env(action), _rest(mean)
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw the noise for one action of each of `rows` rows of every seed."""
+        return self.bounds.normal((len(self.seeds), rows), generator)
+
+
+def _rest(plan: Tensor) -> Tensor:
+    """Return plans `[S, N, H, A]` after their first action, with a last one of nothing."""
+    return torch.cat((plan[:, :, 1:], torch.zeros_like(plan[:, :, :1])), 2)

@@ -1,0 +1,186 @@
+"""PETS: plans in a known world, what they bring by hand, and a run that is resumed and evaluated."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import operant
+from operant.envs import make
+from operant.state import clone
+from operant.worlds.ensemble import Prediction
+from operant.worlds.pets import PETS, PETSConfig
+
+SMALL = PETSConfig(
+    ensemble_size=2,
+    model_hidden_sizes=(8,),
+    model_batch_size=16,
+    model_gradient_steps=3,
+    model_train_freq=4,
+    learning_starts=6,
+    horizon=3,
+    population_size=6,
+    num_elites=2,
+    planning_iterations=2,
+)
+
+
+def learner(config=SMALL, seeds=(3, 5)):
+    env = make("Pendulum-v1", config.num_envs, seeds)
+    return PETS(config, env, seeds=seeds, budget=1000)
+
+
+def walk(end=False):
+    """Return a model of `x' = x + a`: the reward is minus the squared distance of the first number from 1."""
+
+    def predict(obs, actions, noise):
+        after = obs + actions
+        continues = (after[..., 0] < 0.5).float() if end else torch.ones_like(after[..., 0])
+        return Prediction(after, -(after[..., 0] - 1).square(), continues)
+
+    return predict
+
+
+def test_what_plans_bring_by_hand():
+    """From 0 by steps of 0.5 and 0.5 and 0: minus ¼, 0, 0. Where 0.5 is the end, only the first step counts."""
+    found = learner()
+    plans = torch.tensor([0.5, 0.5, 0.0]).view(1, 1, 1, 3, 1).expand(2, 1, 1, 3, 1)
+    chance = torch.zeros(3, 2, 1, 4)
+    found.model.predict = walk()
+    assert_close(found.foresee(torch.zeros(2, 1, 3), plans, chance), torch.full((2, 1, 1), -0.25))
+    found.model.predict = walk(end=True)
+    started = plans.clone()
+    started[..., 1, 0] = -0.5  # were it to go on, the way back would cost 1 and 1
+    assert_close(found.foresee(torch.zeros(2, 1, 3), started, chance), torch.full((2, 1, 1), -0.25))
+    found.config = replace(SMALL, gamma=0.5)
+    found.model.predict = walk()
+    assert_close(found.foresee(torch.zeros(2, 1, 3), started, chance), torch.full((2, 1, 1), -0.25 - 0.5 - 0.25))
+
+
+def test_members_are_averaged_and_rows_kept_apart():
+    """Each network adds its own number to the reward; each row begins where it is."""
+    found = learner(replace(SMALL, num_envs=2, buffer_size=100))
+    own = torch.tensor([1.0, 3.0, 10.0, 30.0]).view(4, 1)  # two networks of each of two seeds
+
+    def predict(obs, actions, noise):
+        return Prediction(obs, obs[..., 0] + own, torch.ones_like(obs[..., 0]))
+
+    found.model.predict = predict
+    obs = torch.tensor([[0.0, 100.0], [200.0, 300.0]]).unsqueeze(-1).expand(2, 2, 3)
+    found_returns = found.foresee(obs, torch.zeros(2, 2, 1, 1, 1), torch.zeros(1, 4, 1, 4))
+    assert found_returns[..., 0].tolist() == [[2.0, 102.0], [220.0, 320.0]]
+
+
+@pytest.mark.parametrize("planner", ["cem", "mppi"])
+def test_plans_reach_what_is_best_in_a_known_world(planner):
+    config = replace(SMALL, planner=planner, population_size=200, num_elites=20, planning_iterations=8, temperature=0.2)
+    found = learner(config)
+    found.model.predict = walk()
+    stream = [torch.Generator().manual_seed(seed) for seed in (0, 1)]
+    mean, _ = found.improve(torch.zeros(2, 1, 3), torch.zeros(2, 1, 3, 1), found._draws(1, stream))
+    assert_close(mean[..., 0].sum(-1), torch.ones(2, 1), atol=0.1, rtol=0)
+    assert (mean[:, :, 0] > 0.9).all(), "the first step goes as far as it can"
+
+
+def test_worthless_plans_are_those_without_a_number():
+    found = learner()
+    found.model.predict = lambda obs, actions, noise: Prediction(
+        obs, torch.where(actions[..., 0] > 0, torch.nan, 1.0), torch.ones_like(obs[..., 0])
+    )
+    plans = torch.tensor([1.0, -1.0]).view(1, 1, 2, 1, 1).expand(2, 1, 2, 3, 1)
+    returns = found.foresee(torch.zeros(2, 1, 3), plans, torch.zeros(3, 2, 1, 4))
+    assert returns[0, 0].tolist() == [pytest.approx(-1e30), 3.0]
+
+
+def test_resuming_goes_on_bit_for_bit():
+    whole, half = learner(), learner()
+    for _ in range(2):
+        whole.iterate()
+        half.iterate()
+    again = learner()
+    again.load_state_dict(clone(half.state_dict()))
+    for _ in range(2):
+        whole.iterate()
+        again.iterate()
+    assert whole.consumed == again.consumed == 6 + 3 * 4
+    assert all(torch.equal(tensor, again.learned[name]) for name, tensor in whole.learned.items())
+    assert torch.equal(whole.plan, again.plan)
+
+
+def test_a_seed_learns_the_same_beside_another():
+    both, alone = learner(), learner(seeds=(5,))
+    for _ in range(2):
+        both.iterate()
+        alone.iterate()
+    assert_close(both.model.parameters[1:], alone.model.parameters, atol=1e-4, rtol=1e-3)
+
+
+def test_a_plan_is_forgotten_with_its_episode():
+    found = learner()
+    found.iterate()
+    found.plan.fill_(0.7)
+    begun = []
+    found.improve = lambda obs, plan, draws: begun.append(plan.clone()) or (plan, plan)
+    found.act_by_plan(found.experience.collector.obs, 0)
+    assert (begun[0] == 0.7).all()
+    result = found.experience.collector.result
+    found.experience.collector.result = result._replace(truncated=torch.tensor([True, False]))
+    found.plan.fill_(0.7)
+    found.act_by_plan(found.experience.collector.obs, 1)
+    assert (begun[1][0] == 0).all()
+    assert (begun[1][1] == 0.7).all()
+
+
+def test_greedy_actions_depend_on_nothing_but_observation_and_plan():
+    found = learner()
+    found.iterate()
+    obs = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
+    first, plan = found.act(obs, None, None)
+    again, same = found.act(obs, None, None)
+    assert first.shape == (2, 4, 1)
+    assert torch.equal(first, again)
+    assert torch.equal(plan, same)
+    assert (plan[:, :, -1] == 0).all()
+    sampled, _ = found.act(obs, None, found.noise(4, torch.Generator().manual_seed(0)))
+    assert not torch.equal(sampled, first)
+    assert (sampled.abs() <= 2).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_elites": 49}, "num_elites must be at most population_size, which is 48, got 49"),
+        ({"learning_starts": 0}, "learning_starts must be at least 1, got 0"),
+        ({"num_envs": 8, "buffer_size": 4}, "buffer_size must hold one step of all 8 environments"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        PETSConfig(**options)
+
+
+def test_discrete_actions_are_refused():
+    with pytest.raises(ValueError, match="pets"):
+        operant.train("pets", "CartPole-v1", budget=1000, progress="silent")
+
+
+def test_a_run_is_trained_resumed_and_evaluated(tmp_path):
+    small = {name: getattr(SMALL, name) for name in ("horizon", "population_size", "num_elites", "learning_starts")}
+    trained = operant.train(
+        "pets",
+        "Pendulum-v1",
+        seeds=[0, 1],
+        budget=20,
+        model_gradient_steps=2,
+        model_train_freq=5,
+        model_hidden_sizes=(8,),
+        ensemble_size=2,
+        planning_iterations=1,
+        run=tmp_path / "run",
+        evaluate_episodes=1,
+        progress="silent",
+        **small,
+    )
+    scores = trained.evaluate(2).scores
+    assert operant.load(tmp_path / "run").evaluate(2).scores == scores
