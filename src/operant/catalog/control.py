@@ -110,6 +110,17 @@ CONTROL: tuple[Algorithm, ...] = (
         learner="PETS",
         budget=2_000,
     ),
+    _REPLAY(
+        name="mbpo",
+        title="MBPO",
+        model="learned",
+        idea="Soft actor-critic on what a learned model imagines: short rollouts from states that were really seen.",
+        paper="Janner et al. 2019, arXiv:1906.08253",
+        module="operant.worlds.mbpo",
+        config="MBPOConfig",
+        learner="MBPO",
+        budget=5_000,
+    ),
     _EPISODES(
         name="reinforce",
         title="REINFORCE",

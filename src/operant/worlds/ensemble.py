@@ -51,11 +51,11 @@ class ModelConfig:
     """Transitions of one gradient step of a network."""
     model_gradient_steps: PositiveInt = 500
     """Gradient steps of the model each time it is fitted. Too few cost more than too many."""
-    model_train_freq: PositiveInt = 50
+    model_train_freq: PositiveInt = 25
     """Steps of every environment between two fits."""
     model_learning_rate: PositiveFloat = 1e-3
     """Step size of Adam for the model."""
-    learning_starts: NonNegativeInt = 200
+    learning_starts: NonNegativeInt = 100
     """Steps of a seed with random actions, before the first fit."""
 
 

@@ -1,0 +1,186 @@
+"""MBPO: soft actor-critic on what a learned model imagines from real states (Janner et al. 2019, arXiv:1906.08253).
+
+Take a few steps, fit an ensemble of networks to all that happened, and let it imagine: from states that were really
+seen, short rollouts of the present policy (algorithm 2). Improve actor and critics many times on draws from these, with
+a few real transitions among them. Short rollouts cannot drift far from the truth, and each real state is the beginning
+of many, so that a real step teaches more.
+
+What differs from the paper: changes of the state and rewards are normalized apart and learned ends of episodes take the
+place of known ones (see `operant.worlds.ensemble`); rollouts begin after every fit, and not at every step; all networks
+take part, each row going from one to another at every step, where the paper draws among the best ones.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from operant import ops, streams
+from operant.control.off_policy import alternate
+from operant.control.sac import SAC, SACConfig
+from operant.envs import BatchEnv
+from operant.runtime.bounds import PositiveInt, UnitFloat
+from operant.runtime.learner import Metrics
+from operant.runtime.metrics_window import update_metrics
+from operant.runtime.replay import Replay, Transitions
+from operant.runtime.rollouts import Rollout
+from operant.worlds.ensemble import LearnedModel, ModelConfig, Prediction
+
+
+@dataclass(frozen=True)
+class MBPOConfig(ModelConfig, SACConfig):
+    """Hyperparameters of MBPO: those of SAC, of the model, and of what it imagines."""
+
+    gradient_steps: PositiveInt = 20
+    """Gradient steps of actor and critics after the steps of `train_freq`, most of them on what was imagined."""
+    real_ratio: UnitFloat = 0.05
+    """Share of real transitions in each batch."""
+    rollout_batch_size: PositiveInt = 1000
+    """Real states, a multiple of `ensemble_size`, that imagined rollouts begin in after each fit."""
+    rollout_length: PositiveInt = 1
+    """Steps of an imagined rollout in the beginning, while the model is poor."""
+    rollout_length_final: PositiveInt = 1
+    """Steps of an imagined rollout at the end of the budget; between the two lengths it grows linearly."""
+    imagined_size: PositiveInt = 50_000
+    """Imagined transitions of a seed that are kept; older ones are of worse models and former policies."""
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        super().__post_init__()
+        if self.rollout_batch_size % self.ensemble_size:
+            raise ValueError(
+                f"rollout_batch_size must be a multiple of ensemble_size, which is {self.ensemble_size}, got "
+                f"{self.rollout_batch_size}"
+            )
+        if self.imagined_size < self.rollout_batch_size:
+            raise ValueError(
+                f"imagined_size must hold one step of all {self.rollout_batch_size} rollouts, got {self.imagined_size}"
+            )
+        if self.model_train_freq % self.train_freq:
+            raise ValueError(
+                f"model_train_freq must be a multiple of train_freq, which is {self.train_freq}, got "
+                f"{self.model_train_freq}"
+            )
+        if self.hindsight != "none":
+            raise ValueError(f"hindsight must be 'none': imagined transitions have one goal, got {self.hindsight!r}")
+        if self.learning_starts < 1:
+            raise ValueError("learning_starts must be at least 1, got 0: without a step there is nothing to fit")
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "Pendulum-v1": {
+        "learning_rate": 1e-3,
+        "hidden_sizes": (64, 64),
+        "rollout_length": 2,
+        "rollout_length_final": 8,
+    },
+}
+"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+
+
+class MBPO(SAC):
+    """The learner: `S` seeds trained as one program; for the arguments see `SAC`.
+
+    Attributes:
+        model: of the environment.
+        imagined: the memory of what it imagined.
+    """
+
+    STATE = (*SAC.STATE, "model", "imagined", "rollout_streams")
+
+    config: MBPOConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(
+        self, config: MBPOConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "mbpo"
+    ) -> None:
+        super().__init__(config, env, seeds=seeds, budget=budget, algorithm=algorithm)
+        width, dimensions = self.experience.collector.obs.shape[-1], self.bounds.dimensions
+        self.model = LearnedModel(config, seeds=seeds, width=width, dimensions=dimensions, device=env.device)
+        self.imagined = Replay(
+            seeds=len(seeds), rows=config.rollout_batch_size, capacity=config.imagined_size, device=env.device
+        )
+        self.rollout_streams = [streams.torch_generator(seed, "imagination", device=env.device) for seed in seeds]
+
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps of actor and critics the whole run takes."""
+        config = self.config
+        steps = max(self.budget - config.learning_starts, 0)
+        return -(-steps // (config.train_freq * config.num_envs)) * config.gradient_steps
+
+    @property
+    def rollout_length(self) -> int:
+        """Steps of the rollouts that are imagined now."""
+        first, last = self.config.rollout_length, self.config.rollout_length_final
+        return round(first + (last - first) * min(self.consumed / self.budget, 1.0))
+
+    def iterate(self) -> Metrics:
+        """Act at random at first; from then on fit the model, imagine, and collect and improve in turn."""
+        config = self.config
+        if not self.consumed:
+            steps = -(-config.learning_starts // config.num_envs)
+            metrics = self.experience.explore(steps)
+            self.consumed += steps * config.num_envs
+            return metrics
+        counts = self.counts
+        fitted = self.model.fit(self.experience.replay)
+        self.imagine(self.rollout_length)
+        rounds = config.model_train_freq // config.train_freq
+        metrics = alternate(
+            self.experience,
+            rounds=rounds,
+            steps=config.train_freq,
+            updates=config.gradient_steps,
+            act=self.collecting,
+            update=lambda: self.update(self.mixture()),
+        )
+        self.consumed += rounds * config.train_freq * config.num_envs
+        return {
+            **fitted,
+            **metrics,
+            "model/rollout_length": self.rollout_length,
+            **update_metrics(self.counts - counts),
+        }
+
+    @torch.no_grad()
+    def imagine(self, length: int) -> None:
+        """Remember rollouts of the policy in the model, from states drawn from the real memory."""
+        replay, count = self.experience.replay, self.config.rollout_batch_size
+        obs = replay.take(replay.draw(count, self.rollout_streams), gamma=1.0).obs
+        alive = torch.ones(obs.shape[:2], dtype=torch.bool, device=self.device)
+        steps: list[tuple[Tensor, ...]] = []
+        for t in range(length):
+            noise = torch.stack([self.bounds.normal((count,), stream) for stream in self.rollout_streams])
+            actions = ops.tanh_gaussian_sample(*self.policy(obs), noise)
+            after, rewards, continues = self._follow(obs, actions, t)
+            alive, ended = alive & after.isfinite().all(-1), continues < 0.5
+            steps.append((obs, actions, rewards, ended, after, alive))
+            alive = alive & ~ended
+            obs = torch.where(alive.unsqueeze(-1), after, obs)
+        seen, actions, rewards, ended, after, valid = (torch.stack(column) for column in zip(*steps, strict=True))
+        nothing = torch.zeros_like(ended)
+        self.imagined.add(Rollout(seen, obs, (), rewards, ended, nothing, after, valid, {}), actions)
+
+    def _follow(self, obs: Tensor, actions: Tensor, t: int) -> Prediction:
+        """Return what follows on `obs [S, B, D]` by the networks in turn: at step t each takes the next share of B."""
+        members, shape = self.model.members, (*obs.shape[1:-1], obs.shape[-1] + 1)
+        chance = [torch.empty(shape, device=self.device).normal_(generator=s) for s in self.rollout_streams]
+        given = (obs, actions, torch.stack(chance))
+        found = self.model.predict(*(part.unflatten(1, (members, -1)).roll(t, 1).flatten(0, 1) for part in given))
+        return Prediction(*(part.unflatten(0, (-1, members)).roll(-t, 1).flatten(1, 2) for part in found))
+
+    def mixture(self) -> Transitions:
+        """Return a batch of real and imagined transitions."""
+        config = self.config
+        real = min(max(round(config.real_ratio * config.batch_size), 1), config.batch_size - 1)
+        imagined = self.imagined.draw(config.batch_size - real, self.rollout_streams)
+        parts = (
+            self.experience.sample(real, gamma=config.gamma),
+            self.imagined.take(imagined, gamma=config.gamma),
+        )
+        weights = [torch.ones_like(part.rewards) if part.weights is None else part.weights for part in parts]
+        names = [name for name in vars(parts[0]) if name != "weights"]
+        columns = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in names}
+        return Transitions(**columns, weights=torch.cat(weights, 1))

@@ -1,0 +1,178 @@
+"""MBPO: what it imagines in a known world, the mixture it learns from, and resuming bit for bit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import operant
+from operant.envs import make
+from operant.state import clone
+from operant.worlds.ensemble import Prediction
+from operant.worlds.mbpo import MBPO, MBPOConfig
+
+SMALL = MBPOConfig(
+    ensemble_size=2,
+    model_hidden_sizes=(8,),
+    model_batch_size=16,
+    model_gradient_steps=3,
+    model_train_freq=4,
+    learning_starts=6,
+    train_freq=2,
+    gradient_steps=2,
+    batch_size=20,
+    buffer_size=100,
+    hidden_sizes=(8,),
+    rollout_batch_size=4,
+    rollout_length=2,
+    rollout_length_final=4,
+    imagined_size=40,
+    real_ratio=0.25,
+)
+
+
+def learner(config=SMALL, seeds=(3, 5), budget=100):
+    env = make("Pendulum-v1", config.num_envs, seeds)
+    return MBPO(config, env, seeds=seeds, budget=budget)
+
+
+def known(obs, actions, noise):
+    """The state goes on by the action; each network of two adds its number; it is over beyond 100."""
+    member = torch.arange(len(obs)).remainder(2).view(-1, 1, 1) * 10.0
+    after = obs + actions + member
+    return Prediction(after, 2 * obs[..., 0], (after[..., 0] < 100).float())
+
+
+def test_rollouts_begin_in_real_states_and_go_on_by_the_policy():
+    found = learner()
+    found.iterate()
+    found.model.predict = known
+    found.imagine(3)
+    fields = found.imagined.fields
+    real = found.experience.replay.fields["obs"][: found.experience.replay.filled, :, 0]
+    for seed in range(2):
+        assert all((real[:, seed] == start).all(-1).any() for start in fields["obs"][0, seed])
+    for t in range(3):
+        added = torch.tensor([0.0, 0.0, 10.0, 10.0]) if t % 2 == 0 else torch.tensor([10.0, 10.0, 0.0, 0.0])
+        expected = fields["obs"][t] + fields["actions"][t] + added.view(1, 4, 1)
+        assert_close(fields["next_obs"][t], expected)  # each row goes from one network to the other
+        assert_close(fields["rewards"][t], 2 * fields["obs"][t, ..., 0])
+        if t:
+            assert_close(fields["obs"][t], fields["next_obs"][t - 1])
+    assert (fields["actions"][:3].abs() <= 1).all()
+    assert not fields["terminated"][:3].any()
+
+
+def test_nothing_is_imagined_after_the_end():
+    found = learner()
+    found.iterate()
+    found.model.predict = lambda obs, actions, noise: known(obs + 95, actions, noise)  # the second network ends it
+    found.imagine(3)
+    fields = found.imagined.fields
+    ended, valid = fields["terminated"][:3], fields["valid"][:3]
+    assert valid[0].all()
+    assert ended[0, :, 2:].all()
+    for t in range(2):
+        assert not (valid[t + 1] & (ended[: t + 1] & valid[: t + 1]).any(0)).any()
+
+
+def test_a_batch_has_its_share_of_real_transitions():
+    found = learner()
+    found.iterate()
+    found.model.predict = known
+    found.imagine(2)
+    batch = found.mixture()
+    assert batch.obs.shape == (2, 20, 3)
+    real = found.experience.replay.fields["obs"][:6, :, 0]
+    for seed in range(2):
+        is_real = [(real[:, seed] == one).all(-1).any() for one in batch.obs[seed, :5]]
+        assert all(is_real)
+    assert (batch.rewards[:, 5:] == 2 * batch.obs[:, 5:, 0]).all()
+    assert batch.discounts.eq(0.99).all()
+
+
+def test_what_is_not_valid_has_no_weight():
+    found = learner()
+    found.iterate()
+    found.model.predict = lambda obs, actions, noise: known(obs + 95, actions, noise)
+    found.imagine(3)
+    batch = found.mixture()
+    assert batch.weights is not None
+    assert (batch.weights[:, :5] == 1).all()
+    assert set(batch.weights.unique().tolist()) == {0.0, 1.0}
+
+
+def test_rollouts_grow_linearly_over_the_budget():
+    found = learner()
+    lengths = []
+    for consumed in (0, 25, 50, 75, 100, 200):
+        found.consumed = consumed
+        lengths.append(found.rollout_length)
+    assert lengths == [2, 2, 3, 4, 4, 4]
+
+
+def test_resuming_goes_on_bit_for_bit():
+    whole, half = learner(), learner()
+    for _ in range(3):
+        whole.iterate()
+        half.iterate()
+    again = learner()
+    again.load_state_dict(clone(half.state_dict()))
+    for _ in range(2):
+        whole.iterate()
+        again.iterate()
+    assert whole.consumed == again.consumed == 6 + 4 * 4
+    assert all(torch.equal(tensor, again.learned[name]) for name, tensor in whole.learned.items())
+    assert torch.equal(whole.model.parameters, again.model.parameters)
+    assert all(torch.equal(held, again.imagined.fields[name]) for name, held in whole.imagined.fields.items())
+
+
+def test_a_seed_learns_the_same_beside_another():
+    both, alone = learner(), learner(seeds=(5,))
+    for _ in range(2):
+        both.iterate()
+        alone.iterate()
+    assert_close(both.parameters["actor"][1:], alone.parameters["actor"], atol=1e-4, rtol=1e-3)
+
+
+def test_it_takes_the_gradient_steps_that_it_says():
+    found = learner(budget=30)
+    while found.consumed < 30:
+        found.iterate()
+    assert found.optimizers["actor"].counts[0].tolist() == [found.gradient_steps] * 2 == [24, 24]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rollout_batch_size": 7}, "rollout_batch_size must be a multiple of ensemble_size, which is 2, got 7"),
+        ({"imagined_size": 3}, "imagined_size must hold one step of all 4 rollouts, got 3"),
+        ({"train_freq": 3}, "model_train_freq must be a multiple of train_freq, which is 3, got 4"),
+        ({"hindsight": "future"}, "hindsight must be 'none'"),
+        ({"learning_starts": 0}, "learning_starts must be at least 1, got 0"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **options)
+
+
+def test_a_run_is_trained_and_evaluated(tmp_path):
+    trained = operant.train(
+        "mbpo",
+        "Pendulum-v1",
+        seeds=[0, 1],
+        budget=60,
+        learning_starts=20,
+        model_gradient_steps=2,
+        model_hidden_sizes=(8,),
+        hidden_sizes=(8,),
+        gradient_steps=1,
+        rollout_batch_size=10,
+        batch_size=16,
+        run=tmp_path / "run",
+        evaluate_episodes=1,
+        progress="silent",
+    )
+    assert operant.load(tmp_path / "run").evaluate(2).scores == trained.evaluate(2).scores
