@@ -159,7 +159,7 @@ def test_what_is_advised_can_be_constructed_and_what_refuses_is_not_advised(task
         ("recurrent-ppo", "picture", "bounded", "looks at vectors, .* are pictures, .*FlattenObservation; .* ppo,"),
         ("sac-discrete", "masked", "discrete", "does not look at action masks, .*FilterObservation; .* ppo,"),
         ("a2c", "wrongly masked", "discrete", "cannot look at the observations of .*: 'action_mask' must be"),
-        ("dqn", "finite", "bounded", "needs actions of Discrete, .*; these support its actions and observations: rein"),
+        ("dqn", "finite", "bounded", "needs actions of Discrete, .*; these support its actions and observations: pets"),
     ],
 )
 def test_a_refusal_names_algorithm_task_and_a_way_out(task, algorithm, seen, actions, message):

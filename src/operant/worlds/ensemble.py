@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from operant import ops, streams
-from operant.nets import Activation, Ensemble, EnsemblePass, StackedAdam, StackedMLP
+from operant.nets import Activation, Ensemble, EnsemblePass, StackedAdam, StackedMLP, compilable
 from operant.runtime.bounds import NonNegativeInt, PositiveFloat, PositiveInt
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
@@ -80,6 +80,7 @@ class LearnedModel(DeclaredState):
 
     Attributes:
         parameters: `[S, K * P]`.
+        gradient: the program of a gradient step, which a learner holds as its own, so that it is compiled with others.
         moments: mean and standard deviation `[S, 2, 2 D + 1]` of observations, their changes, and the reward.
     """
 
@@ -118,11 +119,17 @@ class LearnedModel(DeclaredState):
 
     def update(self, batch: Transitions) -> Tensor:
         """Take one gradient step on transitions `[S * K, M]`, and return the loss `[S]`."""
+        gradient, losses = self.gradient(batch)
+        self.optimizer.step(gradient, learning_rate=self.config.model_learning_rate)
+        return losses
+
+    @compilable
+    def gradient(self, batch: Transitions) -> tuple[Tensor, Tensor]:
+        """Return the gradient `[S, K * P]` of the loss, and the loss `[S]`, the mean over the networks."""
         networks = EnsemblePass(self.bound, self._inputs(batch))
         losses = self.loss(networks.outputs[0], batch)
         gradient = networks.gradient(losses.sum()).view_as(self.parameters)
-        self.optimizer.step(gradient, learning_rate=self.config.model_learning_rate)
-        return losses.detach().view(len(self.parameters), -1).mean(1)
+        return gradient, losses.detach().view(len(self.parameters), -1).mean(1)
 
     def loss(self, outputs: Tensor, batch: Transitions) -> Tensor:
         """Return the loss `[S * K]`: the negative log-likelihood of changes, reward, and end of transitions."""

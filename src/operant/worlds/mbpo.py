@@ -58,11 +58,6 @@ class MBPOConfig(ModelConfig, SACConfig):
             raise ValueError(
                 f"imagined_size must hold one step of all {self.rollout_batch_size} rollouts, got {self.imagined_size}"
             )
-        if self.model_train_freq % self.train_freq:
-            raise ValueError(
-                f"model_train_freq must be a multiple of train_freq, which is {self.train_freq}, got "
-                f"{self.model_train_freq}"
-            )
         if self.hindsight != "none":
             raise ValueError(f"hindsight must be 'none': imagined transitions have one goal, got {self.hindsight!r}")
         if self.learning_starts < 1:
@@ -101,6 +96,7 @@ class MBPO(SAC):
         self.imagined = Replay(
             seeds=len(seeds), rows=config.rollout_batch_size, capacity=config.imagined_size, device=env.device
         )
+        self.model_gradient = self.model.gradient
         self.rollout_streams = [streams.torch_generator(seed, "imagination", device=env.device) for seed in seeds]
 
     @property
@@ -127,7 +123,7 @@ class MBPO(SAC):
         counts = self.counts
         fitted = self.model.fit(self.experience.replay)
         self.imagine(self.rollout_length)
-        rounds = config.model_train_freq // config.train_freq
+        rounds = -(-config.model_train_freq // config.train_freq)
         metrics = alternate(
             self.experience,
             rounds=rounds,

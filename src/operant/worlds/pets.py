@@ -124,6 +124,7 @@ class PETS(Resumable):
         )
         width, dimensions = self.experience.collector.obs.shape[-1], self.bounds.dimensions
         self.model = LearnedModel(config, seeds=seeds, width=width, dimensions=dimensions, device=env.device)
+        self.model_gradient = self.model.gradient
         self.plan = torch.zeros(len(seeds), config.num_envs, config.horizon, dimensions, device=env.device)
         self.plan_streams = [streams.torch_generator(seed, "plans", device=env.device) for seed in seeds]
         always = streams.torch_generator(0, "greedy plans", device=env.device)
