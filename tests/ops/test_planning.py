@@ -49,6 +49,15 @@ def test_path_integrals_forget_the_scale_of_the_returns():
         assert_close(found, same, rtol=1e-3, atol=1e-4)
 
 
+def test_path_integrals_leave_out_what_is_worth_nothing():
+    candidates, returns = torch.tensor([[0.0], [1.0], [50.0]]), torch.tensor([0.0, 2.0, -torch.inf])
+    mean, std = ops.path_integral_refit(candidates, returns, temperature=2.0)
+    assert mean.item() == pytest.approx(math.e / (1 + math.e))
+    mean, std = ops.path_integral_refit(candidates, torch.full((3,), -torch.inf), temperature=2.0)
+    assert mean.item() == pytest.approx(17.0)
+    assert std.isfinite().all()
+
+
 def test_equal_returns_weigh_alike():
     candidates = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
     assert_close(ops.path_integral_refit(candidates, torch.ones(4), temperature=0.1)[0], candidates.mean(0))

@@ -147,7 +147,7 @@ def test_it_takes_the_gradient_steps_that_it_says():
     ("options", "message"),
     [
         ({"rollout_batch_size": 7}, "rollout_batch_size must be a multiple of ensemble_size, which is 2, got 7"),
-        ({"imagined_size": 3}, "imagined_size must hold one step of all 4 rollouts, got 3"),
+        ({"imagined_size": 15}, "imagined_size must hold all steps of 4 rollouts, 16, got 15"),
         ({"hindsight": "future"}, "hindsight must be 'none'"),
         ({"learning_starts": 0}, "learning_starts must be at least 1, got 0"),
     ],

@@ -90,7 +90,22 @@ def test_worthless_plans_are_those_without_a_number():
     )
     plans = torch.tensor([1.0, -1.0]).view(1, 1, 2, 1, 1).expand(2, 1, 2, 3, 1)
     returns = found.foresee(torch.zeros(2, 1, 3), plans, torch.zeros(3, 2, 1, 4))
-    assert returns[0, 0].tolist() == [pytest.approx(-1e30), 3.0]
+    assert returns[0, 0].tolist() == [-torch.inf, 3.0]
+
+
+@pytest.mark.parametrize("planner", ["cem", "mppi"])
+def test_worthless_plans_do_not_hide_the_good_ones(planner):
+    """The best first action is 0.5, and beyond 0.9 nothing is a number."""
+    config = replace(SMALL, planner=planner, population_size=100, num_elites=10, planning_iterations=8, horizon=1)
+    found = learner(replace(config, temperature=0.2))
+    found.model.predict = lambda obs, actions, noise: Prediction(
+        obs,
+        torch.where(actions[..., 0] > 0.9, torch.nan, -(actions[..., 0] - 0.5).square()),
+        torch.ones_like(obs[..., 0]),
+    )
+    stream = [torch.Generator().manual_seed(seed) for seed in (0, 1)]
+    mean, _ = found.improve(torch.zeros(2, 1, 3), torch.zeros(2, 1, 1, 1), found._draws(1, stream))
+    assert_close(mean.flatten(), torch.full((2,), 0.5), atol=0.05, rtol=0)
 
 
 def test_resuming_goes_on_bit_for_bit():

@@ -56,7 +56,9 @@ def bounds_within(space: gymnasium.spaces.Box, device: torch.device) -> tuple[Te
 
 def is_continuous(space: gymnasium.Space[Any]) -> TypeGuard[gymnasium.spaces.Box]:
     """Whether the members of a space are vectors of floats."""
-    return isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        return False
+    return np.issubdtype(space.dtype, np.floating)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
 
 
 def is_bounded(space: gymnasium.spaces.Box) -> bool:

@@ -112,14 +112,14 @@ class ActorCritic:
         """Return the head's outputs with -inf at the actions that the observations do not allow."""
         if not self.masked:
             return outputs
-        choices = (obs[..., -self.masked :] > 0).split(self.head.choices, dim=-1)
+        choices = (obs[..., -self.masked :] > 0).split_with_sizes(self.head.choices, dim=-1)
         forbidden = [~choice & choice.any(-1, keepdim=True) for choice in choices]
         return outputs.masked_fill(torch.cat(forbidden, dim=-1), -torch.inf)
 
     def bind(self, parameters: Tensor) -> "BoundActorCritic":
         """Return the networks that compute with `parameters [S, P]`, sharing their memory."""
         stacked = parameters.view(len(parameters) * self.networks, -1)
-        weights, free = stacked.split([self.mlp.size, self.head.free], dim=1)
+        weights, free = stacked.split_with_sizes([self.mlp.size, self.head.free], dim=1)
         layers = self.mlp.layers(weights)
         return BoundActorCritic(
             self,

@@ -7,13 +7,15 @@ convolution is bound by arithmetic, so stacking them saves nothing, and grouped 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
 from operant.nets.mlp import Activation, Layers, StackedMLP
+
+_aten: Any = torch.ops.aten  # PyTorch has no types for these
 
 TorsoName = Literal["auto", "nature", "impala", "small"]
 """`nature`: Mnih et al. 2015, three convolutions. `impala`: Espeholt et al. 2018, figure 3 right, fifteen with residual
@@ -126,18 +128,19 @@ class StackedCNN:
 
     def layers(self, parameters: Tensor) -> Layers:
         """Return `parameters [S, P]` as views: weights `[S, out, in, k, k]` and biases `[S, out]`, then the dense."""
-        filters, dense = parameters.split([self.size - self.dense.size, self.dense.size], dim=1)
+        filters, dense = parameters.split_with_sizes([self.size - self.dense.size, self.dense.size], dim=1)
         return [*self._convolutions(filters), *self.dense.layers(dense)]
 
     def _convolutions(self, parameters: Tensor) -> Layers:
-        parts = iter(parameters.split([n for shape in self.filters for n in (prod(shape), shape[0])], dim=1))
+        sizes = [n for shape in self.filters for n in (prod(shape), shape[0])]
+        parts = iter(parameters.split_with_sizes(sizes, dim=1))
         return [(next(parts).view(-1, *shape), next(parts)) for shape in self.filters]
 
     def __call__(self, layers: Layers, inputs: Tensor) -> Tensor:
         """Return the outputs `[S, M, out]` for observations `[S, M, ...]`."""
         seen, beside = self._taken_apart(inputs)
         rows = [
-            torch.cat([self._forward(layers, row, part)[-1].flatten(1) for part in pictures.split(CHUNK)])
+            torch.cat([self._forward(layers, row, part)[-1].flatten(1) for part in torch.split(pictures, CHUNK)])
             for row, pictures in enumerate(seen)
         ]
         return self.dense(layers[len(self.filters) :], _joined(rows, beside))
@@ -146,8 +149,8 @@ class StackedCNN:
         """Return the pictures `[S, M, C, H, W]` of observations, and what stands beside them, if anything does."""
         if self.beside is None:
             return inputs, None
-        pictures, beside = inputs.split([prod(self.picture), self.beside], dim=-1)
-        return pictures.unflatten(-1, self.picture), beside
+        pictures, beside = inputs.split_with_sizes([prod(self.picture), self.beside], dim=-1)
+        return torch.unflatten(pictures, -1, self.picture), beside
 
     def trace(self, layers: Layers, inputs: Tensor) -> list[Tensor]:
         """Return what `pullback` needs of the way there; the outputs are the last of it."""
@@ -177,7 +180,7 @@ class StackedCNN:
                 tape.append(x)
             elif piece == "pool":
                 tape.append(x)
-                x, places = torch.ops.aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])
+                x, places = _aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])
                 tape.append(places)
             elif piece == "fork":
                 skips.append(x)
@@ -206,7 +209,7 @@ class StackedCNN:
 
     def _backward(self, filters: Layers, row: int, tape: list[Tensor], gradient: Tensor) -> list[Tensor]:
         """Return the gradients of one network's filters, and take what it has kept off the tape."""
-        gradient = gradient.unflatten(1, self.maps)
+        gradient = torch.unflatten(gradient, 1, self.maps)
         pieces: list[Tensor] = []
         skips: list[Tensor] = []
         index = len(filters)
@@ -215,7 +218,7 @@ class StackedCNN:
                 index -= 1
                 weight = filters[index][0][row]
                 stride, padding = [piece.stride] * 2, [piece.padding] * 2
-                gradient, weights, biases = torch.ops.aten.convolution_backward(
+                gradient, weights, biases = _aten.convolution_backward(
                     gradient.contiguous(memory_format=torch.channels_last),
                     tape.pop(),
                     weight,
@@ -230,10 +233,10 @@ class StackedCNN:
                 )
                 pieces += [biases, weights.flatten()]
             elif piece == "relu":
-                gradient = torch.ops.aten.threshold_backward(gradient, tape.pop(), 0)
+                gradient = _aten.threshold_backward(gradient, tape.pop(), 0)
             elif piece == "pool":
                 places, x = tape.pop(), tape.pop()
-                gradient = torch.ops.aten.max_pool2d_with_indices_backward(
+                gradient = _aten.max_pool2d_with_indices_backward(
                     gradient, x, [3, 3], [2, 2], [1, 1], [1, 1], False, places
                 )
             elif piece == "join":

@@ -6,7 +6,7 @@ import shutil
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import is_dataclass, replace
@@ -163,7 +163,9 @@ def programs(owner: object) -> list[Program[..., Any]]:
     kinds = reversed(type(owner).__mro__)
     methods = {name: value for kind in kinds for name, value in vars(kind).items()}
     own = [getattr(owner, name) for name, value in methods.items() if isinstance(value, compilable)]
-    held = [value for value in getattr(owner, "__dict__", {}).values() if isinstance(value, Program)]
+    held: list[Program[..., Any]] = [
+        value for value in getattr(owner, "__dict__", {}).values() if isinstance(value, Program)
+    ]
     return list(dict.fromkeys([*own, *held]))
 
 
@@ -182,7 +184,7 @@ def _filled(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Iterable[Te
         return next(left) if isinstance(value, Tensor | float) else value
 
     def fill_all(arg: Any) -> Any:
-        return replace(arg, **{name: fill(value) for name, value in vars(arg).items()})
+        return replace(arg, **{name: fill(value) for name, value in arg.__dict__.items()})
 
     filled = [fill_all(arg) if is_dataclass(arg) else fill(arg) for arg in (*args, *kwargs.values())]
     return filled[: len(args)], dict(zip(kwargs, filled[len(args) :], strict=True))
@@ -252,7 +254,7 @@ def _compile(graph: GraphModule, inputs: Sequence[Tensor], *, again: bool = True
         with warnings.catch_warnings(), _uninterrupted():
             warnings.simplefilter("ignore", DeprecationWarning)  # those of torch's own code
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")  # which `precision` decides on
-            return torch._inductor.compile(  # pyright: ignore[reportPrivateImportUsage, reportReturnType]
+            return torch._inductor.compile(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage, reportReturnType]
                 deepcopy(graph), list(inputs), options={"cpp_wrapper": on_host}
             )
     except Exception as error:
@@ -280,7 +282,7 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def _uninterrupted() -> Generator[None]:
     """Keep Ctrl-C from the compilers that are started here; this process acts on it when they are done.
 
     One that is ended leaves half a library in PyTorch's cache, which is taken for a whole one ever after. Only the main

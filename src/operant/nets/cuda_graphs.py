@@ -1,7 +1,7 @@
 """Functions of tensors on a CUDA device as CUDA graphs: `Graph`."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 from typing import Generic, TypeVar
@@ -79,11 +79,11 @@ class _Recording(Generic[R]):
                 for column, each in zip(kinds[held.dtype], (held, tensor), strict=True):
                     column.append(each)
         for column, given in kinds.values():
-            torch._foreach_copy_(column, given)  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_copy_(column, given)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
 
 
 @contextmanager
-def beside(device: torch.device) -> Iterator[torch.cuda.Stream]:
+def beside(device: torch.device) -> Generator[torch.cuda.Stream]:
     """Work on a stream of its own on a device, which takes turns with the current one.
 
     Recording is not possible on the default stream, and what a library does at its first use on a stream, on that one.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -10,6 +10,8 @@ from torch import Tensor
 from operant.nets.mlp import Layers, StackedMLP
 from operant.nets.module import StackedModule
 from operant.nets.tracing import tracing
+
+_Buffers = tuple[list[Tensor], list[Tensor]]
 
 
 class Ensemble:
@@ -54,7 +56,7 @@ class BoundEnsemble:
     shape: Ensemble
     layers: Layers
     seeds: int
-    _memory: dict[int, tuple[list[Tensor], list[Tensor]]] = field(default_factory=dict, compare=False, repr=False)
+    _memory: dict[int, _Buffers] = field(default_factory=dict[int, _Buffers], compare=False, repr=False)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return the outputs `[K, S, M, out]` for `inputs [S, M, in]`."""
@@ -83,7 +85,7 @@ class BoundEnsemble:
 
         The parameters are constants and their gradients are not computed. Differentiate before the next such call.
         """
-        return _Frozen.apply(inputs, self)  # pyright: ignore[reportReturnType]
+        return cast(Tensor, _Frozen.apply(inputs, self))  # pyright: ignore[reportUnknownMemberType]
 
     def first(self) -> "BoundEnsemble":
         """Return the first member of each seed as an ensemble of one, sharing its memory."""

@@ -68,15 +68,15 @@ class StackedGRU:
     def initial(self, generator: torch.Generator, outputs: Sequence[tuple[int, float]]) -> Tensor:
         """Return the initial parameters `[P]` of one network: orthogonal weights of every gate, zero biases."""
         recurrent = torch.zeros(self.sizes[1])
-        for gate in recurrent[: prod(self.gates)].view(self.gates).split(self.units, dim=1):
+        for gate in recurrent[: prod(self.gates)].view(self.gates).chunk(3, dim=1):
             torch.nn.init.orthogonal_(gate, generator=generator)
         encoder = self.encoder.initial(generator, [(self.units, 1.0)] * 3)
         return torch.cat((encoder, recurrent, self.head.initial(generator, outputs)))
 
     def layers(self, parameters: Tensor) -> Layers:
         """Return `parameters [S, P]` as views: of the dense layers, of the unit's `U`, and of the last layer."""
-        encoder, recurrent, head = parameters.split(self.sizes, dim=1)
-        weight, bias = recurrent.split([prod(self.gates), self.gates[1]], dim=1)
+        encoder, recurrent, head = parameters.split_with_sizes(self.sizes, dim=1)
+        weight, bias = recurrent.split_with_sizes([prod(self.gates), self.gates[1]], dim=1)
         unit = weight.view(-1, *self.gates), bias.view(-1, 1, self.gates[1])
         return [*self.encoder.layers(encoder), unit, *self.head.layers(head)]
 
@@ -91,7 +91,7 @@ class StackedGRU:
         return self.head(layers[-1:], memory), memory
 
     def _split(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        obs, starts, memory = inputs.split([self.inputs, 1, self.units], dim=-1)
+        obs, starts, memory = inputs.split_with_sizes([self.inputs, 1, self.units], dim=-1)
         return obs, starts > 0, memory
 
     @staticmethod
@@ -145,7 +145,8 @@ class StackedGRU:
         update = (before - n) * z * (1 - z)
         reset = new * through * r * (1 - r)
         slopes = torch.cat((reset, update, new * r), dim=-1)
-        weight, pieces, carried = layers[-2][0].mT, [], torch.zeros_like(outer[:, 0])
+        weight, carried = layers[-2][0].mT, torch.zeros_like(outer[:, 0])
+        pieces: list[Tensor] = []
         totals: list[Tensor] = []
         for t in reversed(range(self.steps)):
             total = outer[:, t] + carried

@@ -144,7 +144,7 @@ class MultiCategoricalHead(_Logits):
     def _by_choice(self, tensor: Tensor, absent: float = -torch.inf) -> Tensor:
         """Turn `[..., outputs]` into `[..., K, n]` for the n alternatives of the largest choice."""
         if self.alike:
-            return tensor.unflatten(-1, self.present.shape)
+            return torch.unflatten(tensor, -1, self.present.shape)
         return tensor[..., self.places].masked_fill(~self.present, absent)
 
     def sample(self, outputs: Tensor, free: Tensor, noise: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class Jacobian:
         tangent = affine(bias_change, self._trace[0], weight_change)
         for index in range(1, len(changes)):
             weight_change, bias_change = changes[index]
-            tangent = self._mlp._through_activation(tangent, self._trace[index])
+            tangent = self._mlp.through_activation(tangent, self._trace[index])
             direct = affine(bias_change, self._trace[index], weight_change)
             tangent = affine(direct, tangent, self._layers[index][0])
         return tangent

@@ -123,7 +123,7 @@ class _OneDNN:
     oneDNN makes use of that permission with matrix units alone, which `halves_vectors` rules out.
     """
 
-    matmul: Any = torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue]
+    matmul: Any = torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
 
     def __enter__(self) -> None:
         self.before, self.matmul.fp32_precision = self.matmul.fp32_precision, "bf16"
@@ -155,7 +155,7 @@ def _by_onednn(
         return total
 
 
-_library = torch.library.Library("operant", "FRAGMENT")
+_library: Any = torch.library.Library("operant", "FRAGMENT")
 _library.define("product(Tensor left, Tensor right) -> Tensor")
 _library.impl("product", _by_onednn, "CPU")
 _library.impl("product", torch.bmm, "Meta")
@@ -181,9 +181,9 @@ def _onednn_is_exact() -> bool:
 @cache
 def multiplies_bfloat16() -> bool:
     """Say whether this processor has instructions for it (AVX512-BF16 or AMX)."""
-    return torch.cpu._is_avx512_bf16_supported() or _has_matrix_units()
+    return torch.cpu._is_avx512_bf16_supported() or _has_matrix_units()  # pyright: ignore[reportPrivateUsage]
 
 
 @cache
 def _has_matrix_units() -> bool:
-    return torch.cpu._is_amx_tile_supported()
+    return torch.cpu._is_amx_tile_supported()  # pyright: ignore[reportPrivateUsage]

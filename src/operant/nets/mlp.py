@@ -70,7 +70,8 @@ class StackedMLP:
     def layers(self, parameters: Tensor) -> Layers:
         """Return `parameters [S, P]` as views: weights `[S, in, out]` and biases `[S, 1, out]` of every layer."""
         seeds = parameters.shape[0]
-        parts = iter(parameters.split([n for rows, columns in self.shapes for n in (rows * columns, columns)], dim=1))
+        sizes = [n for rows, columns in self.shapes for n in (rows * columns, columns)]
+        parts = iter(parameters.split_with_sizes(sizes, dim=1))
         return [
             (next(parts).view(seeds, rows, columns), next(parts).view(seeds, 1, columns))
             for rows, columns in self.shapes
@@ -161,9 +162,9 @@ class StackedMLP:
     ) -> Tensor:
         """Return the gradient before the activation of the hidden layer that feeds layer `index`."""
         out = buffers[index - 1] if buffers else None
-        return self._through_activation(_back(gradient, layers[index][0], out), trace[index])
+        return self.through_activation(_back(gradient, layers[index][0], out), trace[index])
 
-    def _through_activation(self, gradient: Tensor, output: Tensor) -> Tensor:
+    def through_activation(self, gradient: Tensor, output: Tensor) -> Tensor:
         """Multiply `gradient` in place by the activation's slope where it gave `output`."""
         if self.activation == "tanh":
             return torch.ops.aten.tanh_backward.grad_input(gradient, output, grad_input=gradient)

@@ -75,7 +75,7 @@ class StackedModule:
     def _made(self, generator: torch.Generator) -> nn.Module:
         """Make a module whose initial parameters are drawn by a generator, leaving torch's own stream alone."""
         seed = int(torch.randint(2**62, (), generator=generator))
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
             # Constructors of torch draw from its own stream, which is put back behind them.
             torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
             made = self.make(self.shape[0] if len(self.shape) == 1 else self.shape)
@@ -93,10 +93,10 @@ class StackedModule:
             raise ModuleError(
                 f"{self.name} does not take observations of shape {[3, *self.shape]}: {type(error).__name__}: {error}"
             ) from error
-        if not isinstance(single, Tensor) or single.dim() < 2 or len(single) != len(inputs[0]):
-            got = f"shape {[*single.shape]}" if isinstance(single, Tensor) else f"a {type(single).__name__}"
+        if not isinstance(single, Tensor) or single.dim() < 2 or len(single) != len(inputs[0]):  # pyright: ignore[reportUnnecessaryIsInstance] - from anywhere
+            got = f"shape {[*single.shape]}" if isinstance(single, Tensor) else f"a {type(single).__name__}"  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ModuleError(f"forward of {self.name} must return features [3, ...] of 3 observations, got {got}")
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
             if not torch.equal(single, self._call(flat[0], inputs[0])):
                 raise ModuleError(
                     f"{self.name} draws random numbers (Dropout?), which would be no seed's own: leave them out"
@@ -126,12 +126,12 @@ class StackedModule:
 
     def layers(self, parameters: Tensor) -> Layers:
         """Return `parameters [S, P]` as views: those of the module `[S, n]`, with an empty bias; then dense layers."""
-        own, dense = parameters.split([self._own, self.dense.size], dim=1)
+        own, dense = parameters.split_with_sizes([self._own, self.dense.size], dim=1)
         return [(own, own[:, :0]), *self.dense.layers(dense)]
 
     def by_name(self, parameters: Tensor) -> dict[str, Tensor]:
         """Return the module's parameters `[S, ...]` by name, as views of `parameters [S, P]`."""
-        own = parameters[:, : self._own].split([prod(shape) for shape in self._shapes], dim=1)
+        own = parameters[:, : self._own].split_with_sizes([prod(shape) for shape in self._shapes], dim=1)
         return {
             name: part.unflatten(1, shape) if shape else part.squeeze(1)
             for name, shape, part in zip(self.names, self._shapes, own, strict=True)
@@ -139,7 +139,7 @@ class StackedModule:
 
     def _call(self, own: Tensor, inputs: Tensor) -> Tensor:
         """Return the features `[M, ...]` of one network with the parameters `[n]`."""
-        parts = own.split([prod(shape) for shape in self._shapes])
+        parts = own.split_with_sizes([prod(shape) for shape in self._shapes])
         named = {name: part.view(shape) for name, shape, part in zip(self.names, self._shapes, parts, strict=True)}
         return functional_call(self.module, named, (inputs,))
 

@@ -2,21 +2,24 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
 from operant.state import DeclaredState, State
 
+# PyTorch has no types for this.
+_vector_norm = cast(Callable[..., Tensor], torch.linalg.vector_norm)  # pyright: ignore[reportUnknownMemberType]
+
 SUBNORMAL = 5e-324
 """The smallest number that is not zero, where a processor is not told to take it for zero."""
 
 
 @contextmanager
-def subnormals_are_zero() -> Iterator[None]:
+def subnormals_are_zero() -> Generator[None]:
     """Let the processor take numbers of less than 1.2e-38 for zero, in this thread.
 
     The moments of rectifiers that never open decay into such numbers, and for good: 0.9 times the smallest rounds to
@@ -67,8 +70,8 @@ class StackedOptimizer(DeclaredState, ABC):
             learning_rate: step size.
             active: `[S]` bool, the seeds to step. Default: all.
         """
-        norm = torch.linalg.vector_norm(gradient, dim=1)
-        norms: list[float] = norm.tolist()
+        norm = _vector_norm(gradient, dim=1)
+        norms = cast(list[float], norm.tolist())  # pyright: ignore[reportUnknownMemberType]
         # Most steps clip nothing; the margin is wider than what separates 32 bits from 64. A NaN is not short either.
         limit = self.max_grad_norm
         if limit is not None and not all(length + 1e-6 <= 0.999 * limit for length in norms):
@@ -76,14 +79,14 @@ class StackedOptimizer(DeclaredState, ABC):
         if active is None and all(map(math.isfinite, norms)):
             self.steps += 1
             self._together += 1
-            seeds = range(len(norms))
+            seeds: Sequence[int] = range(len(norms))
         else:
             wanted = torch.ones_like(self.skipped, dtype=torch.bool) if active is None else active
             stepped = wanted & norm.isfinite()
             self.skipped += wanted & ~stepped
             self._apart += wanted
             self.steps += stepped
-            seeds = stepped.nonzero().flatten().tolist()
+            seeds = cast(list[int], stepped.nonzero().flatten().tolist())  # pyright: ignore[reportUnknownMemberType]
         if seeds:
             with subnormals_are_zero():
                 self._update(seeds, gradient, learning_rate)
@@ -141,7 +144,7 @@ class StackedAdam(StackedOptimizer):
         columns = (*self._columns, gradient.unbind(0))
         parameters, first, second, steps, gradients = ([column[seed] for seed in seeds] for column in columns)
         # What torch.optim.Adam(fused=True) calls, without the bookkeeping that takes longer than the step itself.
-        torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
+        torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
             parameters,
             gradients,
             first,

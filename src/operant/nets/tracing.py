@@ -1,6 +1,6 @@
 """Whether a function is being traced, to become a program."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -13,7 +13,7 @@ def tracing() -> bool:
 
 
 @contextmanager
-def traced() -> Iterator[None]:
+def traced() -> Generator[None]:
     """Say so of what is done within."""
     token = _tracing.set(True)
     try:

@@ -1,5 +1,6 @@
 """Planning by sampling: how candidates and what they would bring in change the distribution of plans."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -29,9 +30,15 @@ def path_integral_refit(
     """Return mean and standard deviation of candidates weighted by `exp(return / temperature)`.
 
     Model predictive path integral control (Williams et al. 2017, equation 26), where the returns of a state are
-    divided by their standard deviation first, so that one temperature suits all tasks.
+    divided by their standard deviation first, so that one temperature suits all tasks. A candidate with the return -inf
+    has no weight, unless all have.
     """
-    scale = returns.std(-1, correction=0, keepdim=True).clamp(min=1e-8)
+    known = returns.isfinite()
+    finite, count = returns.masked_fill(~known, 0.0), known.sum(-1, keepdim=True).clamp(min=1)
+    center = finite.sum(-1, keepdim=True) / count
+    squares = (finite - center).square().masked_fill(~known, 0.0)
+    scale = (squares.sum(-1, keepdim=True) / count).sqrt().clamp(min=1e-8)
+    returns = torch.where(known.any(-1, keepdim=True), returns, 0.0)
     weights = (returns / scale / temperature).softmax(-1).unsqueeze(-1)
     mean = (weights * candidates).sum(-2)
     variance = (weights * (candidates - mean.unsqueeze(-2)).square()).sum(-2)

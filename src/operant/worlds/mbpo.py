@@ -54,9 +54,11 @@ class MBPOConfig(ModelConfig, SACConfig):
                 f"rollout_batch_size must be a multiple of ensemble_size, which is {self.ensemble_size}, got "
                 f"{self.rollout_batch_size}"
             )
-        if self.imagined_size < self.rollout_batch_size:
+        needed = self.rollout_batch_size * max(self.rollout_length, self.rollout_length_final)
+        if self.imagined_size < needed:
             raise ValueError(
-                f"imagined_size must hold one step of all {self.rollout_batch_size} rollouts, got {self.imagined_size}"
+                f"imagined_size must hold all steps of {self.rollout_batch_size} rollouts, {needed}, got "
+                f"{self.imagined_size}"
             )
         if self.hindsight != "none":
             raise ValueError(f"hindsight must be 'none': imagined transitions have one goal, got {self.hindsight!r}")
@@ -122,7 +124,8 @@ class MBPO(SAC):
             return metrics
         counts = self.counts
         fitted = self.model.fit(self.experience.replay)
-        self.imagine(self.rollout_length)
+        length = self.rollout_length
+        self.imagine(length)
         rounds = -(-config.model_train_freq // config.train_freq)
         metrics = alternate(
             self.experience,
@@ -136,7 +139,7 @@ class MBPO(SAC):
         return {
             **fitted,
             **metrics,
-            "model/rollout_length": self.rollout_length,
+            "model/rollout_length": float(length),
             **update_metrics(self.counts - counts),
         }
 

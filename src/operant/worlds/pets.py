@@ -204,7 +204,7 @@ class PETS(Resumable):
             state, rewards, continues = self.model.predict(state, action, noise)
             total = total + counts * rewards
             counts = counts * continues * self.config.gamma
-        return total.view(seeds, members, rows, count).mean(1).nan_to_num(-1e30, -1e30, -1e30)
+        return total.view(seeds, members, rows, count).mean(1).nan_to_num(-torch.inf, -torch.inf, -torch.inf)
 
     def _draws(self, rows: int, generators: Sequence[torch.Generator]) -> Draws:
         """Return what the plans of `rows` rows are made from, by a generator for each seed."""
