@@ -1,0 +1,132 @@
+"""Does it matter on how many processes a run is trained, and how often it is killed?
+
+PPO on CartPole-v1 with four shards, once in one process from beginning to end, and once on 1, 2 and 4 processes in
+random order, killed twenty times at a random moment (SIGKILL; one process of the group, or all of them) and resumed:
+
+    operant train ppo CartPole-v1 --seeds 2 --shards 4 --budget 1500000
+    operant train ppo CartPole-v1 --seeds 2 --shards 4 --budget 1500000 --processes 4
+    operant resume RUN --processes 2
+
+The bytes of the last checkpoints must be the same.
+
+    python experiments/elastic.py            # four minutes: each start imports torch in every process
+    python experiments/elastic.py --draw
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from arms import gather
+from checks import COLORS, conclude, panels, save
+
+KILLS = 20
+SIZES = (1, 2, 4)
+COMMAND = (
+    *("ppo", "CartPole-v1", "--seeds", "2", "--shards", "4", "--budget", "1500000", "--compile", "off"),
+    *("--evaluate-every", "1500000", "--evaluate-episodes", "1", "--checkpoint-seconds", "0", "--progress", "silent"),
+)
+
+
+def newest(run: Path) -> tuple[int, dict[str, str]]:
+    """Return the steps of the newest whole checkpoint, and the hashes of its files; 0 where there is none."""
+    for folder in sorted((run / "checkpoints").glob("step_*"), reverse=True):
+        try:
+            files = json.loads((folder / "manifest.json").read_bytes())["files"]
+        except FileNotFoundError:  # it has just been removed, or is not whole
+            continue
+        return int(folder.name.removeprefix("step_")), {name: file["sha256"] for name, file in files.items()}
+    return 0, {}
+
+
+def start(words: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a command in a process group of its own."""
+    command = [sys.executable, "-m", "operant", *words]
+    return subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def trainers(leader: int) -> list[int]:
+    """Return the processes of a group that train: those that torchrun has started, or the leader itself."""
+    children = Path(f"/proc/{leader}/task/{leader}/children").read_text(encoding="utf-8").split()
+    return [int(pid) for pid in children] or [leader]
+
+
+def kill(process: subprocess.Popen[bytes], chance: np.random.Generator) -> str:
+    """Kill one of the processes that train, or all of a group, at once."""
+    ranks = trainers(process.pid)
+    if len(ranks) > 1 and chance.random() < 0.5:
+        os.kill(int(chance.choice(ranks)), signal.SIGKILL)
+        process.wait(timeout=120)
+        return "one"
+    os.killpg(process.pid, signal.SIGKILL)
+    for pid in ranks:  # torchrun gives each of its processes a group of its own
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait(timeout=120)
+    return "all"
+
+
+def learn(seed: int) -> dict[str, Any]:
+    """Train both, and return what was killed, when, and both sets of hashes."""
+    chance, events = np.random.default_rng(seed), list[dict[str, Any]]()
+    with tempfile.TemporaryDirectory() as folder:
+        whole, killed = Path(folder) / "whole", Path(folder) / "killed"
+        assert start(["train", *COMMAND, "--run", str(whole)]).wait(timeout=1200) == 0
+        began = time.monotonic()
+        for _ in range(KILLS):
+            size, (reached, _) = int(chance.choice(SIZES)), newest(killed)
+            words = (
+                ["resume", str(killed), "--progress", "silent"]
+                if reached
+                else ["train", *COMMAND, "--run", str(killed)]
+            )
+            process, from_ = start([*words, "--processes", str(size)]), time.monotonic() - began
+            while newest(killed)[0] <= reached:
+                assert process.poll() is None, "it ended by itself"
+                time.sleep(0.02)
+            time.sleep(chance.random() * 2)
+            how = kill(process, chance)
+            event = {"processes": size, "killed": how, "from": reached, "to": newest(killed)[0]}
+            events.append({**event, "seconds": [from_, time.monotonic() - began]})
+            print(events[-1], flush=True)
+        assert start(["resume", str(killed), "--progress", "silent"]).wait(timeout=1200) == 0
+        return {"events": events, "whole": newest(whole), "killed": newest(killed)}
+
+
+def _number(processes: int) -> str:
+    return "1 process" if processes == 1 else f"{processes} processes"
+
+
+def main() -> None:
+    """Train, kill, compare, draw; fail if a byte differs."""
+    found = gather(__file__, __doc__, {"PPO": (0,)}, tuple, learn)["PPO"]
+    figure, axes = panels(1)
+    for color, size in zip(COLORS, SIZES, strict=False):
+        parts = [event for event in found["events"] if event["processes"] == size]
+        for i, event in enumerate(parts):
+            steps = [event["from"] / 1000, event["to"] / 1000]
+            axes[0].plot(event["seconds"], steps, color=color, label=_number(size) if i == 0 else None)
+            axes[0].plot(event["seconds"][1], steps[1], "x", color=color)
+    axes[0].set(title="PPO, killed and resumed", xlabel="seconds, starts included", ylabel="thousand environment steps")
+    save(figure, __file__, axes)
+    claims = {
+        f"{KILLS} times killed, the last checkpoint has the same bytes": found["whole"] == found["killed"],
+        "every number of processes was tried": {event["processes"] for event in found["events"]} == set(SIZES),
+        "single processes were killed, and whole groups": {event["killed"] for event in found["events"]}
+        == {"one", "all"},
+    }
+    conclude(__file__, found, [], claims)
+
+
+if __name__ == "__main__":
+    main()
