@@ -11,7 +11,7 @@ from operant import configure, ops
 from operant.control.dqn import DQN, DQNConfig
 from operant.control.presets import DQN_ATARI, DQN_CATCH
 from operant.nets.action_values import ValuePass
-from operant.runtime.replay import Transitions
+from operant.runtime.transitions import Transitions
 
 SMALL = {
     "num_envs": 4,

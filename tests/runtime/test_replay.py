@@ -423,3 +423,21 @@ def test_extra_tensors_are_saved_with_the_buffer():
     other.load_state_dict(clone(replay.state_dict()))
     index = torch.tensor([[0, 7], [1, 5]])
     assert torch.equal(other.take_sequences(index, 2).extras["goal"], replay.take_sequences(index, 2).extras["goal"])
+
+
+def test_extra_tensors_are_amended_and_written_again():
+    """Two places of each of two seeds; only the segments that hold them get new marks."""
+    held = Replay(seeds=2, rows=3, capacity=3 * (SEGMENT + 10))
+    steps = SEGMENT + 5
+    played = rollout(steps, 2, 3)
+    held.add(replace(played[0], extras={"value": torch.zeros(steps, 2, 3)}), played[1])
+    marks = [part.mark for part in held.state_dict()["segments"]]
+    index = torch.tensor([[3 * 4 + 1, 3 * 7], [3 * 9 + 2, 0]])
+    held.amend(index, {"value": torch.tensor([[1.0, 2.0], [3.0, 4.0]])})
+    expected = torch.zeros(steps, 2, 3)
+    expected[4, 0, 1], expected[7, 0, 0], expected[9, 1, 2], expected[0, 1, 0] = 1.0, 2.0, 3.0, 4.0
+    assert torch.equal(held.fields["extras.value"][:steps], expected)
+    assert torch.equal(held.read("extras.value", index), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    after = [part.mark for part in held.state_dict()["segments"]]
+    assert after[0] is not marks[0]
+    assert after[1] is marks[1]

@@ -19,9 +19,17 @@ def copy(arguments: list[str]) -> int:
     path = write(entry, options.file)
     place = location(path)
     print(f"written: {place}\n\nIt does what {entry.name} does until you change it:")
-    task = "operant/TicTacToe-v0" if entry.family == "search" else _TASKS[entry.package]
-    print(f"  operant train {place}:{entry.learner} {task}")
+    print(f"  operant train {place}:{entry.learner} {_task(entry)}")
     return 0
+
+
+def _task(entry: catalog.Algorithm) -> str:
+    """Return a task to try an algorithm in."""
+    if entry.model == "known":
+        return "operant/TicTacToe-v0"
+    if entry.package == "control" and "discrete" not in entry.actions:
+        return "Pendulum-v1"
+    return _TASKS[entry.package]
 
 
 _TASKS = {"tabular": "FrozenLake-v1", "control": "CartPole-v1", "language": "arithmetic"}

@@ -7,33 +7,37 @@ from typing import TYPE_CHECKING
 from operant.cli.flags import Parser
 
 if TYPE_CHECKING:
-    from operant.worlds.alphazero import AlphaZero
+    from operant.envs.tensor.board_games import BoardGame
+    from operant.worlds.board_game_player import BoardGamePlayer
 
 
 def play(arguments: list[str]) -> int:
     """Play a board game against a trained policy."""
     parser = Parser("operant play", description="Play a board game against the policy of a run, in the terminal.")
-    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run of alphazero")
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run of alphazero or muzero")
     parser.add_argument("--seed", type=int, help="which seed of the run plays; default: its first")
     parser.add_argument("--second", action=argparse.BooleanOptionalAction, default=False, help="let it move first")
     options = parser.parse_args(arguments)
     from operant import api
-    from operant.worlds.alphazero import AlphaZero
+    from operant.worlds.board_game_player import BoardGamePlayer
 
     trained = api.load(options.run)
     learner = trained.experiment.learner
-    if not isinstance(learner, AlphaZero):
-        raise ValueError(f"{options.run} is a run of {trained.run.entry.name}; what can be played against is alphazero")
+    if not isinstance(learner, BoardGamePlayer) or learner.game is None:
+        raise ValueError(
+            f"{options.run} is a run of {trained.run.entry.name} on {trained.run.settings.task}; what can be played "
+            "against are runs of alphazero and muzero on board games"
+        )
     seed = learner.seeds[0] if options.seed is None else options.seed
     if seed not in learner.seeds:
         raise ValueError(f"seed must be one of {', '.join(map(str, learner.seeds))}, got {seed}")
     learner.close()
-    return _game(learner.for_seed(learner.seeds.index(seed)), second=options.second)
+    return _game(learner.game, learner.for_seed(learner.seeds.index(seed)), second=options.second)
 
 
-def _game(opponent: "AlphaZero", *, second: bool) -> int:
+def _game(game: "BoardGame", opponent: "BoardGamePlayer", *, second: bool) -> int:
     """Play one game; what is typed are numbers of actions, from 1."""
-    game, yours = opponent.game, not second
+    yours = not second
     kind = "columns" if game.gravity else "cells, row by row,"
     print(f"You are x. The {kind} are numbered from 1 to {game.actions}; q ends the game.\n")
     positions = game.start(1)
@@ -49,7 +53,7 @@ def _game(opponent: "AlphaZero", *, second: bool) -> int:
             if action is None:
                 return 0
         else:
-            action = int(opponent.search(positions, None).actions)
+            action = int(opponent.moves(positions))
             print(f"It takes {action + 1}.")
         positions = game.play(positions, positions.own.new_tensor([action]))
         yours = not yours

@@ -137,7 +137,7 @@ def finish(work: Callable[[], "Trained"], *, as_json: bool) -> int:
     if counts := health(trained):
         print(counts)
     print(_speed(outcome.steps_per_second, seconds, entry.unit))
-    print(f"\n{next_commands(place, entry)}")
+    print(f"\n{next_commands(place, entry, settings.task)}")
     return status
 
 
@@ -251,20 +251,23 @@ def health(trained: "Trained") -> str:
     return f"Health, all seeds together: {', '.join(found)}." if found else ""
 
 
-def next_commands(place: str, entry: catalog.Algorithm | None = None) -> str:
+def next_commands(place: str, entry: catalog.Algorithm | None = None, task: str = "") -> str:
     """Return what can be done with the run at `place`.
 
     Args:
         place: of the run.
         entry: its algorithm. Default: one that acts in environments.
+        task: where it acts.
     """
+    from operant.envs.worlds.games import BOARD_GAMES
+
     if entry is not None and entry.package == "tabular":
         calls = {
             f"evaluate {place}": "score it, exactly where the model of the task is known",
             f"show {place}": "see its values and its policy",
             f"watch {place}": "see it act",
         }
-    elif entry is not None and entry.family == "search":
+    elif entry is not None and entry.family == "search" and task in BOARD_GAMES:
         calls = {
             f"evaluate {place} --exact": "its mistakes, over every position of a small board",
             f"play {place}": "play against it",

@@ -32,7 +32,7 @@ from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, Posi
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.priorities import Priorities
-from operant.runtime.replay import Transitions
+from operant.runtime.transitions import Transitions
 from operant.state import Resumable
 
 

@@ -23,8 +23,8 @@ from operant.nets import (
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED, update_metrics
-from operant.runtime.replay import Transitions
 from operant.runtime.rollouts import all_episodes
+from operant.runtime.transitions import Transitions
 from operant.runtime.weights import Weights
 from operant.state import Resumable
 

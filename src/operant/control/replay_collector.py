@@ -16,8 +16,9 @@ from operant.runtime.bounds import PositiveFloat, require
 from operant.runtime.episode_index import EpisodeIndex, Relabel
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED
-from operant.runtime.replay import Replay, Transitions
+from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Collector
+from operant.runtime.transitions import Transitions
 from operant.runtime.weights import Weights
 from operant.state import DeclaredState, State
 

@@ -26,7 +26,7 @@ from operant.envs import BatchEnv, Tree
 from operant.nets import BoundEnsemble, CategoricalHead, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import NonNegativeFloat, UnitFloat
 from operant.runtime.learner import Metrics
-from operant.runtime.replay import Transitions
+from operant.runtime.transitions import Transitions
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import NonNegativeFloat, PositiveInt
 from operant.runtime.learner import Metrics
-from operant.runtime.replay import Transitions
+from operant.runtime.transitions import Transitions
 from operant.state import State
 
 

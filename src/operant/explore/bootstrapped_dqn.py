@@ -27,7 +27,8 @@ from operant.control.dqn import DQN, DQNConfig
 from operant.nets.action_values import ActionValues
 from operant.runtime.bounds import Interval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat
 from operant.runtime.learner import Metrics
-from operant.runtime.replay import EXTRAS, Transitions
+from operant.runtime.replay import EXTRAS
+from operant.runtime.transitions import Transitions
 
 MASKS = "masks"
 """What the replay buffer calls the extra tensor of the masks."""

@@ -26,7 +26,7 @@ from operant import doors
 from operant.envs import BatchEnv, Features, goal_end, goal_reward
 from operant.envs.goals import ACHIEVED, DESIRED
 from operant.runtime.episode_index import EpisodeSteps
-from operant.runtime.replay import Transitions
+from operant.runtime.transitions import Transitions
 
 Strategy = Callable[[EpisodeSteps, Sequence[torch.Generator]], Tensor]
 """`strategy(episodes, streams) -> steps [S, M]`: after which step, from `episodes.first` to `episodes.last`, was

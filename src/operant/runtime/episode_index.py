@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from operant.runtime.replay import Replay, Transitions
+from operant.runtime.replay import Replay
+from operant.runtime.transitions import Transitions
 
 _NEVER = torch.iinfo(torch.int64).max
 

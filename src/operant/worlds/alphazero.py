@@ -12,8 +12,9 @@ positions that two good players never reach. Neither symmetries nor weight decay
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from copy import copy
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -21,18 +22,15 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
 from operant.envs import BatchEnv, Tree
-from operant.envs.tensor.board_games import Positions
-from operant.envs.tensor.solved_games import Certificate, SolvedGame
+from operant.envs.tensor.board_games import BoardGame, Positions
 from operant.envs.worlds.games import rules_of
 from operant.nets import Activation, Pass, Spec, StackedAdam
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.state import Resumable
+from operant.worlds.board_game_player import BoardGamePlayer
 from operant.worlds.search import Expansion, Found, Planner, States, search
-
-CERTIFIED_AT_ONCE = 8192
-"""Positions that a certificate searches from at once."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {}
 """Configuration by task or by name."""
 
 
-class AlphaZero(Resumable):
+class AlphaZero(BoardGamePlayer, Resumable):
     """The learner: `S` seeds trained as one program.
 
     Args:
@@ -141,7 +139,7 @@ class AlphaZero(Resumable):
         self.close, self.learned = self.agent.close, self.agent.learned
         game = rules_of(env)
         assert game is not None  # noqa: S101 - the agent has refused other tasks
-        self.game = game
+        self.game: BoardGame = game  # pyright: ignore[reportIncompatibleVariableOverride]
         self.optimizer = StackedAdam(self.agent.parameters, max_grad_norm=config.max_grad_norm)
         self.streams = [streams.torch_generator(seed, "self-play", device=env.device) for seed in seeds]
         self.planner = Planner(
@@ -237,31 +235,13 @@ class AlphaZero(Resumable):
             ],
             1,
         ).flatten(1, 2)
-        opens = draws[0, :, 0] < config.random_openings
-        moves = (draws[0, :, 1] * cells).long() * opens
-        found = self.game.start(len(opens), self.device)
-        for t in range(int(moves.max())):
-            legal = self.game.moves(found)
-            stone = legal.gather(1, (draws[t + 1] * (legal != 0)).argmax(1, keepdim=True))[:, 0]
-            after = Positions(found.opponent, found.own | stone)
-            over, _ = self.game.outcomes(after)
-            moves = torch.where(over, 0, moves)  # this game is decided: begin before
-            goes_on = t < moves
-            found = Positions(*(torch.where(goes_on, new, old) for new, old in zip(after, found, strict=True)))
-        return found
+        return self.game.openings(draws, config.random_openings)
 
     def _drawn(self, rows: int) -> Tensor:
         """Return the noise `[S * N, A]` of a search."""
-        return torch.stack([self._noise((rows, self.game.actions), stream) for stream in self.streams]).flatten(0, 1)
-
-    def _noise(self, shape: tuple[int, ...], stream: torch.Generator) -> Tensor:
-        if self.config.search == "gumbel":
-            uniform = torch.rand(shape, generator=stream, device=stream.device).clamp(1e-12, 1 - 1e-7)
-            return -(-uniform.log()).log()
-        gamma = torch._standard_gamma(  # pyright: ignore[reportPrivateImportUsage] - what torch.distributions calls, without a generator
-            torch.full(shape, self.config.dirichlet_alpha, device=stream.device), generator=stream
+        return torch.stack([self.planner.noise((rows, self.game.actions), stream) for stream in self.streams]).flatten(
+            0, 1
         )
-        return gamma / gamma.sum(-1, keepdim=True).clamp(min=1e-12)
 
     def search(self, positions: Positions, noise: Tensor | None) -> Found:
         """Search from positions `[S * M]` that have not ended, those of each seed with its network."""
@@ -269,6 +249,10 @@ class AlphaZero(Resumable):
         nothing = torch.zeros(len(over), device=self.device)
         root = self._expanded((*positions, over), nothing, nothing)
         return search(self.planner, root, self._model, noise)
+
+    def moves(self, positions: Positions) -> Tensor:
+        """Return the best actions `[S * M]` that are found in positions that have not ended."""
+        return self.search(positions, None).actions
 
     def _model(self, states: States, actions: Tensor) -> Expansion:
         """The rules, and what the network says of where they lead; a game that is over stays so."""
@@ -354,38 +338,10 @@ class AlphaZero(Resumable):
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Draw the noise for one action of each of `rows` rows of every seed."""
-        return self._noise((len(self.agent.parameters), rows, self.game.actions), generator)
+        return self.planner.noise((len(self.agent.parameters), rows, self.game.actions), generator)
 
-    def for_seed(self, seed: int) -> "AlphaZero":
+    def for_seed(self, seed: int) -> Self:
         """Return what plays with the network of the seed in one place alone."""
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__, agent=self.agent.for_seed(seed))
+        twin = copy(self)
+        twin.agent = self.agent.for_seed(seed)
         return twin
-
-    @torch.no_grad()
-    def certify(self, solved: SolvedGame, seed: int, simulations: int | None = None) -> Certificate:
-        """Count the mistakes of the greedy policy of the seed in one place, over every position of the game.
-
-        Args:
-            solved: the game's exact solution.
-            seed: its place.
-            simulations: of each search. Default: as in training; 0 judges the network alone.
-        """
-        player = self.for_seed(seed)
-        if simulations is not None:
-            player.planner = replace(self.planner, simulations=simulations)
-
-        def policy(positions: Positions) -> Tensor:
-            parts = zip(*(part.split(CERTIFIED_AT_ONCE) for part in positions), strict=True)
-            return torch.cat([player.search(Positions(*part), None).actions for part in parts])
-
-        return solved.certify(policy)
-
-    def certificates(self) -> list[Certificate]:
-        """Return the certificate of every seed (see `certify`).
-
-        Raises:
-            ValueError: the board is too large to be solved by enumeration.
-        """
-        solved = SolvedGame(self.game)
-        return [self.certify(solved, seed) for seed in range(len(self.seeds))]

@@ -24,7 +24,8 @@ from operant.nets import Activation, Ensemble, EnsemblePass, StackedAdam, Stacke
 from operant.runtime.bounds import NonNegativeInt, PositiveFloat, PositiveInt
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
-from operant.runtime.replay import Replay, Transitions
+from operant.runtime.replay import Replay
+from operant.runtime.transitions import Transitions
 from operant.state import DeclaredState
 
 LOG_VARIANCE = (-10.0, 1.0)

@@ -24,8 +24,9 @@ from operant.envs import BatchEnv
 from operant.runtime.bounds import PositiveInt, UnitFloat
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
-from operant.runtime.replay import Replay, Transitions
+from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Rollout
+from operant.runtime.transitions import Transitions
 from operant.worlds.ensemble import LearnedModel, ModelConfig, Prediction
 
 

@@ -171,6 +171,16 @@ class Planner:
     exploration: float = 0.25
     concentration: float = 0.3
 
+    def noise(self, shape: tuple[int, ...], stream: torch.Generator) -> Tensor:
+        """Draw the noise `[..., A]` of searches: of the Gumbel distribution, or of the Dirichlet distribution."""
+        if self.kind == "gumbel":
+            uniform = torch.rand(shape, generator=stream, device=stream.device).clamp(1e-12, 1 - 1e-7)
+            return -(-uniform.log()).log()
+        gamma = torch._standard_gamma(  # pyright: ignore[reportPrivateImportUsage] - what torch.distributions calls, without a generator
+            torch.full(shape, self.concentration, device=stream.device), generator=stream
+        )
+        return gamma / gamma.sum(-1, keepdim=True).clamp(min=1e-12)
+
 
 class Found(NamedTuple):
     """What a search has found.
@@ -178,13 +188,16 @@ class Found(NamedTuple):
     Attributes:
         actions: `[B]` to take.
         policy: `[B, A]` to learn: of Gumbel the improved policy, of pUCT the shares of visits.
-        value: `[B]` of the roots.
+        value: `[B]` of the roots, the mean over all simulations, those of poor actions among them.
+        prior_value: `[B]` of the roots as the prior would act, by the values of the actions that were tried
+            (`operant.ops.mixed_value`).
         tree: all of it.
     """
 
     actions: Tensor
     policy: Tensor
     value: Tensor
+    prior_value: Tensor
     tree: Tree
 
 
@@ -228,12 +241,12 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
         _back_up(tree, simulation + 1, path)
 
     here = tree.at(torch.zeros_like(tree.rows))
-    value = here.value
+    mixed = ops.mixed_value(here.raw_value, here.q, here.logits.softmax(1), here.visits)
     if not gumbel:
         policy = here.visits / here.visits.sum(1, keepdim=True)
-        return Found(here.visits.masked_fill(~here.allowed, -1).argmax(1), policy, value, tree)
+        return Found(here.visits.masked_fill(~here.allowed, -1).argmax(1), policy, here.value, mixed, tree)
     policy = (here.logits + _sigma(planner, here)).softmax(1)
-    return Found(_halved(planner, here, noise, here.visits.amax(1)), policy, value, tree)
+    return Found(_halved(planner, here, noise, here.visits.amax(1)), policy, here.value, mixed, tree)
 
 
 def _expand(tree: Tree, new: int, parents: Tensor, actions: Tensor, model: Model) -> None:

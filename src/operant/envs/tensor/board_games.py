@@ -138,6 +138,27 @@ class BoardGame:
         """Return the positions that `observe` shows as `boards [B, 2, rows, columns]`."""
         return Positions(*((boards != 0) * self._cells.to(boards.device)).sum((2, 3)).unbind(1))
 
+    def openings(self, draws: Tensor, share: float) -> Positions:
+        """Return starts of games: empty boards, or boards after random moves that do not end the game.
+
+        Args:
+            draws: uniform random numbers `[rows * columns + 1, B, A]`.
+            share: of the games that begin with random moves, of any number below the cells of the board.
+        """
+        cells = self.rows * self.columns
+        opens = draws[0, :, 0] < share
+        moves = (draws[0, :, 1] * cells).long() * opens
+        found = self.start(len(opens), draws.device)
+        for t in range(int(moves.max())):
+            legal = self.moves(found)
+            stone = legal.gather(1, (draws[t + 1] * (legal != 0)).argmax(1, keepdim=True))[:, 0]
+            after = Positions(found.opponent, found.own | stone)
+            over, _ = self.outcomes(after)
+            moves = torch.where(over, 0, moves)  # this game is decided: begin before
+            goes_on = t < moves
+            found = Positions(*(torch.where(goes_on, new, old) for new, old in zip(after, found, strict=True)))
+        return found
+
     def drawing(self, positions: Positions, *, own: str = "x", other: str = "o") -> str:
         """Return the first board as text, its highest row at the top for games in which stones fall."""
         stones, theirs = self.observe(positions)[0].bool().tolist()

@@ -1,0 +1,69 @@
+"""What is drawn from a replay buffer: single transitions, and sequences of steps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """`M` transitions of each of `S` seeds, with `n`-step windows already summed up.
+
+    Attributes:
+        obs: `[S, M, ...]` what was seen.
+        actions: `[S, M, ...]` what was done.
+        rewards: `[S, M]`, `Σ_{k<m} γ^k r_{t+k}` over the m <= n steps of the window.
+        next_obs: `[S, M, ...]` the true successor of the window's last step.
+        terminated: `[S, M]` bool, whether that is terminal.
+        discounts: `[S, M]`, `γ^m`.
+        weights: `[S, M]`, 0 where a sample is nothing to learn from (see `Replay.add`), else 1; None when all are 1.
+        index: `[S, M]`, where in the memory they lie.
+    """
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    next_obs: Tensor
+    terminated: Tensor
+    discounts: Tensor
+    weights: Tensor | None
+    index: Tensor
+
+    def parts(self, count: int) -> list[Self]:
+        """Split the samples of each seed into `count` minibatches of equal size, without a copy."""
+        columns: list[Sequence[Tensor | None]] = []
+        for field in fields(self):
+            value: Tensor | None = getattr(self, field.name)
+            columns.append([None] * count if value is None else value.chunk(count, dim=1))
+        return [type(self)(*row) for row in zip(*columns, strict=True)]  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """`L` steps in a row of one environment, `M` times for each of `S` seeds; they may run over ends of episodes.
+
+    Attributes:
+        obs: `[L, S, M, ...]` what was seen.
+        actions: `[L, S, M, ...]` what was done.
+        rewards: `[L, S, M]`.
+        next_obs: `[L, S, M, ...]` the true successor of each step.
+        terminated: `[L, S, M]` bool, whether that is terminal.
+        truncated: `[L, S, M]` bool, whether the episode was cut there.
+        is_first: `[L, S, M]` bool, whether an episode begins with the step, or what came before it is no longer held.
+        weights: `[L, S, M]`, 0 where a step is nothing to learn from (see `Replay.add`), else 1; None when all are 1.
+        extras: extra tensors of the steps by name, `[L, S, M, ...]`.
+        index: `[S, M]`, where in the buffer they begin.
+    """
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    next_obs: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    is_first: Tensor
+    weights: Tensor | None
+    extras: Mapping[str, Tensor]
+    index: Tensor

@@ -1,0 +1,122 @@
+"""A learned model that only has to foretell what planning asks for: MuZero's three networks.
+
+The representation turns an observation into a latent state; the dynamics turn a latent state and an action into the
+next one and the reward on the way; the prediction says what policy and value a latent state has. Nothing is ever turned
+back into an observation. (Schrittwieser et al. 2020, arXiv:1911.08265.)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from operant import ops
+from operant.nets import Activation, StackedMLP
+from operant.nets.mlp import Layers
+
+
+@dataclass(frozen=True)
+class LatentShape:
+    """Shape of the networks.
+
+    Attributes:
+        inputs: D, numbers of an observation.
+        actions: A.
+        latent: H, numbers of a latent state.
+        hidden: widths of the hidden layers of each network.
+        activation: nonlinearity of the hidden layers.
+        support_size: atoms of rewards and values on each side of 0, so K is one more than twice as many.
+    """
+
+    inputs: int
+    actions: int
+    latent: int
+    hidden: tuple[int, ...]
+    activation: Activation
+    support_size: int
+
+    @property
+    def atoms(self) -> int:
+        """K."""
+        return 2 * self.support_size + 1
+
+    @property
+    def networks(self) -> tuple[StackedMLP, StackedMLP, StackedMLP]:
+        """Representation, dynamics and prediction."""
+        sizes = (
+            (self.inputs, self.latent),
+            (self.latent + self.actions, self.latent + self.atoms),
+            (self.latent, self.actions + self.atoms),
+        )
+        first, second, third = (
+            StackedMLP([start, *self.hidden, end], activation=self.activation) for start, end in sizes
+        )
+        return first, second, third
+
+    def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
+        """Return the initial parameters `[S, P]`, a row for each generator; policy, value and reward begin at 0."""
+        outputs = ([(self.latent, 1.0)], [(self.latent, 1.0)], [])
+        rows = [
+            torch.cat([network.initial(generator, out) for network, out in zip(self.networks, outputs, strict=True)])
+            for generator in generators
+        ]
+        return torch.stack(rows)
+
+    def bind(self, parameters: Tensor) -> "LatentModel":
+        """Return the networks that compute with `parameters [S, P]`, sharing their memory."""
+        networks = self.networks
+        parts = parameters.split_with_sizes([network.size for network in networks], dim=1)
+        layers = tuple(network.layers(part) for network, part in zip(networks, parts, strict=True))
+        bound = float(self.support_size)
+        support = torch.linspace(-bound, bound, self.atoms, device=parameters.device)
+        return LatentModel(self, networks, layers, support)
+
+
+@dataclass(frozen=True)
+class LatentModel:
+    """The networks with one set of parameters.
+
+    Attributes:
+        shape: of the networks.
+        networks: representation, dynamics and prediction.
+        layers: of each.
+        support: `[K]` atoms of rewards and values, which are squashed (see `operant.ops.two_hot`).
+    """
+
+    shape: LatentShape
+    networks: tuple[StackedMLP, StackedMLP, StackedMLP]
+    layers: tuple[Layers, ...]
+    support: Tensor
+
+    def represent(self, obs: Tensor) -> Tensor:
+        """Return the latent states `[S, M, H]` of observations `[S, M, D]`."""
+        return _scaled(self.networks[0](self.layers[0], obs))
+
+    def follow(self, latent: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the latent states `[S, M, H]` after actions `[S, M]`, and logits `[S, M, K]` of the rewards."""
+        every = torch.arange(self.shape.actions, device=actions.device)
+        taken = (actions.unsqueeze(-1) == every).to(latent.dtype)  # one-hot, without a look at the values
+        outputs = self.networks[1](self.layers[1], torch.cat((latent, taken), -1))
+        change, reward = outputs.split_with_sizes([self.shape.latent, self.shape.atoms], dim=-1)
+        return _scaled(latent + change), reward
+
+    def predict(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits of the policy `[S, M, A]` and of the value `[S, M, K]` of latent states."""
+        outputs = self.networks[2](self.layers[2], latent)
+        policy, value = outputs.split_with_sizes([self.shape.actions, self.shape.atoms], dim=-1)
+        return policy, value
+
+    def number(self, logits: Tensor) -> Tensor:
+        """Return the rewards or values `[...]` that logits `[..., K]` stand for."""
+        return ops.signed_parabolic(ops.two_hot_mean(logits, self.support))
+
+    def loss(self, logits: Tensor, numbers: Tensor) -> Tensor:
+        """Return the cross-entropy `[...]` of logits `[..., K]` and rewards or values `[...]`."""
+        return ops.two_hot_loss(logits, ops.signed_hyperbolic(numbers), self.support)
+
+
+def _scaled(latent: Tensor) -> Tensor:
+    """Return latent states with least number 0 and greatest 1, the range that actions have (appendix G)."""
+    low, high = latent.amin(-1, keepdim=True), latent.amax(-1, keepdim=True)
+    return (latent - low) / (high - low).clamp(min=1e-5)

@@ -1,0 +1,377 @@
+"""MuZero: planning with a model that is learned for planning alone (Schrittwieser et al. 2020, arXiv:1911.08265).
+
+Choose every action by a tree search, not in the environment but in a model: three networks turn an observation into a
+latent state, follow actions from there, and say of each latent state what policy, value and reward belong to it. Learn
+by following the actions that were really taken for a few steps, and drawing what the networks say on the way towards
+the policies that searches found, the returns, and the rewards. What a latent state is beyond that is nobody's concern.
+
+What differs from the paper: the search is that of Gumbel MuZero by default (Danihelka et al. 2022, ICLR), and pUCT as
+in the paper by choice; perceptrons take the place of residual networks, all seeds in one program; values learn
+λ-returns of a window, and bootstrap from the value of the present policy by the actions that a search tried, not from
+the mean over its simulations, which poor actions pull down; positions are searched anew in the memory itself
+(Reanalyse, appendix H), so that policies and values to learn from are those of recent networks.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from torch import Tensor
+
+from operant import ops, streams
+from operant.control.agent import require_rows
+from operant.control.compatibility import require_suitable
+from operant.envs import BatchEnv, Tree, learned, start
+from operant.envs.tensor.board_games import Positions
+from operant.envs.worlds.games import rules_of
+from operant.envs.worlds.self_play import SelfPlay, observed
+from operant.nets import Activation, StackedAdam, compilable
+from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.learner import Metrics
+from operant.runtime.metrics_window import EPISODES, update_metrics
+from operant.runtime.priorities import Priorities
+from operant.runtime.replay import Replay
+from operant.runtime.rollouts import Collector, Rollout
+from operant.runtime.transitions import Sequences
+from operant.runtime.weights import Weights
+from operant.state import Resumable
+from operant.worlds.board_game_player import BoardGamePlayer
+from operant.worlds.latent_model import LatentShape
+from operant.worlds.search import Expansion, Found, Planner, States, search
+from operant.worlds.unrolling import Unroll, returns_of, unrolled, unrolled_losses
+
+
+@dataclass(frozen=True)
+class MuZeroConfig:
+    """Hyperparameters of MuZero, for vectors and small boards."""
+
+    num_envs: PositiveInt = 8
+    """Environments or games of each seed, N."""
+    num_steps: PositiveInt = 32
+    """Steps of each in a batch, after which the networks learn."""
+    simulations: PositiveInt = 16
+    """Nodes that a search adds to its tree. More find better actions, in proportionally more time."""
+    max_considered_actions: PositiveInt = 16
+    """Actions at the root that a search begins with."""
+    search: Literal["gumbel", "puct"] = "gumbel"
+    """How actions are chosen in a tree: with Gumbel noise and sequential halving, or by pUCT with Dirichlet noise."""
+    value_scale: PositiveFloat = 0.1
+    """c_scale: how much values count beside the prior. Higher trusts them more."""
+    dirichlet_alpha: Annotated[float, Interval("(0, inf)")] = 0.3
+    """Concentration of the noise of pUCT."""
+    gamma: UnitFloat = 0.997
+    """Discount a step; games between two are not discounted."""
+    unroll_steps: PositiveInt = 5
+    """Steps that the model is followed for in learning."""
+    td_steps: PositiveInt = 10
+    """Steps that the returns of the last of these look ahead, before the value that a search found counts."""
+    td_lambda: UnitFloat = 1.0
+    """λ of the returns: 1 is all rewards of the window, 0 what the search found one step later."""
+    reanalyze_ratio: NonNegativeFloat = 4.0
+    """Steps of the memory that are searched anew for each step in the environment."""
+    random_openings: UnitFloat = 0.8
+    """Share of games between two that begin with random moves, of any number up to the cells of the board."""
+    buffer_size: PositiveInt = 100_000
+    """Steps of each seed that are kept."""
+    per_alpha: UnitFloat = 0.0
+    """α of prioritized replay: 0 draws uniformly, 1 in proportion to the last error of the value."""
+    per_beta: UnitFloat = 0.4
+    """Exponent of the weights that correct for priorities."""
+    batch_size: PositiveInt = 128
+    """Windows of one gradient step."""
+    gradient_steps: PositiveInt = 64
+    """Gradient steps after each batch."""
+    learning_rate: PositiveFloat = 1e-3
+    """Step size of Adam."""
+    lr_schedule: Literal["constant", "linear"] = "linear"
+    """Whether the learning rate stays as it is or falls linearly to a twentieth over the budget."""
+    vf_coef: NonNegativeFloat = 0.25
+    """Weight of the loss of the values beside those of policy and rewards."""
+    max_grad_norm: PositiveFloat | None = 5.0
+    """Largest gradient norm of one seed; None: no clipping."""
+    latent_size: PositiveInt = 64
+    """Numbers of a latent state."""
+    hidden_sizes: tuple[PositiveInt, ...] = (128,)
+    """Widths of the hidden layers of each of the three networks."""
+    activation: Activation = "relu"
+    """Nonlinearity of the hidden layers."""
+    support_size: PositiveInt = 20
+    """Atoms of values and rewards on each side of 0. n of them reach to some n² + 2 n."""
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        require(self)
+        if self.buffer_size < self.num_envs * self.window:
+            raise ValueError(
+                f"buffer_size must hold num_envs * (unroll_steps + td_steps + 1) = {self.num_envs * self.window} "
+                f"steps, got {self.buffer_size}"
+            )
+
+    @property
+    def window(self) -> int:
+        """Steps in a row that a sample is made of."""
+        return self.unroll_steps + self.td_steps + 1
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {}
+"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+
+
+class MuZero(BoardGamePlayer, Resumable):
+    """The learner: `S` seeds trained as one program.
+
+    Args:
+        config: hyperparameters.
+        env: `S * config.num_envs` rows, made with the same seeds. Of a board game both seats are played, on tensors,
+            and it is evaluated in the environment; the search does not know the rules.
+        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
+        budget: environment steps a seed, over which the learning rate falls; of games moves.
+        algorithm: its name in the catalog, for messages.
+
+    Attributes:
+        consumed: environment steps a seed so far.
+        game: the rules of a board game, None for everything else.
+        collector: holds the environments.
+        replay: what happened in them, and what searches found there.
+        parameters: `[S, P]`.
+
+    Raises:
+        ValueError: the environment's spaces do not suit, or its rows do not fit.
+    """
+
+    STATE = ("consumed", "parameters", "optimizer", "collector", "replay", "priorities", "streams")
+
+    def __init__(
+        self, config: MuZeroConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "muzero"
+    ) -> None:
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 step, got {budget}")
+        require_suitable(env, algorithm)
+        require_rows(env, seeds, config.num_envs)
+        self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
+        self.game = rules_of(env)
+        self.close = env.close
+        if self.game is None:
+            start(env, seeds)
+        else:
+            share = config.random_openings
+            env = SelfPlay(self.game, env, seeds=seeds, rows=config.num_envs, random_openings=share)
+        self.collector = Collector(env, seeds=len(seeds))
+        self.features = self.collector.features
+        self.first_action = int(getattr(env.action_space, "start", 0))
+        self.shape = LatentShape(
+            inputs=self.features.shape[0],
+            actions=int(getattr(env.action_space, "n", 0)),
+            latent=config.latent_size,
+            hidden=config.hidden_sizes,
+            activation=config.activation,
+            support_size=config.support_size,
+        )
+        initial = self.shape.initial([streams.torch_generator(seed, "networks") for seed in seeds])
+        self.parameters = initial.to(env.device)
+        self.model = self.shape.bind(self.parameters)
+        self.optimizer = StackedAdam(self.parameters, max_grad_norm=config.max_grad_norm)
+        self.replay = Replay(seeds=len(seeds), rows=config.num_envs, capacity=config.buffer_size, device=env.device)
+        self.priorities: Priorities | None = None
+        if config.per_alpha:
+            places = self.replay.length * config.num_envs
+            self.priorities = Priorities(seeds=len(seeds), capacity=places, alpha=config.per_alpha, device=env.device)
+        self.streams = [streams.torch_generator(seed, "muzero", device=env.device) for seed in seeds]
+        self.planner = Planner(
+            kind=config.search,
+            simulations=config.simulations,
+            considered=min(config.max_considered_actions, self.shape.actions),
+            scale=config.value_scale,
+            value_range=None if self.game is None else (-1.0, 1.0),
+            concentration=config.dirichlet_alpha,
+        )
+        self.consumed = 0
+
+    @property
+    def turn(self) -> float:
+        """What the value of the next step is to this one: its opposite where the other player moves."""
+        return 1.0 if self.game is None else -1.0
+
+    @property
+    def gamma(self) -> float:
+        """Discount a step."""
+        return self.config.gamma if self.game is None else 1.0
+
+    @property
+    def learned(self) -> Weights:
+        """The networks of all seeds, and what wrappers have learned."""
+        return {"parameters": self.parameters, **learned(self.collector.env)}
+
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes."""
+        return -(-self.budget // (self.config.num_steps * self.config.num_envs)) * self.config.gradient_steps
+
+    def iterate(self) -> Metrics:
+        """Act for a batch of steps, search some of the memory anew, and improve on draws from it."""
+        metrics = self.collect()
+        self.consumed += self.config.num_steps * self.config.num_envs
+        if self.replay.filled < self.config.window:
+            return metrics
+        self.reanalyze()
+        return {**metrics, **self.train()}
+
+    @torch.no_grad()
+    def collect(self) -> Metrics:
+        """Take `num_steps` steps in every environment, each found by a search, and remember them."""
+
+        def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, ...], Tensor]:
+            found = self.search(obs, self._drawn(obs.shape[1]))
+            kept = tuple(part.unflatten(0, obs.shape[:2]) for part in (found.actions, found.policy, found.prior_value))
+            return kept, kept[0] + self.first_action
+
+        rollout = self.collector.collect(self.config.num_steps, act)
+        self._remember(rollout)
+        _, policies, values = rollout.kept
+        report = rollout.metrics if self.game is None else {"rollout/games": rollout.metrics[EPISODES].float()}
+        return {
+            **report,
+            "search/policy_entropy": ops.categorical_entropy(policies.clamp(min=1e-12).log()).mean((0, 2)),
+            "search/root_value": values.mean((0, 2)) if self.game is None else values.abs().mean((0, 2)),
+        }
+
+    def _remember(self, rollout: Rollout) -> None:
+        """Take in what happened and what searches found; of cut episodes also what the network says of their end."""
+        actions, policy, value = rollout.kept
+        final = torch.zeros_like(value)
+        if bool(rollout.truncated.any()):
+            seen = rollout.final_obs.movedim(0, 1).flatten(1, 2)
+            said = self.model.number(self.model.predict(self.model.represent(seen))[1])
+            final = said.unflatten(1, value.shape[:1] + value.shape[2:]).movedim(1, 0)
+        extras = {"policy": policy, "value": value, "final_value": final}
+        self.replay.add(replace(rollout, extras=extras), actions)
+        if self.priorities is None:
+            return
+        replay, steps = self.replay, len(actions)
+        newest = replay.newest(steps)
+        self.priorities.insert(newest, torch.zeros_like(replay.valid(newest)))
+        ready = replay.newest(steps + self.config.window - 1)[: -(self.config.window - 1) * replay.rows]
+        if len(ready):  # what begins a window now, since as many steps have followed
+            self.priorities.insert(ready, replay.valid(ready))
+
+    @torch.no_grad()
+    def reanalyze(self) -> None:
+        """Search from draws of the memory with the present networks, and remember what that finds."""
+        config, replay = self.config, self.replay
+        count = round(config.reanalyze_ratio * config.num_steps * config.num_envs)
+        if not count:
+            return
+        index = replay.draw(count, self.streams)
+        obs = replay.read("obs", index)
+        found = self.search(obs, self._drawn(count))
+        replay.amend(
+            index,
+            {
+                "policy": found.policy.unflatten(0, index.shape),
+                "value": found.prior_value.unflatten(0, index.shape),
+            },
+        )
+
+    def _drawn(self, rows: int) -> Tensor:
+        """Return the noise `[S * M, A]` of a search."""
+        return torch.stack([self.planner.noise((rows, self.shape.actions), s) for s in self.streams]).flatten(0, 1)
+
+    def search(self, obs: Tensor, noise: Tensor | None) -> Found:
+        """Search from observations `[S, M, D]`, those of each seed with its networks; results are `[S * M]`."""
+        latent = self.model.represent(obs)
+        logits, value = self.model.predict(latent)
+        if masked := self.features.masked:
+            logits = logits.masked_fill(obs[..., -masked:] == 0, -torch.inf)
+        nothing = torch.zeros_like(self.model.number(value).flatten())
+        root = Expansion(
+            (latent.flatten(0, 1),), logits.flatten(0, 1), self.model.number(value).flatten(), nothing, nothing
+        )
+        return search(self.planner, root, self._model, noise)
+
+    def _model(self, states: States, actions: Tensor) -> Expansion:
+        """What the networks say follows; after the end of an episode they have learned to say 0."""
+        seeds = len(self.parameters)
+        latent, logits, value, reward = self.foresee(states[0].unflatten(0, (seeds, -1)), actions.view(seeds, -1))
+        discount = torch.full_like(value, self.gamma * self.turn)
+        parts = (part.flatten(0, 1) for part in (logits, value, reward, discount))
+        return Expansion((latent.flatten(0, 1),), *parts)
+
+    @compilable
+    def foresee(self, latent: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the latent states after actions, the logits of the policy there, values, and rewards on the way."""
+        after, reward = self.model.follow(latent, actions)
+        logits, value = self.model.predict(after)
+        return after, logits, self.model.number(value), self.model.number(reward)
+
+    def train(self) -> Metrics:
+        """Take gradient steps on windows that are drawn from the memory."""
+        config, counts = self.config, self.optimizer.counts
+        falls = max(0.05, 1 - self.consumed / self.budget) if config.lr_schedule == "linear" else 1.0
+        metrics: dict[str, Tensor | float] = {}
+        for _ in range(config.gradient_steps):
+            metrics = self.update(*self.sample(), config.learning_rate * falls)
+        metrics["schedule/learning_rate"] = config.learning_rate * falls
+        return metrics | update_metrics(self.optimizer.counts - counts)
+
+    def sample(self) -> tuple[Unroll, Tensor]:
+        """Return samples to learn from, and where in the memory `[S, M]` they begin."""
+        config, replay = self.config, self.replay
+        if self.priorities is None:
+            index = replay.draw_sequences(config.batch_size, config.window, self.streams)
+            weights = torch.ones(index.shape, device=self.device)
+        else:
+            index, chance = self.priorities.draw(config.batch_size, self.streams)
+            weights = (replay.size * chance).pow(-config.per_beta).float()
+            weights = weights / weights.amax(1, keepdim=True)
+        return self.unroll(replay.take_sequences(index, config.window), weights), index
+
+    def unroll(self, steps: Sequences, weights: Tensor) -> Unroll:
+        """Return windows `[window, S, M]` as samples."""
+        k, actions = self.config.unroll_steps, self.shape.actions
+        returns = returns_of(steps, turn=self.turn, gamma=self.gamma, lam=self.config.td_lambda)
+        return unrolled(steps, returns, weights, k=k, actions=actions, generators=self.streams)
+
+    def update(self, batch: Unroll, index: Tensor, learning_rate: float) -> dict[str, Tensor | float]:
+        """Take one gradient step, and give the windows at `index` their new priorities."""
+        gradient, losses, errors = self.gradient(batch)
+        norm = self.optimizer.step(gradient, learning_rate=learning_rate)
+        if self.priorities is not None:
+            self.priorities.update(index, errors)
+        names = ("losses/policy", "losses/value", "losses/reward")
+        return {**dict(zip(names, losses, strict=True)), "losses/gradient_norm": norm}
+
+    @compilable
+    def gradient(self, batch: Unroll) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+        """Return the gradient `[S, P]`, the losses `[S]` of policy, value and reward, and errors of values `[S, M]`."""
+        parameters = self.parameters.detach().requires_grad_()
+        losses, values = unrolled_losses(self.shape.bind(parameters), batch, self.features.masked)
+        policy, value, reward = losses
+        (gradient,) = torch.autograd.grad((policy + self.config.vf_coef * value + reward).sum(), parameters)
+        return gradient, tuple(loss.detach() for loss in losses), values.detach() - batch.returns[0]
+
+    @torch.no_grad()
+    def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
+        """Choose actions for observations `[S, N, ...]` by a search (see `runtime.Policy`)."""
+        seen = self.features.by_seed(obs)
+        found = self.search(seen, None if noise is None else noise.flatten(0, 1))
+        return found.actions.view(seen.shape[:2]) + self.first_action, None
+
+    def noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw the noise for one action of each of `rows` rows of every seed."""
+        return self.planner.noise((len(self.parameters), rows, self.shape.actions), generator)
+
+    def moves(self, positions: Positions) -> Tensor:
+        """Return the best actions `[S * M]` that are found in positions that have not ended."""
+        assert self.game is not None  # noqa: S101 - it is asked about board games alone
+        seen = self.features.encode(observed(self.game, positions))
+        return self.search(seen.unflatten(0, (len(self.parameters), -1)), None).actions
+
+    def for_seed(self, seed: int) -> Self:
+        """Return what plays with the networks of the seed in one place alone."""
+        twin = copy(self)
+        twin.parameters = self.parameters[seed : seed + 1]
+        twin.model = self.shape.bind(twin.parameters)
+        vars(twin).pop("foresee", None)  # a program of the networks of all seeds
+        return twin

@@ -1,0 +1,128 @@
+"""What MuZero learns from: windows of the memory as samples, and the loss of a model that is followed through them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from operant import ops
+from operant.runtime.transitions import Sequences
+from operant.worlds.latent_model import LatentModel
+
+
+@dataclass(frozen=True)
+class Unroll:
+    """`M` samples of each of `S` seeds: what happened at a step and at the K steps that followed.
+
+    Attributes:
+        obs: `[S, M, D]` at the first step.
+        actions: `[K, S, M]`, any where the episode had ended.
+        policies: `[K + 1, S, M, A]` that searches found.
+        returns: `[K + 1, S, M]`; 0 after a terminal state.
+        rewards: `[K, S, M]` of the actions; 0 after a terminal state.
+        acting: `[K + 1, S, M]`, 1 where there was something to decide and 0 after the end.
+        known: `[K + 1, S, M]`, 0 after a truncation, when nobody knows what would have followed, else 1.
+        weights: `[S, M]` of the samples.
+    """
+
+    obs: Tensor
+    actions: Tensor
+    policies: Tensor
+    returns: Tensor
+    rewards: Tensor
+    acting: Tensor
+    known: Tensor
+    weights: Tensor
+
+
+def returns_of(steps: Sequences, *, turn: float, gamma: float, lam: float) -> Tensor:
+    """Return the λ-returns `[L - 1, S, M]` of windows of L steps, those of games for the player to move.
+
+    Where players take turns all is seen by the first of them: what belongs to the other changes its sign, and back.
+
+    Args:
+        steps: with extra tensors `value` of each step, and `final_value` of what follows where the episode is cut.
+        turn: what the value of the next step is to this one, 1 or -1.
+        gamma: discount a step.
+        lam: λ.
+    """
+    cut = steps.truncated[:-1]
+    following = torch.where(cut, steps.extras["final_value"][:-1], steps.extras["value"][1:])
+    turns = turn ** torch.arange(len(cut), device=cut.device).view(-1, 1, 1)
+    seen = ops.lambda_returns(
+        turns * steps.rewards[:-1],
+        turn * turns * following,
+        terminated=steps.terminated[:-1],
+        truncated=cut,
+        gamma=gamma,
+        lam=lam,
+    )
+    return turns * seen
+
+
+def unrolled(
+    steps: Sequences, returns: Tensor, weights: Tensor, *, k: int, actions: int, generators: Sequence[torch.Generator]
+) -> Unroll:
+    """Return windows `[L, S, M]` as samples of K steps; what is done after the end of an episode is drawn.
+
+    Args:
+        steps: the windows.
+        returns: `[L - 1, S, M]` (see `returns_of`).
+        weights: `[S, M]` of the samples.
+        k: K.
+        actions: A.
+        generators: one a seed.
+    """
+    ended = steps.terminated[:k] | steps.truncated[:k]
+    terminated, truncated = (_before(flag[:k], ended) for flag in (steps.terminated, steps.truncated))
+    acting = ~(terminated | truncated)
+    shape, device = acting[:k, 0].shape, weights.device
+    anything = torch.stack([torch.randint(actions, shape, generator=g, device=device) for g in generators], 1)
+    return Unroll(
+        obs=steps.obs[0],
+        actions=torch.where(acting[:k], steps.actions[:k], anything),
+        policies=steps.extras["policy"][: k + 1],
+        returns=returns[: k + 1].masked_fill(~acting, 0.0),
+        rewards=steps.rewards[:k].masked_fill(~acting[:k], 0.0),
+        acting=acting.float(),
+        known=(~truncated).float(),
+        weights=weights if steps.weights is None else weights * steps.weights[0],
+    )
+
+
+def _before(flags: Tensor, ended: Tensor) -> Tensor:
+    """Return `[K + 1, ...]` whether the first end `ended [K, ...]` of an episode before a step was one of `flags`."""
+    first = ended & (ended.cumsum(0) == 1)
+    marked = (flags & first).cumsum(0) > 0
+    return torch.cat((torch.zeros_like(marked[:1]), marked))
+
+
+def unrolled_losses(model: LatentModel, batch: Unroll, masked: int) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """Return the losses `[S]` of policy, value and reward, and the values `[S, M]` at the first step.
+
+    The first step weighs as much as all that follow together; the gradient is halved at every step of the dynamics
+    (MuZero, appendix G), so that the states far in the future do not outweigh the present one.
+
+    Args:
+        model: is followed.
+        batch: samples.
+        masked: how many numbers at the end of an observation say which actions are allowed.
+    """
+    k, latent = len(batch.actions), model.represent(batch.obs)
+    policy = value = reward = first = torch.zeros_like(batch.weights)
+    for t in range(k + 1):
+        share = 1.0 if t == 0 else 1.0 / k
+        if t:
+            latent, said = model.follow(latent, batch.actions[t - 1])
+            latent = (latent + latent.detach()) / 2
+            reward = reward + share * batch.known[t - 1] * model.loss(said, batch.rewards[t - 1])
+        logits, said = model.predict(latent)
+        if t == 0:
+            first = model.number(said)
+            if masked:  # as in the root of a search
+                logits = logits.masked_fill(batch.obs[..., -masked:] == 0, -1e9)
+        policy = policy - share * batch.acting[t] * (batch.policies[t] * logits.log_softmax(-1)).sum(-1)
+        value = value + share * batch.known[t] * model.loss(said, batch.returns[t])
+    policy, value, reward = (ops.weighted_mean(part, batch.weights) for part in (policy, value, reward))
+    return (policy, value, reward), first

@@ -1,0 +1,59 @@
+"""Players of board games and their certificates: one that plays by the solution, and one that does the opposite."""
+
+import pytest
+import torch
+
+from operant.envs.tensor.board_games import BoardGame
+from operant.envs.tensor.solved_games import SolvedGame
+from operant.worlds.board_game_player import BoardGamePlayer
+from operant.worlds.search import Planner
+
+SOLVED = SolvedGame(BoardGame.tic_tac_toe())
+
+
+class Solver(BoardGamePlayer):
+    """Takes the best action, or one of the worst, by the exact solution."""
+
+    def __init__(self, sign, game=SOLVED.game):
+        self.sign, self.game, self.seeds, self.planner = sign, game, [0], Planner()
+
+    def for_seed(self, seed):
+        return self
+
+    def moves(self, positions):
+        stones = SOLVED.game.observe(positions).sum((1, 2, 3)).long()
+        found = torch.zeros_like(positions.own)
+        for count in stones.unique().tolist():
+            rows = stones == count
+            part = type(positions)(*(board[rows] for board in positions))
+            values = SOLVED.action_values(part, count).float()
+            legal = SOLVED.game.moves(part) != 0
+            found[rows] = (self.sign * values).masked_fill(~legal, -9.0).argmax(1)
+        return found
+
+
+def test_who_plays_by_the_solution_errs_nowhere():
+    (certificate,) = Solver(1).certificates()
+    assert certificate.positions == 4520
+    assert certificate.mistakes == certificate.faced_mistakes == 0
+    assert 0 < certificate.faced < 4520
+
+
+def test_who_does_the_opposite_errs_wherever_it_can():
+    worst = Solver(-1).certify(SOLVED, 0)
+    assert worst.mistakes > 2000
+    assert worst.faced_mistakes > 0
+
+
+def test_searches_of_another_number_of_simulations_are_those_of_another_player():
+    player = Solver(1)
+    seen = []
+    player.for_seed = lambda seed: seen.append(twin := Solver(1)) or twin
+    player.certify(SOLVED, 0, simulations=7)
+    assert seen[0].planner.simulations == 7
+    assert player.planner.simulations == 32
+
+
+def test_what_is_no_board_game_has_no_mistakes_to_count():
+    with pytest.raises(ValueError, match="in board games alone: train operant/TicTacToe-v0"):
+        Solver(1, game=None).certificates()

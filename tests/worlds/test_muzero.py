@@ -1,0 +1,174 @@
+"""MuZero: values of a known world, memory that is searched anew, exact resuming, and play."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import operant
+from operant import mdp
+from operant.envs import make
+from operant.envs.tensor.board_games import BoardGame
+from operant.envs.tensor.solved_games import SolvedGame
+from operant.state import clone
+from operant.worlds.muzero import MuZero, MuZeroConfig
+
+SEEDS = (3, 5)
+SMALL = MuZeroConfig(
+    num_envs=4,
+    num_steps=6,
+    simulations=4,
+    unroll_steps=3,
+    td_steps=2,
+    buffer_size=100,
+    batch_size=5,
+    gradient_steps=2,
+    latent_size=6,
+    hidden_sizes=(8,),
+    support_size=5,
+)
+
+
+def learner(config=SMALL, seeds=SEEDS, task="CartPole-v1", **kwargs):
+    env = make(task, config.num_envs, seeds, env_kwargs=kwargs)
+    return MuZero(config, env, seeds=seeds, budget=1000)
+
+
+def test_values_are_those_of_a_known_world():
+    """The way through a maze of six cells: its values, and the actions of an optimal policy."""
+    model = mdp.MDP.from_gymnasium("operant/Maze2x3-v0")
+    exact = mdp.solve(model, gamma=0.9)
+    config = replace(
+        SMALL,
+        num_steps=4,
+        gamma=0.9,
+        td_steps=5,
+        simulations=8,
+        buffer_size=2000,
+        batch_size=32,
+        gradient_steps=8,
+        latent_size=16,
+        hidden_sizes=(32,),
+        learning_rate=1e-2,
+        lr_schedule="constant",
+    )
+    found = learner(config, seeds=(3,), task="operant/Maze2x3-v0")
+    for _ in range(40):
+        found.iterate()
+    with torch.no_grad():
+        searched = found.search(torch.eye(6).unsqueeze(0), None)
+    on_the_way = torch.tensor([0, 1])
+    assert_close(searched.prior_value[on_the_way], torch.tensor([9.0, 10.0]), atol=1.5, rtol=0)
+    assert exact.values[:2].tolist() == [9.0, 10.0]
+    assert searched.actions[on_the_way].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("task", ["CartPole-v1", "operant/TicTacToe-v0"])
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_resuming_goes_on_bit_for_bit(task, alpha):
+    config = replace(SMALL, per_alpha=alpha)
+    whole, half = learner(config, task=task), learner(config, task=task)
+    for _ in range(2):
+        half.iterate()
+        whole.iterate()
+    again = learner(config, task=task)
+    again.load_state_dict(clone(half.state_dict()))
+    for _ in range(2):
+        whole.iterate()
+        again.iterate()
+    assert whole.consumed == again.consumed == 4 * 24
+    assert torch.equal(whole.parameters, again.parameters)
+    assert torch.equal(whole.replay.fields["extras.policy"], again.replay.fields["extras.policy"])
+
+
+@pytest.mark.parametrize("task", ["CartPole-v1", "operant/TicTacToe-v0"])
+def test_a_seed_learns_the_same_beside_another(task):
+    both, alone = learner(task=task), learner(seeds=(5,), task=task)
+    for _ in range(2):
+        both.iterate()
+        alone.iterate()
+    assert_close(both.parameters[1:], alone.parameters, atol=1e-5, rtol=1e-4)
+
+
+def test_what_is_searched_anew_takes_the_place_of_what_was_found():
+    found = learner(replace(SMALL, reanalyze_ratio=3.0))
+    found.collect()
+    before = {name: field.clone() for name, field in found.replay.fields.items()}
+    found.parameters.add_(torch.randn(found.parameters.shape, generator=torch.Generator().manual_seed(0)) * 0.1)
+    found.reanalyze()
+    changed = {name for name, field in found.replay.fields.items() if not torch.equal(field, before[name])}
+    assert changed == {"extras.policy", "extras.value"}
+    assert_close(found.replay.fields["extras.policy"][:6].sum(-1), torch.ones(6, 2, 4))
+    none = learner(replace(SMALL, reanalyze_ratio=0.0))
+    none.collect()
+    drawn = none.streams[0].get_state()
+    none.reanalyze()
+    assert torch.equal(none.streams[0].get_state(), drawn)
+
+
+def test_windows_are_drawn_by_the_error_of_their_value():
+    found = learner(replace(SMALL, per_alpha=1.0), seeds=(3,))
+    for _ in range(3):
+        found.collect()
+    ready = found.priorities.levels[0] > 0
+    assert int(ready.sum()) == (18 - (SMALL.window - 1)) * 4, "only what a whole window follows"
+    batch, index = found.sample()
+    errors = torch.zeros(index.shape)
+    errors[0, 0] = 1e6
+    found.priorities.update(index, errors)
+    _, again = found.sample()
+    assert (again == index[0, 0]).all()
+    assert batch.obs.shape == (1, 5, 4)
+
+
+def test_it_certifies_what_it_plays():
+    found = learner(seeds=SEEDS, task="operant/TicTacToe-v0")
+    solved = SolvedGame(BoardGame.tic_tac_toe())
+    counted = found.certify(solved, 1, simulations=1)
+    assert counted.positions == 4520
+    assert 0 < counted.mistakes < 4520
+    with pytest.raises(ValueError, match="in board games alone"):
+        learner().certificates()
+
+
+def test_actions_are_allowed_and_repeatable():
+    found = learner(task="operant/TicTacToe-v0")
+    env = make("operant/TicTacToe-v0", 4, SEEDS)
+    obs = env.reset()
+    for _ in range(5):
+        stacked = {name: part.view(2, 4, *part.shape[1:]) for name, part in obs.items()}
+        actions, memory = found.act(stacked, None, None)
+        assert memory is None
+        assert (obs["action_mask"].gather(1, actions.flatten().unsqueeze(1)) == 1).all()
+        assert torch.equal(found.act(stacked, None, None)[0], actions)
+        obs = env.step(actions.flatten()).obs
+
+
+def test_a_buffer_that_holds_no_window_is_refused():
+    with pytest.raises(ValueError, match=r"buffer_size must hold num_envs \* \(unroll_steps \+ td_steps \+ 1\) = 24"):
+        replace(SMALL, buffer_size=23)
+
+
+def test_continuous_actions_are_refused():
+    with pytest.raises(ValueError, match="muzero"):
+        operant.train("muzero", "Pendulum-v1", budget=1000, progress="silent")
+
+
+def test_a_run_is_trained_resumed_and_evaluated(tmp_path):
+    trained = operant.train(
+        "muzero",
+        "CartPole-v1",
+        seeds=[0, 1],
+        budget=400,
+        num_steps=8,
+        simulations=4,
+        gradient_steps=2,
+        batch_size=8,
+        hidden_sizes=(8,),
+        run=tmp_path / "run",
+        evaluate_episodes=2,
+        progress="silent",
+    )
+    assert trained.outcome.evaluation.episodes == 2
+    assert trained.evaluate(2).mean >= 8

@@ -1,0 +1,154 @@
+"""What MuZero learns from: windows and returns by hand, and its loss against a plain one."""
+
+from dataclasses import replace
+
+import torch
+from torch.testing import assert_close
+
+from operant.runtime.transitions import Sequences
+from operant.worlds.latent_model import LatentShape
+from operant.worlds.unrolling import Unroll, returns_of, unrolled, unrolled_losses
+
+SHAPE = LatentShape(inputs=4, actions=2, latent=6, hidden=(8,), activation="relu", support_size=5)
+
+
+def parameters():
+    """Return networks that say something."""
+    found = SHAPE.initial([torch.Generator().manual_seed(3)])
+    return found + 0.1 * torch.randn(found.shape, generator=torch.Generator().manual_seed(5))
+
+
+def window(rewards, *, terminated=(), truncated=(), values=None, final=0.0):
+    """Return one window of one seed, whose ends are at these steps."""
+    steps = len(rewards)
+
+    def column(numbers, dtype=torch.float32):
+        return torch.tensor(numbers, dtype=dtype).view(steps, 1, 1)
+
+    flags = [column([t in ends for t in range(steps)], torch.bool) for ends in (terminated, truncated)]
+    policy = torch.tensor([[0.25 + t / 20, 0.75 - t / 20] for t in range(steps)]).view(steps, 1, 1, 2)
+    obs = torch.arange(steps * 4, dtype=torch.float32).view(steps, 1, 1, 4) / 10
+    return Sequences(
+        obs=obs,
+        actions=column([t % 2 for t in range(steps)], torch.int64),
+        rewards=column(rewards),
+        next_obs=obs,
+        terminated=flags[0],
+        truncated=flags[1],
+        is_first=torch.zeros_like(flags[0]),
+        weights=None,
+        extras={
+            "policy": policy,
+            "value": column(values or [0.0] * steps),
+            "final_value": column([final] * steps),
+        },
+        index=torch.zeros(1, 1, dtype=torch.int64),
+    )
+
+
+def returns(steps, *, turn=1.0, gamma=1.0, lam=1.0):
+    return returns_of(steps, turn=turn, gamma=gamma, lam=lam).flatten().tolist()
+
+
+def sample(steps, k=3):
+    """Return a window as a sample without a discount."""
+    made = torch.Generator().manual_seed(0)
+    found = returns_of(steps, turn=1.0, gamma=1.0, lam=1.0)
+    return unrolled(steps, found, torch.ones(1, 1), k=k, actions=2, generators=[made])
+
+
+def test_returns_look_to_the_end_of_the_window_the_episode_or_the_cut():
+    goes_on = returns(window([1, 2, 3, 9], values=[0, 0, 0, 8]), gamma=0.5)
+    assert goes_on == [1 + 0.5 * (2 + 0.5 * (3 + 0.5 * 8)), 2 + 0.5 * (3 + 4), 7]
+    assert returns(window([1, 2, 3, 9], terminated=(1,), values=[0, 0, 5, 8]), gamma=0.5) == [2, 2, 7]
+    cut = returns(window([1, 2, 3, 9], truncated=(1,), values=[0, 0, 5, 8], final=6), gamma=0.5)
+    assert cut == [1 + 0.5 * 5, 5, 7]
+    assert returns(window([1, 2, 3, 9], values=[0, 4, 6, 8]), gamma=0.5, lam=0.0) == [3, 5, 7]
+
+
+def test_returns_of_games_change_their_sign_with_the_turn():
+    assert returns(window([0, 0, 1, 0], terminated=(2,)), turn=-1.0) == [1, -1, 1]
+    goes_on = returns(window([0, 0, 0, 0], values=[0.1, 0.2, 0.3, 0.5]), turn=-1.0)
+    assert goes_on == [-0.5, 0.5, -0.5]
+
+
+def test_after_the_end_nothing_is_worth_anything_and_after_a_cut_nobody_knows():
+    whole = sample(window([1, 2, 3, 4, 5, 6]))
+    assert whole.acting.flatten().tolist() == whole.known.flatten().tolist() == [1, 1, 1, 1]
+    assert whole.returns.flatten().tolist() == [15, 14, 12, 9]
+    ended = sample(window([1, 2, 3, 4, 5, 6], terminated=(1,)))
+    assert ended.acting.flatten().tolist() == [1, 1, 0, 0]
+    assert ended.known.flatten().tolist() == [1, 1, 1, 1]
+    assert ended.returns.flatten().tolist() == [3, 2, 0, 0]
+    assert ended.rewards.flatten().tolist() == [1, 2, 0]
+    assert ended.actions[:2].flatten().tolist() == [0, 1]
+    cut = sample(window([1, 2, 3, 4, 5, 6], truncated=(1,), terminated=(3,), final=10.0))
+    assert cut.acting.flatten().tolist() == cut.known.flatten().tolist() == [1, 1, 0, 0]
+    assert cut.returns.flatten().tolist() == [13, 12, 0, 0]
+
+
+def plain_losses(model, batch, place):
+    """Return policy, value and reward loss of one sample, step by step as the paper has it."""
+    latent = model.represent(batch.obs[:, place : place + 1])
+    policy = value = reward = 0.0
+    for t in range(len(batch.actions) + 1):
+        share = 1.0 if t == 0 else 1 / len(batch.actions)
+        if t:
+            latent, said = model.follow(latent, batch.actions[t - 1, :, place : place + 1])
+            if batch.known[t - 1, 0, place]:
+                reward += share * float(model.loss(said, batch.rewards[t - 1, :, place]))
+        logits, said = model.predict(latent)
+        if batch.acting[t, 0, place]:
+            policy -= share * float((batch.policies[t, 0, place] * logits[0, 0].log_softmax(-1)).sum())
+        if batch.known[t, 0, place]:
+            value += share * float(model.loss(said, batch.returns[t, :, place]))
+    return policy, value, reward
+
+
+def test_the_losses_are_those_of_the_samples_one_by_one():
+    model = SHAPE.bind(parameters())
+    windows = [window([1, 2, 3, 4, 5, 6]), window([1, 2, 3, 4, 5, 6], terminated=(1,))]
+    windows.append(window([1, 2, 3, 4, 5, 6], truncated=(0,), final=3.0))
+    samples = [sample(one) for one in windows]
+    names = vars(samples[0])
+    dims = {name: 1 if name in ("obs", "weights") else 2 for name in names}
+    batch = Unroll(**{name: torch.cat([getattr(one, name) for one in samples], dims[name]) for name in names})
+    expected = torch.tensor([plain_losses(model, batch, place) for place in range(3)])
+    losses, _ = unrolled_losses(model, batch, 0)
+    assert_close(torch.stack(losses)[:, 0], expected.mean(0), atol=1e-5, rtol=1e-5)
+    weighted = replace(batch, weights=torch.tensor([[1.0, 0.5, 0.0]]))
+    losses, _ = unrolled_losses(model, weighted, 0)
+    assert_close(torch.stack(losses)[:, 0], (expected * weighted.weights.T).sum(0) / 1.5, atol=1e-5, rtol=1e-5)
+
+
+def test_the_gradient_is_halved_at_every_step_of_the_dynamics():
+    """Of the representation's parameters, where the loss is that of step n alone: 2⁻ⁿ of the whole gradient."""
+    batch, size = sample(window([1, 2, 3, 4, 5, 6])), SHAPE.networks[0].size
+    for n in range(4):
+        only = torch.zeros_like(batch.acting)
+        only[n] = 1.0
+        leaf = parameters().requires_grad_()
+        model = SHAPE.bind(leaf)
+        latent = model.represent(batch.obs)
+        for t in range(n):
+            latent, _ = model.follow(latent, batch.actions[t])
+        share = 1.0 if n == 0 else 1 / 3
+        loss = -share * (batch.policies[n] * model.predict(latent)[0].log_softmax(-1)).sum()
+        whole = torch.autograd.grad(loss, leaf)[0][:, :size]
+        alone = replace(batch, acting=only, known=torch.zeros_like(only))
+        losses, _ = unrolled_losses(SHAPE.bind(leaf), alone, 0)
+        halved = torch.autograd.grad(losses[0].sum(), leaf)[0][:, :size]
+        assert_close(halved, whole / 2**n, atol=1e-7, rtol=1e-4)
+
+
+def test_actions_that_are_not_allowed_take_no_part_at_the_first_step():
+    """The last two numbers of an observation are the mask: where one action is left, there is nothing to learn."""
+    batch = sample(window([1, 2, 3, 4, 5, 6]))
+    obs = batch.obs.clone()
+    obs[..., -2:] = torch.tensor([0.0, 1.0])
+    policies, acting = batch.policies.clone(), torch.zeros_like(batch.acting)
+    policies[0], acting[0] = torch.tensor([0.0, 1.0]), 1.0
+    (policy, _, _), _ = unrolled_losses(
+        SHAPE.bind(parameters()), replace(batch, obs=obs, policies=policies, acting=acting), 2
+    )
+    assert_close(policy, torch.zeros(1), atol=1e-6, rtol=0)
