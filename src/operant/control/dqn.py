@@ -25,7 +25,7 @@ from operant import ops, streams
 from operant.control import presets
 from operant.control.compatibility import require_suitable
 from operant.control.replay_collector import Act, Experience, ReplayConfig, require_budget
-from operant.envs import BatchEnv, Tree
+from operant.envs import BatchEnv, Features, Tree
 from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
@@ -127,6 +127,13 @@ def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
     return low.flatten(), high.flatten()
 
 
+def _entries(env: BatchEnv, config: DQNConfig) -> int:
+    """Return how wide the one-hot vectors are that networks look rows up of; 0 where observations are no such."""
+    space = env.observation_space
+    looked_up = isinstance(space, spaces.Discrete) and config.encoder == "auto" and config.hidden_sizes
+    return int(space.n) if looked_up and isinstance(space, spaces.Discrete) else 0
+
+
 class DQN(Resumable):
     """The learner: `S` seeds trained as one program.
 
@@ -164,6 +171,7 @@ class DQN(Resumable):
         self.target_range = config.target_range(config.gamma)
         head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
         self.actions, self.to_env = head.outputs, head.to_env
+        entries = _entries(env, config)
         self.experience = Experience(
             env,
             seeds=seeds,
@@ -173,16 +181,18 @@ class DQN(Resumable):
             random=self._random,
             config=config,
             extras=self.extras,
+            features=Features.numbers(env.observation_space) if entries else None,
         )
         self.close = self.experience.close
         shape = ActionValues(
-            self.experience.collector.features.shape,
+            entries or self.experience.collector.features.shape,
             self.actions,
             hidden=config.hidden_sizes,
             activation=config.activation,
             dueling=config.dueling,
             torso=config.encoder,
             bounds=_bounds(env) if config.scale_obs else None,
+            one_hot=bool(entries),
         )
         self.drawn = 1 if config.per_alpha else DRAWN
         self.make_networks(shape)

@@ -10,6 +10,7 @@ from operant.control.sac import SAC
 from operant.control.sac_discrete import DiscreteSAC
 from operant.control.td3 import TD3
 from operant.nets.heads import GaussianHead
+from operant.nets.lookup import StackedLookup
 from operant.nets.mlp import Layers, StackedMLP
 from operant.runtime.exporting import require_bare
 
@@ -51,7 +52,7 @@ def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, T
 
 
 def _perceptron(mlp: Any, layers: Layers, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if type(mlp) is not StackedMLP:
+    if type(mlp) not in (StackedMLP, StackedLookup):
         raise ValueError(_refusal(mlp))
     tensors = {f"layers.{place}.weight": weight[index] for place, (weight, _) in enumerate(layers)}
     tensors |= {f"layers.{place}.bias": bias[index, 0] for place, (_, bias) in enumerate(layers)}

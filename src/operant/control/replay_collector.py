@@ -11,7 +11,7 @@ from torch import Tensor
 
 from operant import doors, ops, streams
 from operant.control.agent import require_rows
-from operant.envs import BatchEnv, begins_anew, learned, start
+from operant.envs import BatchEnv, Features, begins_anew, learned, start
 from operant.runtime.bounds import PositiveFloat, require
 from operant.runtime.episode_index import EpisodeIndex, Relabel
 from operant.runtime.learner import Metrics
@@ -88,6 +88,7 @@ class Experience(DeclaredState):
         random: draws actions `[steps, N, ...]` of one seed in the learner's units, to begin with.
         config: says whether transitions are relabeled with hindsight.
         extras: gives what else to remember of so many steps by name, `[T, S, N, ...]`, as extra tensors of the replay.
+        features: how observations become what networks see. Default: `Features.of`.
 
     Attributes:
         collector: holds the environments.
@@ -112,10 +113,11 @@ class Experience(DeclaredState):
         random: Callable[[tuple[int, ...], torch.Generator], Tensor],
         config: ReplayConfig = ReplayConfig(),
         extras: Callable[[int], Mapping[str, Tensor]] = lambda steps: {},
+        features: Features | None = None,
     ) -> None:
         require_rows(env, seeds, rows)
         start(env, seeds)
-        self.collector = Collector(env, seeds=len(seeds))
+        self.collector = Collector(env, seeds=len(seeds), features=features)
         self.replay = Replay(seeds=len(seeds), rows=rows, capacity=capacity, device=env.device)
         self.rows, self.to_env, self.random, self.extras = rows, to_env, random, extras
         self.relabel: Relabel | None = None

@@ -68,6 +68,16 @@ class Features:
             raise ValueError(f"observations of {space} hold nothing but a mask: add what the policy is to look at")
         return cls((width,), masked, encode, slices=slices)
 
+    @classmethod
+    def numbers(cls, space: gymnasium.Space[Any]) -> "Features | None":
+        """Return the features `(1,)` of a finite space that are numbers from 0 on, int64, by which to look up rows.
+
+        They stand for the one-hot vectors that `of` makes; None for any other space.
+        """
+        if not isinstance(space, spaces.Discrete):
+            return None
+        return cls((1,), 0, lambda obs: (_tensor(obs).long() - int(space.start)).unsqueeze(-1))
+
     def by_seed(self, obs: Tree) -> Tensor:
         """Turn observations `[S, N, ...]` into `[S, N, *shape]`.
 

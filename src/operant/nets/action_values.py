@@ -8,6 +8,7 @@ from torch import Tensor
 
 from operant import ops
 from operant.nets.factory import Encoder, network_for
+from operant.nets.lookup import StackedLookup
 from operant.nets.mlp import Activation, Layers
 from operant.nets.module import StackedModule
 
@@ -27,6 +28,7 @@ class ActionValues:
         dueling: whether value and advantages are separate streams.
         torso: the convolutions, where observations are pictures; or a module from outside, which begins as it likes.
         bounds: of the observations, `[D]` each; an interval of finite width between two is mapped onto [-1, 1].
+        one_hot: whether observations are one-hot vectors of D entries, given as numbers `[S, M, 1]`.
 
     Raises:
         ValueError: a dueling network has no hidden layer, or pictures are to be scaled, which they are anyway.
@@ -42,6 +44,7 @@ class ActionValues:
         dueling: bool = False,
         torso: Encoder = "auto",
         bounds: tuple[Tensor, Tensor] | None = None,
+        one_hot: bool = False,
     ) -> None:
         if dueling and not hidden:
             raise ValueError("hidden must have at least one layer for the two streams of a dueling network, got ()")
@@ -58,7 +61,12 @@ class ActionValues:
             self.affine = torch.where(bounded, -1.0 - low * scale, 0.0), scale
         if dueling:
             hidden = [*hidden[:-1], 2 * hidden[-1]]
-        self.mlp = network_for(observed, [*hidden, actions + dueling], activation=activation, torso=torso)
+        sizes = [*hidden, actions + dueling]
+        self.mlp = (
+            StackedLookup([*observed, *sizes], activation=activation)
+            if one_hot
+            else network_for(observed, sizes, activation=activation, torso=torso)
+        )
         self.size = self.mlp.size
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
@@ -66,7 +74,8 @@ class ActionValues:
 
         Weights and biases are uniform within `1 / √inputs` of their layer, as in the paper's code; the last layer of
         the two streams of a dueling network counts as one, with the inputs of both. Biases that differ put the kinks
-        of the rectifiers in different places, also where observations are small.
+        of the rectifiers in different places, also where observations are small. A one-hot vector counts as one input,
+        so that networks tell observations apart from the beginning, however many there are.
         """
         rows = torch.empty(len(generators), self.size)
         for row, generator in zip(rows, generators, strict=True):
@@ -75,6 +84,8 @@ class ActionValues:
                 layers.pop(0)[0].copy_(self.mlp.initial_module(generator))
             for weight, bias in layers:
                 inputs = weight[0, 0].numel() if weight.dim() > 3 else weight.shape[1]
+                if isinstance(self.mlp, StackedLookup) and weight is layers[0][0]:
+                    inputs = 1
                 bound = inputs**-0.5
                 weight.uniform_(-bound, bound, generator=generator)
                 bias.uniform_(-bound, bound, generator=generator)
