@@ -5,7 +5,15 @@ Importing `operant.envs` registers them with Gymnasium, as `operant/Cliff-v0` an
 
 from operant.envs.worlds.bandits import Bandit, BernoulliBandit, Testbed
 from operant.envs.worlds.car_rental import CarRental
-from operant.envs.worlds.chains import DeepSea, MaximisationBias, RandomWalk, RiverSwim, ShortCorridor, SixArms
+from operant.envs.worlds.chains import (
+    DeepSea,
+    KeyMoves,
+    MaximisationBias,
+    RandomWalk,
+    RiverSwim,
+    ShortCorridor,
+    SixArms,
+)
 from operant.envs.worlds.gambler import Gambler
 from operant.envs.worlds.key_door import KeyDoor
 from operant.envs.worlds.mazes import ChangingMaze
@@ -20,6 +28,7 @@ __all__ = [
     "DeepSea",
     "Gambler",
     "KeyDoor",
+    "KeyMoves",
     "MaximisationBias",
     "RandomWalk",
     "RiverSwim",
