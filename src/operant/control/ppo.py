@@ -261,6 +261,7 @@ class PPO(Resumable):
         self.optimizer = StackedAdam(self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
         self.beta = torch.full((len(seeds),), config.kl_coef, device=self.device)
         self.batch_streams = streams.of_seeds(seeds, "minibatches", device=self.device)
+        self.mean_gradient = self.gradient if self.shards.count == 1 else self.gradient_of_shards
         self.rollout_steps = config.num_steps * config.num_envs
         self.consumed = 0
 
@@ -359,43 +360,6 @@ class PPO(Resumable):
             batch, self.config.num_minibatches, self.batch_streams, active=active, standardize=standardize
         )
 
-    def mean_gradient(
-        self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
-    ) -> tuple[Tensor, Sequence[Tensor]]:
-        """Return what `gradient` does, shard by shard."""
-        if self.shards.count == 1:
-            return self.gradient(batch, old_free, clip_scale, measure)
-
-        def stacked(parts: Samples) -> tuple[Tensor, Sequence[Tensor]]:
-            count, learner = len(self.shards.mine), self.of_shards
-            for every, one in ((learner.agent.parameters, self.agent.parameters), (learner.beta, self.beta)):
-                every.unflatten(0, (-1, count)).copy_(one.unsqueeze(1))
-            return learner.gradient(parts, old_free.repeat_interleave(count, 0), clip_scale, measure)
-
-        alone = partial(self.gradient, old_free=old_free, clip_scale=clip_scale, measure=measure)
-        return self.shards.mean(alone, batch, stacked, kind=measure)
-
-    def for_seed(self, seed: int) -> Self:
-        """Return a learner of the seed in one place alone, which shares the memory of its networks."""
-        learner = copy(self)
-        learner.agent, learner.beta = self.agent.for_seed(seed), self.beta[seed : seed + 1]
-        return learner
-
-    def one_by_one(self) -> list[Self]:
-        """Return what compiled updates go through (see `operant.nets.one_by_one`)."""
-        samples = self.config.minibatch // self.shards.count
-        return one_by_one(self, samples=samples, hidden=self.config.hidden_sizes)
-
-    @cached_property
-    def of_shards(self) -> Self:
-        """This learner with the networks of each seed once for every shard of this process, in memory of its own."""
-        learner, count = copy(self), len(self.shards.mine)
-        vars(learner).pop("gradient", None)
-        learner.seeds = [seed for seed in self.seeds for _ in range(count)]
-        learner.agent, learner.beta = self.agent.repeated(count), self.beta.repeat_interleave(count)
-        learner.gradient.compiled = self.gradient.compiled
-        return learner
-
     @compilable
     def gradient(
         self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
@@ -439,3 +403,38 @@ class PPO(Resumable):
             return [*means, moved, beyond]
 
         return ops.weighted_mean(loss, batch.weights).sum(), diagnose
+
+    def for_seed(self, seed: int) -> Self:
+        """Return a learner of the seed in one place alone, which shares the memory of its networks."""
+        learner = copy(self)
+        learner.agent, learner.beta = self.agent.for_seed(seed), self.beta[seed : seed + 1]
+        return learner
+
+    def one_by_one(self) -> list[Self]:
+        """Return what compiled updates go through (see `operant.nets.one_by_one`)."""
+        samples = self.config.minibatch // self.shards.count
+        return one_by_one(self, samples=samples, hidden=self.config.hidden_sizes)
+
+    def gradient_of_shards(
+        self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return what `gradient` does, shard by shard."""
+
+        def stacked(parts: Samples) -> tuple[Tensor, Sequence[Tensor]]:
+            count, learner = len(self.shards.mine), self.of_shards
+            for every, one in ((learner.agent.parameters, self.agent.parameters), (learner.beta, self.beta)):
+                every.unflatten(0, (-1, count)).copy_(one.unsqueeze(1))
+            return learner.gradient(parts, old_free.repeat_interleave(count, 0), clip_scale, measure)
+
+        alone = partial(self.gradient, old_free=old_free, clip_scale=clip_scale, measure=measure)
+        return self.shards.mean(alone, batch, stacked, kind=measure)
+
+    @cached_property
+    def of_shards(self) -> Self:
+        """This learner with the networks of each seed once for every shard of this process, in memory of its own."""
+        learner, count = copy(self), len(self.shards.mine)
+        vars(learner).pop("gradient", None)
+        learner.seeds = [seed for seed in self.seeds for _ in range(count)]
+        learner.agent, learner.beta = self.agent.repeated(count), self.beta.repeat_interleave(count)
+        learner.gradient.compiled = self.gradient.compiled
+        return learner

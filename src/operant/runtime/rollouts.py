@@ -138,6 +138,11 @@ def _stack(tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
     return (tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))).reshape(shape)
 
 
+def has_extras(steps: Sequence[Step]) -> bool:
+    """Whether several steps have extra tensors."""
+    return steps[0].extras is not None or steps[-1].extras is not None
+
+
 def stack_extras(steps: Sequence[Step], shape: tuple[int, int, int], task: str) -> dict[str, Tensor]:
     """Return the extra tensors of several steps by name, each `[T, S, N, ...]`.
 
@@ -149,8 +154,6 @@ def stack_extras(steps: Sequence[Step], shape: tuple[int, int, int], task: str) 
     Raises:
         ValueError: some steps are without a tensor that others have, or it has not one row for each environment.
     """
-    if steps[0].extras is None and steps[-1].extras is None:
-        return {}
     rows = shape[1] * shape[2]
     stacked: dict[str, Tensor] = {}
     for name in dict.fromkeys(name for step in steps for name in step.extras or {}):
@@ -243,7 +246,7 @@ class Collector:
             "scores": _stack([result.score for result in results], shape),
             "final_obs": _stack(final, (steps, *obs.shape)),
             "valid": None if self.env.always_valid else _stack([result.valid for result in results], shape),
-            "extras": stack_extras(results, shape, self.env.task),
+            "extras": stack_extras(results, shape, self.env.task) if has_extras(results) else {},
         }
 
     def rollout(self, *, scores: Tensor, **parts: Any) -> Rollout:
