@@ -17,7 +17,7 @@ Not a number says that there is nothing to report, except under `losses/`, where
 
 
 class Learner(Protocol):
-    """Collects, judges and improves.
+    """Collects, estimates and updates.
 
     Attributes:
         consumed: budget used so far, per seed, in the learner's own unit (environment steps, prompts, examples).
@@ -26,7 +26,7 @@ class Learner(Protocol):
     consumed: int
 
     def iterate(self) -> Metrics:
-        """Run one collect-judge-improve cycle and return what happened in it."""
+        """Collect experience, estimate advantages or compute targets, update, and return what happened."""
         ...
 
     def state_dict(self) -> State:
@@ -34,7 +34,7 @@ class Learner(Protocol):
         ...
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`, exactly."""
+        """Continue from a state of `state_dict`, exactly."""
         ...
 
 
