@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -13,7 +13,30 @@ from torch import Tensor
 
 from operant.envs.base import Tree
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs  # in `typing` from Python 3.13 on
+
 logger = logging.getLogger(__name__)
+
+
+def is_box(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Box[Any]]":
+    """Whether a space is a Box, whose arrays then have a type, which `isinstance` alone would not give them."""
+    return isinstance(space, spaces.Box)
+
+
+def is_multi_discrete(space: gymnasium.Space[Any]) -> "TypeIs[spaces.MultiDiscrete[Any]]":
+    """Whether a space is a MultiDiscrete, whose arrays then have a type."""
+    return isinstance(space, spaces.MultiDiscrete)
+
+
+def is_dict(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Dict[Any]]":
+    """Whether a space is a Dict, whose parts then have a type."""
+    return isinstance(space, spaces.Dict)
+
+
+def is_tuple(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Tuple[Any]]":
+    """Whether a space is a Tuple, whose parts then have a type."""
+    return isinstance(space, spaces.Tuple)
 
 
 class SpaceError(TypeError, ValueError):
