@@ -40,7 +40,7 @@ from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout
 from operant.state import Resumable
-from operant.tensors import vector_norm
+from operant.tensors import linalg
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class TRPO(Resumable):
             damping=config.cg_damping,
         )
         entropy = ops.weighted_mean(self.agent.head.entropy(batch.outputs, self.agent.networks.free), batch.weights)
-        report = {"losses/entropy": entropy, "losses/gradient_norm": vector_norm(gradient, dim=1)}
+        report = {"losses/entropy": entropy, "losses/gradient_norm": linalg.vector_norm(gradient, dim=1)}
         return step, loss, report
 
     def policy_gradient(self, batch: Samples) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from operant.state import DeclaredState, State
-from operant.tensors import floats, integers, vector_norm
+from operant.tensors import floats, integers, linalg
 
 SUBNORMAL = 5e-324
 """The smallest number that is not zero, where a processor is not told to take it for zero."""
@@ -68,7 +68,7 @@ class StackedOptimizer(DeclaredState, ABC):
             learning_rate: step size.
             active: `[S]` bool, the seeds to step. Default: all.
         """
-        norm = vector_norm(gradient, dim=1)
+        norm = linalg.vector_norm(gradient, dim=1)
         norms = floats(norm)
         # Most steps clip nothing; the margin is wider than what separates 32 bits from 64. A NaN is not short either.
         limit = self.max_grad_norm

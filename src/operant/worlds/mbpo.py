@@ -168,8 +168,10 @@ class MBPO(SAC):
         members, shape = self.model.members, (*obs.shape[1:-1], obs.shape[-1] + 1)
         chance = [torch.empty(shape, device=self.device).normal_(generator=s) for s in self.rollout_streams]
         given = (obs, actions, torch.stack(chance))
-        found = self.model.predict(*(part.unflatten(1, (members, -1)).roll(t, 1).flatten(0, 1) for part in given))
-        return Prediction(*(part.unflatten(0, (-1, members)).roll(-t, 1).flatten(1, 2) for part in found))
+        found = self.model.predict(
+            *(torch.unflatten(part, 1, (members, -1)).roll(t, 1).flatten(0, 1) for part in given)
+        )
+        return Prediction(*(torch.unflatten(part, 0, (-1, members)).roll(-t, 1).flatten(1, 2) for part in found))
 
     def mixture(self) -> Transitions:
         """Return a batch of real and imagined transitions."""
