@@ -19,6 +19,7 @@ from operant.runtime.sharded_collector import ShardedCollector
 from operant.runtime.shards import Shards
 from operant.runtime.weights import Weights
 from operant.state import DeclaredState, State
+from operant.tensors import integers
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ class Agent(DeclaredState):
             return iter([batch])
         samples = batch.targets.shape[1]
         order = torch.arange(samples, device=self.device).repeat(len(self.seeds), 1)
-        for seed in range(len(self.seeds)) if active is None else active.nonzero().flatten().tolist():
+        for seed in range(len(self.seeds)) if active is None else integers(active.nonzero().flatten()):
             order[seed] = self.order(samples, parts, generators[seed])
         batch = batch.shuffled(order, parts)
         if standardize:

@@ -126,7 +126,7 @@ class RecurrentAgent(Agent):
     def pack(self, obs: Tensor, starts: Tensor, memory: Tensor) -> Tensor:
         """Put what there is to see at a step into one row `[..., D + 1 + H]`; a mask of actions stays at its end."""
         masked = self.networks.shape.masked
-        seen, mask = obs.split([obs.shape[-1] - masked, masked], dim=-1)
+        seen, mask = obs.split_with_sizes([obs.shape[-1] - masked, masked], dim=-1)
         return torch.cat((seen, starts.unsqueeze(-1).to(obs.dtype), memory, mask), dim=-1)
 
     def step(self, seen: Tensor) -> tuple[Tensor, Tensor]:

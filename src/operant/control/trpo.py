@@ -41,6 +41,7 @@ from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout
 from operant.runtime.weights import Weights
 from operant.state import Resumable
+from operant.tensors import linalg
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ class TRPO(Resumable):
             damping=config.cg_damping,
         )
         entropy = ops.weighted_mean(self.agent.head.entropy(batch.outputs, self.agent.networks.free), batch.weights)
-        report = {"losses/entropy": entropy, "losses/gradient_norm": torch.linalg.vector_norm(gradient, dim=1)}
+        report = {"losses/entropy": entropy, "losses/gradient_norm": linalg.vector_norm(gradient, dim=1)}
         return step, loss, report
 
     def policy_gradient(self, batch: Samples) -> tuple[Tensor, Tensor]:
@@ -298,7 +299,7 @@ class TRPO(Resumable):
         shares = (weights / weights.sum(1, keepdim=True).clamp(min=1e-8)).unsqueeze(-1)
 
         def product(vector: Tensor) -> Tensor:
-            by_weights, by_free = vector.split([self.mlp.size, head.free], dim=1)
+            by_weights, by_free = vector.split_with_sizes([self.mlp.size, head.free], dim=1)
             by_outputs, by_free = head.fisher(outputs, free, policy.push(by_weights), by_free)
             return torch.cat((policy.pull(by_outputs * shares), by_free), dim=1)
 
@@ -311,7 +312,7 @@ class TRPO(Resumable):
 
         The old policy is the agent's: that which collected the batch.
         """
-        weights, free = actor.split([self.mlp.size, self.agent.head.free], dim=1)
+        weights, free = actor.split_with_sizes([self.mlp.size, self.agent.head.free], dim=1)
         shape = self.agent.networks.shape
         outputs = shape.allowed(self.mlp(self.mlp.layers(weights), shape.encode(batch.obs)), batch.obs)
         kl = self.agent.head.kl(batch.outputs, self.agent.networks.free, outputs, free)

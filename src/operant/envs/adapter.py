@@ -1,8 +1,8 @@
 """Any `gymnasium.vector.VectorEnv` as a `operant.envs.base.BatchEnv`, whatever its autoreset mode."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, cast
 
 import gymnasium
 import numpy as np
@@ -13,14 +13,15 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from torch import Tensor
 
 from operant import streams
-from operant.envs.base import Step, Tree
+from operant.envs.base import Step, Tree, is_array, is_mapping
 from operant.envs.checks import ObservationCheck
 from operant.envs.features import MASK
 from operant.envs.infos import final_infos
 from operant.envs.pooled_env import PooledVectorEnv
-from operant.envs.spaces import ActionFormat, GymnasiumActions, ObservationFormat, reader
+from operant.envs.spaces import ActionFormat, GymnasiumActions, ObservationFormat, reader, spaces_of
 from operant.envs.workers import DEADLINE, WorkerError, Workers
 from operant.state import State, clone
+from operant.tensors import from_numpy, integers
 
 _Ends = tuple[Tree, Tree, Tensor]
 """What follows from the ends of episodes: `(obs, final_obs, valid)`."""
@@ -95,12 +96,12 @@ class GymnasiumEnv:
         self.rows, self.device = env.num_envs, torch.device(device)
         restarts = isinstance(env.unwrapped, PooledVectorEnv) and env.unwrapped.pool.lost_workers == "restart"
         self.always_valid = self._mode is not AutoresetMode.NEXT_STEP and not restarts
-        self._observations = ObservationFormat.of(env.single_observation_space, self.device)
+        self._observations = ObservationFormat.of(spaces_of(env).single_observation_space, self.device)
         self.observation_space = self._observations.space
-        self._gymnasium_actions = GymnasiumActions.of(env.single_action_space)
+        self._gymnasium_actions = GymnasiumActions.of(spaces_of(env).single_action_space)
         self.action_space = self._gymnasium_actions.space
         self._actions = ActionFormat.of(self.action_space, self.rows)
-        looks = ObservationCheck(self.task, env.single_observation_space, self.action_space, whole=check)
+        looks = ObservationCheck(self.task, spaces_of(env).single_observation_space, self.action_space, whole=check)
         self._check = None if looks.idle else looks
         self._reward, self._flags = reader(self.device, np.float32), reader(self.device, np.bool_)
         self._seeds = self._checked_seeds(seeds)
@@ -215,8 +216,10 @@ class GymnasiumEnv:
                 f"{self.task} announces SAME_STEP autoreset, but step() ended episodes without info['final_obs']"
             )
         rows = np.flatnonzero(ended)
-        final = self._observations.read(_rows_of(self._env.single_observation_space, info["final_obs"], rows))
-        return obs, _with_rows(obs, torch.from_numpy(rows).to(self.device), final), self._valid
+        final = self._observations.read(
+            _rows_of(spaces_of(self._env).single_observation_space, info["final_obs"], rows)
+        )
+        return obs, _with_rows(obs, from_numpy(rows).to(self.device), final), self._valid
 
     def _ends_in_next_step(self, obs: Tree, ended: np.ndarray, _: dict[str, Any]) -> _Ends:
         valid = self._flags(~self._resetting) if self._resetting.any() else self._valid
@@ -232,14 +235,14 @@ class GymnasiumEnv:
         self._require_replay()
         if self._obs is None:
             raise RuntimeError("reset() must be called once before state_dict()")
-        space = self._env.single_action_space
+        space = spaces_of(self._env).single_action_space
         nothing = np.zeros((0, self.rows, *(space.shape or ())), space.dtype)
         return {
             "task": self.task,
             "seeds": list(self._seeds),
-            "episode": torch.from_numpy(self._episode.copy()),
-            "age": torch.from_numpy(self._age.copy()),
-            "actions": torch.from_numpy(np.stack(self._log) if self._log else nothing),
+            "episode": from_numpy(self._episode.copy()),
+            "age": from_numpy(self._age.copy()),
+            "actions": from_numpy(np.stack(self._log) if self._log else nothing),
             "obs": clone(self._obs),
         }
 
@@ -278,7 +281,7 @@ class GymnasiumEnv:
             left = len(self._log) - step
             waiting = self._age < left
             actions = logged.copy()
-            if isinstance(obs, dict) and MASK in obs:
+            if is_mapping(obs) and MASK in obs:
                 actions[waiting] = self._gymnasium_actions.allowed(obs[MASK])[waiting]
             obs, _, terminations, truncations, info = self._workers.ask(self._env.step, actions)
             ended = terminations | truncations
@@ -321,9 +324,10 @@ def without_episodes(state: Any) -> Any:
         state: of a learner or anything else that has environments.
     """
     if isinstance(state, list):
-        return [without_episodes(part) for part in state]
+        return [without_episodes(part) for part in cast(list[Any], state)]
     if not isinstance(state, dict):
         return state
+    state = cast(dict[str, Any], state)
     if {"episode", "age", "actions", "obs"} <= state.keys():
         return {**state, "age": torch.zeros_like(state["age"]), "actions": state["actions"][:0], "obs": None}
     return {key: without_episodes(part) for key, part in state.items()}
@@ -342,10 +346,10 @@ def _autoreset_mode(env: VectorEnv) -> AutoresetMode:
 
 def _rows_of(space: gymnasium.Space[Any], batch: Any, rows: np.ndarray) -> Any:
     """Return some rows of a batch: an array of objects, one a row, or batched arrays."""
-    if isinstance(batch, np.ndarray) and batch.dtype == object:
+    if is_array(batch) and batch.dtype == object:
         items = [batch[row] for row in rows]
         return concatenate(space, items, create_empty_array(space, len(items)))
-    if isinstance(batch, Mapping):
+    if is_mapping(batch):
         return {key: _rows_of(space, part, rows) for key, part in batch.items()}
     return np.asarray(batch)[rows]
 
@@ -362,4 +366,4 @@ def _differing_rows(left: Tree, right: Any) -> list[int]:
     if not isinstance(left, Tensor):
         return sorted({row for key, part in left.items() for row in _differing_rows(part, right[key])})
     equal = torch.isclose(left.cpu().double(), right.cpu().double(), rtol=0.0, atol=0.0, equal_nan=True)
-    return (~equal).reshape(len(left), -1).any(1).nonzero().view(-1).tolist()
+    return integers((~equal).reshape(len(left), -1).any(1).nonzero().view(-1))

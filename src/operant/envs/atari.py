@@ -12,7 +12,9 @@ from torch import Tensor
 
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import Step
+from operant.envs.spaces import spaces_of
 from operant.state import State
+from operant.tensors import from_numpy
 
 PIXELS = 84
 """Side of a picture."""
@@ -57,9 +59,9 @@ class Games(VectorEnv):
             **options,
         )
         self.num_envs, self.spec = rows, spec
-        self.single_observation_space = self._env.single_observation_space
-        self.single_action_space = self._env.single_action_space
-        self.observation_space, self.action_space = self._env.observation_space, self._env.action_space
+        own = spaces_of(self._env)
+        self.single_observation_space, self.single_action_space = own.single_observation_space, own.single_action_space
+        self.observation_space, self.action_space = own.observation_space, own.action_space
         self.lives, self.lost = np.zeros(rows, np.int32), np.zeros(rows, np.bool_)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
@@ -142,7 +144,7 @@ class Atari:
         if self.clip_rewards:
             step = step._replace(reward=step.reward.clamp(-1.0, 1.0))
         if self.episodic_life and self._games.lost.any():
-            step = step._replace(terminated=step.terminated | torch.from_numpy(self._games.lost).to(self.device))
+            step = step._replace(terminated=step.terminated | from_numpy(self._games.lost).to(self.device))
         return step
 
     def state_dict(self) -> State:

@@ -1,16 +1,31 @@
 """The contract between what acts and what it acts in: `BatchEnv`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import gymnasium
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from operant.state import State
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs  # in `typing` from Python 3.13 on
+
 Tree = Tensor | Mapping[str, "Tree"]
 """An observation: a tensor `[B, ...]` or a (nested) mapping of them."""
+
+
+def is_mapping(value: Any) -> "TypeIs[Mapping[str, Any]]":
+    """Whether a value has parts by name, whose types `isinstance` alone would leave open."""
+    return isinstance(value, Mapping)
+
+
+def is_array(value: Any) -> "TypeIs[NDArray[Any]]":
+    """Whether a value is an array, whose shape and dtype then have types."""
+    return isinstance(value, np.ndarray)
 
 
 class EndlessError(RuntimeError):
@@ -104,10 +119,20 @@ class BatchEnv(Protocol):
         ...
 
 
+@runtime_checkable
+class BeginsAnew(Protocol):
+    """An environment that may begin new episodes when it loads a state."""
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether it does."""
+        ...
+
+
 def begins_anew(env: BatchEnv) -> bool:
     """Whether an environment that loads a state begins new episodes, where all others go on with the saved ones.
 
-    Those that do have a true attribute `begins_anew`. Whoever keeps something of an unfinished episode, such as its
+    Those that do are `BeginsAnew`, and say so. Whoever keeps something of an unfinished episode, such as its
     return so far, has to forget it then.
     """
-    return bool(getattr(env, "begins_anew", False))
+    return isinstance(env, BeginsAnew) and env.begins_anew

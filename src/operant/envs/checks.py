@@ -12,6 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 from operant.envs.features import MASK
+from operant.envs.spaces import is_box, is_dict, is_multi_discrete
 from operant.envs.workers import EnvError
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class ObservationCheck:
     def __init__(self, task: str, space: gymnasium.Space[Any], actions: gymnasium.Space[Any], *, whole: bool) -> None:
         self._task = task
         self._checks: dict[tuple[str, ...], _Check] = {}
-        if isinstance(space, spaces.Dict) and MASK in space.spaces:
+        if is_dict(space) and MASK in space.spaces:
             self._checks[MASK,] = self._mask_check(actions)
         if whole:
             self._add((), space)
@@ -88,14 +89,14 @@ class ObservationCheck:
             self._checks[path](np.asarray(part), where)
 
     def _add(self, path: tuple[str, ...], space: gymnasium.Space[Any]) -> None:
-        if isinstance(space, spaces.Dict):
+        if is_dict(space):
             for key, part in space.spaces.items():
                 self._add((*path, key), part)
         elif path == (MASK,):
             return
-        elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        elif is_box(space) and np.issubdtype(space.dtype, np.floating):
             self._checks[path] = self._box_check(path, space, space.low, space.high)
-        elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        elif isinstance(space, spaces.Discrete) or is_multi_discrete(space):
             self._checks[path] = self._discrete_check(path, space)
 
     def _box_check(self, path: tuple[str, ...], space: spaces.Box, low: Any, high: Any) -> _Check:
@@ -157,7 +158,7 @@ def blocked_rows(mask: NDArray[Any], actions: gymnasium.Space[Any]) -> Sequence[
         actions: Discrete, or MultiDiscrete, whose choices stand in a row.
     """
     allowed = mask.astype(np.bool_)
-    if isinstance(actions, spaces.MultiDiscrete):
+    if is_multi_discrete(actions):
         starts = np.concatenate([[0], np.cumsum(actions.nvec)[:-1]])
         allowed = np.logical_or.reduceat(allowed, starts, axis=1).all(axis=1)
     else:
@@ -167,7 +168,7 @@ def blocked_rows(mask: NDArray[Any], actions: gymnasium.Space[Any]) -> Sequence[
 
 def first_problem(space: gymnasium.Space[Any], obs: Any, path: tuple[str, ...] = ()) -> str | None:
     """Say in what a single observation differs from its space beyond its values; None where in nothing."""
-    if isinstance(space, spaces.Dict):
+    if is_dict(space):
         return _problem_of_parts(space, obs, path)
     array, shape = np.asarray(obs), space.shape
     if shape is not None and array.shape != shape:

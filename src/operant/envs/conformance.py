@@ -1,14 +1,14 @@
 """Whether an environment keeps the contract of `BatchEnv`: `check_batch_env`, for those who write one, or a wrapper."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+import gymnasium
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
-from operant.envs.base import BatchEnv, Step, Tree, begins_anew
-from operant.envs.spaces import ActionFormat
+from operant.envs.base import BatchEnv, Step, Tree, begins_anew, is_mapping
+from operant.envs.spaces import ActionFormat, is_dict
 from operant.envs.wrapper import for_evaluation, learned, start, unwrapped
 from operant.state import State, clone
 
@@ -129,8 +129,8 @@ def _step(env: BatchEnv, step: Step) -> None:
 def _tree(env: BatchEnv, obs: Tree, where: str) -> None:
     """Check that observations are members of their space in their form."""
 
-    def look(space: Any, part: Tree, path: str) -> None:
-        if isinstance(space, spaces.Dict):
+    def look(space: gymnasium.Space[Any], part: Tree, path: str) -> None:
+        if is_dict(space):
             _require(
                 isinstance(part, Mapping) and part.keys() == space.spaces.keys(),
                 f"{path} must have the parts {sorted(space.spaces)}",
@@ -161,10 +161,11 @@ def _same(left: Any, right: Any) -> bool:
                 ((left == right) | ((left != left) & (right != right))).all()  # noqa: PLR0124 - what is not itself is NaN
             )
         )
-    if isinstance(left, Mapping):
+    if is_mapping(left):
         return left.keys() == right.keys() and all(_same(left[name], right[name]) for name in left)
     if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(_same(*pair) for pair in zip(left, right, strict=True))
+        items = cast(Sequence[Any], left)
+        return len(items) == len(right) and all(_same(*pair) for pair in zip(items, right, strict=True))
     return bool(left == right)
 
 

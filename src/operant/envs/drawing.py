@@ -194,7 +194,7 @@ def _tokens(rows: list[_Text]) -> list[list[_Text]]:
 
 def _letters(jumps: list[_Text]) -> set[str]:
     """Check the form of the jumps; return the letters that they use."""
-    used = set()
+    used: set[str] = set()
     for line in jumps:
         parts = line.text.split()
         if len(parts) != 3 or not all(len(part) == 1 and part.isalpha() for part in parts[:2]):
@@ -229,7 +229,7 @@ def _cells(tokens: list[list[_Text]], rules: Rules, letters: set[str]) -> tuple[
 def _jump(line: _Text, symbols: NDArray[np.str_]) -> Jump:
     """Find the two ends of a jump."""
     cell, target, reward = line.text.split()
-    places = []
+    places: list[int] = []
     for letter in (cell, target):
         found = np.flatnonzero(symbols == letter)
         if len(found) != 1:

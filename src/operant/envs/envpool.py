@@ -2,12 +2,13 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -18,6 +19,7 @@ from gymnasium.vector.utils import batch_space
 from operant import streams
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import Tree
+from operant.envs.spaces import is_box
 from operant.state import State
 
 
@@ -36,6 +38,8 @@ class Pool(VectorEnv):
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as Gymnasium declares it
+    single_observation_space: gymnasium.Space[Any]
+    single_action_space: gymnasium.Space[Any]
 
     def __init__(self, spec: EnvSpec, rows: int) -> None:
         try:
@@ -142,7 +146,7 @@ class EnvPool(GymnasiumEnv):
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """Keep Gymnasium from warning about the precision of the bounds of spaces."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -151,7 +155,7 @@ def _quiet() -> Iterator[None]:
 
 def _unbounded(space: Any) -> Any:
     """Return a space whose bounds at the ends of the numbers' range are infinite, which is what EnvPool means."""
-    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+    if not is_box(space) or not np.issubdtype(space.dtype, np.floating):
         return space
     limits = np.finfo(space.dtype)
     low = np.where((space.low == limits.tiny) | (space.low == limits.min), -np.inf, space.low).astype(space.dtype)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from operant.envs.base import Tree
+from operant.envs.spaces import is_box, is_dict, is_multi_discrete
 
 MASK = "action_mask"
 """The part of a dictionary that says which actions are allowed."""
@@ -56,7 +57,7 @@ class Features:
         if is_picture(space):
             return _picture(space.shape or ())
         masked = 0
-        if isinstance(space, spaces.Dict) and MASK in space.spaces:
+        if is_dict(space) and MASK in space.spaces:
             masked = _mask_size(space.spaces[MASK], action_space)
         picture, rest = _taken_out(space)
         width, encode = _vector(rest, "")
@@ -87,7 +88,7 @@ class Features:
 def is_picture(space: gymnasium.Space[Any]) -> bool:
     """Whether the members of a space are pictures: bytes from 0 to 255 with two or three axes."""
     return (
-        isinstance(space, spaces.Box)
+        is_box(space)
         and space.dtype == np.uint8
         and len(space.shape) in (2, 3)
         and bool((space.low == 0).all() and (space.high == 255).all())
@@ -117,7 +118,7 @@ def _picture(shape: tuple[int, ...]) -> Features:
 
 def _taken_out(space: gymnasium.Space[Any]) -> tuple[tuple[str, Features] | None, gymnasium.Space[Any]]:
     """Return the picture of a dictionary with its key, if there is one, and what else there is to see."""
-    parts = space.spaces if isinstance(space, spaces.Dict) else {}
+    parts: dict[str, gymnasium.Space[Any]] = space.spaces if is_dict(space) else {}
     found = [key for key, part in parts.items() if is_picture(part)]
     if len(found) > 1:
         raise ValueError(
@@ -146,7 +147,7 @@ def _with_picture(key: str, seen: Features, width: int, masked: int, encode: Cal
 def _mask_size(mask: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> int:
     if isinstance(actions, spaces.Discrete):
         count, counted = int(actions.n), "actions"
-    elif isinstance(actions, spaces.MultiDiscrete):
+    elif is_multi_discrete(actions):
         count, counted = int(actions.nvec.sum()), f"alternatives of {len(actions.nvec)} choices in a row"
     else:
         raise ValueError(f"{MASK!r} can only mask discrete actions, but they are {actions}")
@@ -159,13 +160,13 @@ def _mask_size(mask: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> int
 
 def _vector(space: gymnasium.Space[Any], key: str) -> tuple[int, Callable[[Tree], Tensor]]:
     """Return the width of the vector that stands for members of `space`, and what makes it."""
-    if isinstance(space, spaces.Dict):
+    if is_dict(space):
         return _dictionary(space)
     if isinstance(space, spaces.Discrete):
         return int(space.n), lambda obs: one_hot(_tensor(obs).long() - int(space.start), int(space.n)).float()
-    if isinstance(space, spaces.MultiDiscrete):
+    if is_multi_discrete(space):
         return _multi_discrete(space)
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
+    if is_box(space) or isinstance(space, spaces.MultiBinary):
         if key and is_picture(space):
             raise ValueError(
                 f"part {key!r} of a dictionary within the observation is a picture; give the environment a wrapper "
@@ -194,7 +195,7 @@ def _in_order(space: spaces.Dict) -> list[str]:
 
 def _slices(space: gymnasium.Space[Any], start: int, path: str = "") -> Iterator[tuple[str, slice]]:
     """Return where the parts of a dictionary lie in its vector, which begins at `start`."""
-    if not isinstance(space, spaces.Dict):
+    if not is_dict(space):
         return
     for key in _in_order(space):
         width, _ = _vector(space.spaces[key], key)

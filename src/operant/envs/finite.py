@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import gymnasium
 import numpy as np
@@ -146,16 +146,17 @@ class FiniteEnv(gymnasium.Env[Any, Any]):
             ValueError: the state that was asked for does not exist.
         """
         super().reset(seed=seed)
-        asked = (options or {}).get("state")
+        asked = None if options is None else options.get("state")
         if asked is None:
-            asked = np.searchsorted(self._cumulative, self.np_random.random() * self._cumulative[-1], side="right")
+            drawn: float = self.np_random.random() * self._cumulative[-1]
+            asked = np.searchsorted(self._cumulative, drawn, side="right")
         elif not self._exists(asked):
             raise ValueError(f"options['state'] is {asked!r}, but the states are 0 to {self.transitions.states - 1}")
         self.state = int(asked)
         return self._observation(), self._info(1.0)
 
     def _exists(self, state: Any) -> bool:
-        return isinstance(state, int | np.integer) and 0 <= int(state) < self.transitions.states
+        return isinstance(state, int | np.integer) and 0 <= int(cast(int, state)) < self.transitions.states
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
         """Take an action.
@@ -173,7 +174,8 @@ class FiniteEnv(gymnasium.Env[Any, Any]):
         entry, end = int(model.indptr[row]), int(model.indptr[row + 1])
         if end - entry > 1:
             cumulative = np.cumsum(model.probabilities[entry:end])
-            entry += int(np.searchsorted(cumulative, self.np_random.random() * cumulative[-1], side="right"))
+            drawn: float = self.np_random.random() * cumulative[-1]
+            entry += int(np.searchsorted(cumulative, drawn, side="right"))
         self.state = int(model.successors[entry])
         info = self._info(float(model.probabilities[entry]))
         return self._observation(), float(model.rewards[entry]), bool(model.terminates[entry]), False, info

@@ -25,14 +25,19 @@ GoalEnd = Callable[[Tensor, Tensor], Tensor]
 
 @runtime_checkable
 class GoalEnv(Protocol):
-    """A batched environment whose observations have the parts `observation`, `achieved_goal` and `desired_goal`.
-
-    One whose episodes end in some states depending on the goal has a method `compute_terminated` with the same
-    parameters, too, which returns bool `[M]`.
-    """
+    """A batched environment whose observations have the parts `observation`, `achieved_goal` and `desired_goal`."""
 
     def compute_reward(self, achieved_goal: Tensor, desired_goal: Tensor) -> Tensor:
         """Return the rewards `[M]` of having achieved `[M, G]` where `[M, G]` was desired."""
+        ...
+
+
+@runtime_checkable
+class EndingGoalEnv(GoalEnv, Protocol):
+    """One whose episodes end in some states depending on the goal."""
+
+    def compute_terminated(self, achieved_goal: Tensor, desired_goal: Tensor) -> Tensor:
+        """Return which episodes have ended, bool `[M]`, having achieved `[M, G]` where `[M, G]` was desired."""
         ...
 
 
@@ -79,7 +84,7 @@ def goal_end(env: BatchEnv) -> GoalEnd | None:
         None where the environment has no such method: its episodes end whatever the goal is.
     """
     if (own := _goal_env(env)) is not None:
-        return getattr(own, "compute_terminated", None)
+        return own.compute_terminated if isinstance(own, EndingGoalEnv) else None
     compute = _of_single(env, "compute_terminated")
     if compute is None:
         return None

@@ -1,12 +1,15 @@
 """What environments say of an episode when it ends: the numbers of the last `info`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from operant.envs.base import is_array
+from operant.tensors import from_numpy
 
 SUCCESS = ("is_success", "success")
 """Entries of `info` that say whether an episode reached its goal."""
@@ -19,7 +22,8 @@ def scalars(info: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers and truth values of an `info`, as floats, by name."""
     found: dict[str, float] = {}
     for name, value in info.items():
-        plain = value.item() if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 else value
+        scalar = isinstance(value, np.generic | np.ndarray) and value.ndim == 0
+        plain = cast(Any, value).item() if scalar else cast(Any, value)
         if name not in _ELSEWHERE and isinstance(plain, bool | int | float):
             found[name] = float(plain)
     return found
@@ -54,11 +58,11 @@ def final_infos(info: Mapping[str, Any], ended: NDArray[np.bool_], device: torch
     found: dict[str, Tensor] = {}
     for name, values in info.items():
         told = info.get(f"_{name}")
-        if told is None or name in _ELSEWHERE or not isinstance(values, np.ndarray):
+        if told is None or name in _ELSEWHERE or not is_array(values):
             continue
         if values.shape == ended.shape and values.dtype.kind in "biuf" and (told & ended).any():
             numbers = np.where(told & ended, values.astype(np.float64), np.nan)
-            found[name] = torch.from_numpy(numbers).to(device)
+            found[name] = from_numpy(numbers).to(device)
     return found or None
 
 

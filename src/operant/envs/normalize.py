@@ -9,7 +9,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from operant.envs.base import BatchEnv, Step, Tree
-from operant.envs.spaces import SpaceError
+from operant.envs.spaces import SpaceError, is_box
 from operant.envs.wrapper import Wrapper
 from operant.state import Resumable
 
@@ -107,7 +107,7 @@ class Normalize(Wrapper):
             raise ValueError(f"gamma must be in [0, 1], got {gamma}")
         if not clip > 0 or not epsilon > 0:
             raise ValueError(f"clip and epsilon must be positive, got {clip} and {epsilon}")
-        if observations and not isinstance(env.observation_space, spaces.Box):
+        if observations and not is_box(env.observation_space):
             raise SpaceError(
                 f"only observations of a Box can be normalized, but {env.task} has {env.observation_space}: leave them "
                 "as they are, or give the environment a wrapper whose observation space is a Box"

@@ -5,6 +5,7 @@ from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -34,6 +35,8 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012 - as Gymnasium declares it
+    single_observation_space: gymnasium.Space[Any]
+    single_action_space: gymnasium.Space[Any]
 
     def __init__(
         self, pool: "WorkerPool", number: int, maker: bytes, places: list[NDArray[np.int64]], task: str

@@ -20,10 +20,12 @@ from torch import Tensor
 from operant import streams
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import BatchEnv, Step, Tree
+from operant.envs.spaces import is_box
 from operant.envs.tensor import TensorEnv
 from operant.envs.tensor.starts import BITS, random_bits, stream_keys
 from operant.envs.wrapper import Wrapper, unwrapped
 from operant.state import DeclaredState, State
+from operant.tensors import floats, linalg, ndtri
 
 Given = float | Mapping[str, Sequence[float]]
 """A number, or one distribution with its two numbers, such as `{"uniform": [0.5, 2.0]}`."""
@@ -35,7 +37,7 @@ Quantile = Callable[[Tensor, float, float], Tensor]
 
 _QUANTILES: dict[str, Quantile] = {
     "uniform": lambda unit, low, high: low + (high - low) * unit,
-    "normal": lambda unit, mean, deviation: mean + deviation * torch.special.ndtri(unit).clamp(-FAR, FAR),
+    "normal": lambda unit, mean, deviation: mean + deviation * ndtri(unit).clamp(-FAR, FAR),
     "log-uniform": lambda unit, low, high: low * (high / low) ** unit,
 }
 
@@ -206,7 +208,7 @@ class Randomize(Wrapper):
         self.components = spaces.flatdim(space) if self.disturbs else 0
         drawn = len(self.parameters) + (len(self.joint[0]) if self.joint else 0) + 2 + self.components
         numbers = torch.arange(1, drawn + self.components + 1, device=self.device).unsqueeze(1)
-        self.keys, self.noise_keys = stream_keys(rows, numbers).split([drawn, self.components])
+        self.keys, self.noise_keys = stream_keys(rows, numbers).split_with_sizes([drawn, self.components])
         zeros = torch.zeros(self.rows, dtype=torch.int64, device=self.device)
         self.episode, self.steps, self.age = zeros, zeros.clone(), zeros.clone()
         action = torch.as_tensor(self.env.action_space.sample())
@@ -228,7 +230,7 @@ class Randomize(Wrapper):
         unit = unit[len(self.parameters) :]
         if self.joint:
             names, mean, factor = self.joint
-            logs = mean.unsqueeze(1) + factor @ torch.special.ndtri(unit[: len(names)])
+            logs = mean.unsqueeze(1) + factor @ ndtri(unit[: len(names)])
             drawn = {name: _narrowed(row.exp(), nominal[name], width) for name, row in zip(names, logs, strict=True)}
             values, unit = values | drawn, unit[len(names) :]
         longest = self.delay.second + 1 - self.delay.first
@@ -273,7 +275,7 @@ class Randomize(Wrapper):
         if not self.disturbs or not isinstance(obs, Tensor):
             return obs
         unit = (random_bits(self.noise_keys, self.steps).double() + 0.5) * 2.0**-BITS
-        error = self.offset + self.deviation * torch.special.ndtri(unit)
+        error = self.offset + self.deviation * ndtri(unit)
         return obs + error.T.reshape(obs.shape).to(obs.dtype)
 
     def _widen(self, ended: Tensor) -> None:
@@ -308,8 +310,8 @@ def _narrowed(drawn: Tensor, nominal: Tensor, width: Tensor) -> Tensor:
     return nominal + (drawn - nominal) * width
 
 
-def _is_vector(space: Any) -> bool:
-    return isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f"
+def _is_vector(space: spaces.Space[Any]) -> bool:
+    return is_box(space) and space.dtype.kind == "f"
 
 
 def _joint(given: Mapping[str, Any]) -> tuple[list[str], Tensor, Tensor]:
@@ -318,7 +320,7 @@ def _joint(given: Mapping[str, Any]) -> tuple[list[str], Tensor, Tensor]:
         names = list(given["names"])
         mean = torch.tensor(given["mean"], dtype=torch.float64).view(len(names))
         covariance = torch.tensor(given["covariance"], dtype=torch.float64).view(len(names), len(names))
-        return names, mean, torch.linalg.cholesky(covariance)
+        return names, mean, linalg.cholesky(covariance)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             "posterior needs `names`, and the `mean` and the positive definite `covariance` of their logarithms, got "
@@ -358,7 +360,7 @@ class _MuJoCoPhysics:
         """Multiply fields by factors `[B]`, by name, and compute what MuJoCo derives from them."""
         mujoco: Any = importlib.import_module("mujoco")
         for name, factors in values.items():
-            for model, original, factor in zip(self.models, self.originals, factors.tolist(), strict=True):
+            for model, original, factor in zip(self.models, self.originals, floats(factors), strict=True):
                 for field in MUJOCO[name]:
                     getattr(model, field)[:] = original[field] * factor
         for model in self.models if values else ():

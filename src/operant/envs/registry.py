@@ -74,7 +74,7 @@ def from_object(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[str, dict[str
     Raises:
         ValueError: it is neither, or its spec does not say how it is made.
     """
-    spec = getattr(task, "spec", None) if isinstance(task, gymnasium.Env) else task
+    spec = task.spec if isinstance(task, gymnasium.Env) else task
     if not isinstance(spec, EnvSpec) or spec.entry_point is None:
         raise ValueError(
             f"{task!r:.80} is no task: give the name of a registered environment, its EnvSpec, a class derived from "

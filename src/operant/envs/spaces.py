@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -12,8 +12,61 @@ from gymnasium import spaces
 from torch import Tensor
 
 from operant.envs.base import Tree
+from operant.tensors import from_numpy
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs  # in `typing` from Python 3.13 on
 
 logger = logging.getLogger(__name__)
+
+
+def is_box(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Box[Any]]":
+    """Whether a space is a Box, whose arrays then have a type, which `isinstance` alone would not give them."""
+    return isinstance(space, spaces.Box)
+
+
+def is_multi_discrete(space: gymnasium.Space[Any]) -> "TypeIs[spaces.MultiDiscrete[Any]]":
+    """Whether a space is a MultiDiscrete, whose arrays then have a type."""
+    return isinstance(space, spaces.MultiDiscrete)
+
+
+def is_dict(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Dict[Any]]":
+    """Whether a space is a Dict, whose parts then have a type."""
+    return isinstance(space, spaces.Dict)
+
+
+def is_tuple(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Tuple[Any]]":
+    """Whether a space is a Tuple, whose parts then have a type."""
+    return isinstance(space, spaces.Tuple)
+
+
+class VectorSpaces(Protocol):
+    """The spaces of a vector environment, of which Gymnasium's own annotations do not say what they are of."""
+
+    @property
+    def single_observation_space(self) -> gymnasium.Space[Any]:
+        """Of one row's observation."""
+        ...
+
+    @property
+    def single_action_space(self) -> gymnasium.Space[Any]:
+        """Of one row's action."""
+        ...
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Of the observations of all rows."""
+        ...
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Of the actions of all rows."""
+        ...
+
+
+def spaces_of(env: VectorSpaces) -> VectorSpaces:
+    """Return a vector environment as what has these spaces."""
+    return env
 
 
 class SpaceError(TypeError, ValueError):
@@ -38,13 +91,14 @@ class ActionFormat(NamedTuple):
         Raises:
             SpaceError: `space` is composite or holds no numbers.
         """
+        floating = is_box(space) and np.issubdtype(space.dtype, np.floating)
         if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             raise SpaceError(
                 f"actions of {space} have no single tensor; give the environment a wrapper whose action space is "
                 "a Box, Discrete, MultiDiscrete or MultiBinary"
             )
         shape = space.shape or ()
-        return cls((rows, *shape), isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating))
+        return cls((rows, *shape), floating)
 
     def check(self, actions: Tensor) -> None:
         """Refuse actions of another shape or kind. Their values are not looked at.
@@ -78,15 +132,16 @@ class GymnasiumActions(NamedTuple):
     def of(cls, space: gymnasium.Space[Any]) -> "GymnasiumActions":
         """Return what stands for `space`."""
         shape, dtype, seen = space.shape or (), space.dtype, space
-        first = np.asarray(getattr(space, "start", 0), dtype)
+        counted = space if isinstance(space, spaces.Discrete) or is_multi_discrete(space) else None
+        first = np.asarray(0 if counted is None else counted.start, dtype)
         shifted = bool(first.any())
         if isinstance(space, spaces.Discrete):
             seen = spaces.Discrete(int(space.n))
-        elif isinstance(space, spaces.MultiDiscrete):
+        elif is_multi_discrete(space):
             seen = spaces.MultiDiscrete(space.nvec.ravel())
         elif isinstance(space, spaces.MultiBinary):
             seen = spaces.MultiDiscrete(np.full(math.prod(shape), 2))
-        elif isinstance(space, spaces.Box) and np.issubdtype(dtype, np.floating):
+        elif is_box(space) and np.issubdtype(dtype, np.floating):
             seen = spaces.Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype.type)
 
         def write(actions: np.ndarray) -> np.ndarray:
@@ -101,7 +156,7 @@ class GymnasiumActions(NamedTuple):
         Args:
             mask: true for allowed ones; where the space has several choices, their masks in a row.
         """
-        if isinstance(self.space, spaces.MultiDiscrete):
+        if is_multi_discrete(self.space):
             choices = np.split(mask, np.cumsum(self.space.nvec)[:-1], axis=1)
             return self.write(np.stack([choice.argmax(1) for choice in choices], axis=1))
         return self.write(mask.argmax(1))
@@ -127,9 +182,9 @@ class ObservationFormat(NamedTuple):
             SpaceError: `space` holds a space whose members are no arrays of fixed shape. Text in a dictionary, such as
                 the missions of MiniGrid, is left out.
         """
-        if isinstance(space, spaces.Dict):
+        if is_dict(space):
             return cls._of_dict(space, device)
-        if isinstance(space, spaces.Box):
+        if is_box(space):
             floating = np.issubdtype(space.dtype, np.floating)
             return cls(_float32(space), reader(device, np.float32)) if floating else cls(space, reader(device))
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
@@ -163,8 +218,8 @@ def _is_text(space: gymnasium.Space[Any]) -> bool:
 def reader(device: torch.device, dtype: Any = None) -> Callable[[np.ndarray], Tensor]:
     """Return what copies arrays to tensors on `device`, with a NumPy `dtype` or their own."""
     if device.type == "cpu":
-        return lambda array: torch.from_numpy(np.array(array, dtype))
-    return lambda array: torch.from_numpy(np.array(array, dtype)).to(device)
+        return lambda array: from_numpy(np.array(array, dtype))
+    return lambda array: from_numpy(np.array(array, dtype)).to(device)
 
 
 def _float32(box: spaces.Box) -> spaces.Box:
@@ -177,12 +232,12 @@ def members(space: gymnasium.Space[Any]) -> int | None:
     """Return how many members a finite space has; None for any but Discrete, Multi-, and Tuple or Dict of these."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
-    if isinstance(space, spaces.MultiDiscrete):
+    if is_multi_discrete(space):
         return math.prod(space.nvec.ravel().tolist())
     if isinstance(space, spaces.MultiBinary):
         return 2 ** math.prod(space.shape)
-    if isinstance(space, spaces.Tuple | spaces.Dict):
-        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+    if is_dict(space) or is_tuple(space):
+        parts = space.spaces.values() if is_dict(space) else space.spaces
         counts = [members(part) for part in parts]
         return None if None in counts else math.prod(count for count in counts if count is not None)
     return None

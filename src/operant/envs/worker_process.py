@@ -4,18 +4,19 @@ import math
 import os
 import signal
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
+from operant.envs.base import is_mapping
 from operant.envs.infos import scalars
 
 PATIENCE = 10.0
@@ -23,6 +24,8 @@ PATIENCE = 10.0
 
 _ALIGNMENT = 64
 """Bytes; where arrays begin in shared memory."""
+
+_loads = cast(Callable[[Any], Any], ForkingPickler.loads)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - a function, which typeshed lacks
 
 
 class Answer(NamedTuple):
@@ -77,7 +80,7 @@ def observation_buffers(space: gymnasium.Space[Any], rows: int, buffer: memoryvi
     """
     end = 0
 
-    def place(shape: Any, dtype: Any = None) -> Any:
+    def place(shape: int | Sequence[int], dtype: Any = None) -> Any:
         nonlocal end
         start, dtype = end, np.dtype(dtype or np.float64)
         whole = tuple(np.atleast_1d(shape))
@@ -90,10 +93,10 @@ def observation_buffers(space: gymnasium.Space[Any], rows: int, buffer: memoryvi
 
 def part(arrays: Any, first: int, rows: int) -> Any:
     """Return the view of `rows` environments, from the one at `first`, in a tree of arrays."""
-    if isinstance(arrays, Mapping):
+    if is_mapping(arrays):
         return {key: part(value, first, rows) for key, value in arrays.items()}
     if isinstance(arrays, tuple):
-        return tuple(part(value, first, rows) for value in arrays)
+        return tuple(part(value, first, rows) for value in cast(tuple[Any, ...], arrays))
     return arrays[first : first + rows]
 
 
@@ -101,15 +104,15 @@ def part(arrays: Any, first: int, rows: int) -> Any:
 class _Group:
     """Environments of a worker that belong together."""
 
-    envs: list[gymnasium.Env[Any, Any]] = field(default_factory=list)
-    obs: list[Any] = field(default_factory=list)
+    envs: list[gymnasium.Env[Any, Any]] = field(default_factory=list[gymnasium.Env[Any, Any]])
+    obs: list[Any] = field(default_factory=list[Any])
     out: Any = None
     memory: SharedMemory | None = None
     row: int = 0
     """Which environment was asked last."""
 
     def make(self, maker: bytes, rows: int) -> Made:
-        make: Any = ForkingPickler.loads(maker).fn  # pyright: ignore[reportAttributeAccessIssue] - exists
+        make = _loads(maker).fn
         for self.row in range(rows):
             self.envs.append(make())
         found = [(env.observation_space, env.action_space) for env in self.envs]
@@ -223,7 +226,7 @@ def _do(group: _Group, command: str, payload: Any) -> Answer:
 def _sendable(error: Exception) -> Exception:
     """Return an error with the place where it was raised; one of the same text if it cannot be pickled."""
     try:
-        ForkingPickler.loads(ForkingPickler.dumps(error))  # pyright: ignore[reportAttributeAccessIssue] - a function
+        _loads(ForkingPickler.dumps(error))
         sent = error
     except Exception:
         sent = RuntimeError(f"{type(error).__name__}: {error}")

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
@@ -49,9 +50,12 @@ class Workers:
         workers = env.unwrapped
         self._workers = workers if isinstance(workers, AsyncVectorEnv) else None
         if self._workers is not None:
-            poll, errors = self._workers._poll_pipe_envs, self._workers.error_queue
+            poll = self._workers._poll_pipe_envs  # pyright: ignore[reportPrivateUsage] - nothing public waits
+            errors = cast("Queue[Any]", self._workers.error_queue)  # pyright: ignore[reportUnknownMemberType]
             # Its step() and reset() wait without a limit, and a limit cannot be handed through wrappers.
-            self._workers._poll_pipe_envs = lambda timeout=None: poll(deadline if timeout is None else timeout)
+            self._workers._poll_pipe_envs = (  # pyright: ignore[reportPrivateUsage]
+                lambda timeout=None: poll(deadline if timeout is None else timeout)
+            )
             errors.get = partial(errors.get, timeout=min(CLOSING, deadline))
 
     def ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -70,7 +74,7 @@ class Workers:
 
     def _explained(self, error: Exception, call: str) -> RuntimeError:
         """Return what an error in `reset` or `step` means."""
-        pipes = self._workers.parent_pipes if self._workers is not None else []
+        pipes = _pipes(self._workers) if self._workers is not None else ()
         if self._workers is not None and isinstance(error, multiprocessing.TimeoutError):
             return WorkerError(
                 f"{self._task}: the worker processes of rows {_silent(pipes)} have not answered for "
@@ -92,12 +96,13 @@ class Workers:
         workers = self._workers
         if workers is not None:
             self._dismiss(workers)
-            workers._state = AsyncState.DEFAULT  # else Gymnasium waits for the answer of a lost worker
+            # Else Gymnasium waits for the answer of a lost worker.
+            workers._state = AsyncState.DEFAULT  # pyright: ignore[reportPrivateUsage]
             workers.close(terminate=True)
         self._env.close()
 
     def _dismiss(self, workers: AsyncVectorEnv) -> None:
-        for pipe in workers.parent_pipes:
+        for pipe in _pipes(workers):
             if pipe is not None and not pipe.closed:
                 with suppress(OSError):  # of a worker that is dead
                     pipe.send(("close", None))
@@ -105,6 +110,11 @@ class Workers:
         for process in workers.processes:
             process.join(max(0.0, until - time.monotonic()))
             process.kill()  # which also ends a stopped one
+
+
+def _pipes(workers: AsyncVectorEnv) -> Sequence[Connection | None]:
+    """Return the pipes to worker processes; Gymnasium puts None in the place of one whose environment failed."""
+    return workers.parent_pipes
 
 
 def require_positive(deadline: float) -> None:

@@ -182,7 +182,7 @@ class BootstrappedDQN(DQN):
         masks = self.experience.replay.read(f"{EXTRAS}{MASKS}", batch.index).mT.flatten(0, 1)
         heads = self.config.num_heads
         parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
-        repeated = {k: v if v is None else v.repeat_interleave(heads, 0) for k, v in parts.items()}
+        repeated: dict[str, Any] = {k: v if v is None else v.repeat_interleave(heads, 0) for k, v in parts.items()}
         weights = masks.to(batch.rewards.dtype)
         if repeated["weights"] is not None:
             weights = weights * repeated["weights"]

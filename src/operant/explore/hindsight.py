@@ -67,7 +67,7 @@ def strategy_of(name: str) -> Strategy:
     def checked(episodes: EpisodeSteps, streams: Sequence[torch.Generator]) -> Tensor:
         steps, known = strategy(episodes, streams), episodes.steps
         if getattr(steps, "dtype", None) != known.dtype or steps.shape != known.shape:
-            found = f"{steps.dtype} {[*steps.shape]}" if isinstance(steps, Tensor) else f"{steps!r:.80}"
+            found = f"{steps.dtype} {[*steps.shape]}" if isinstance(steps, Tensor) else f"{steps!r:.80}"  # pyright: ignore[reportUnnecessaryIsInstance] - from anywhere
             raise ValueError(f"hindsight {name} must return steps, {known.dtype} {[*known.shape]}, got {found}")
         if bool(((steps < episodes.first) | (steps > episodes.last)).any()):
             raise ValueError(

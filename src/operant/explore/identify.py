@@ -8,17 +8,21 @@ Around the solution the posterior is normal in the logarithms of the parameters,
 matrix as its covariance (Laplace approximation).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy import stats  # pyright: ignore[reportMissingTypeStubs] - SciPy has none
 from torch import Tensor
 
 from operant.envs import TENSOR_ENVS, TensorEnv
+from operant.tensors import floats, integers, linalg, rows_of_floats
+
+_quantile_of_t = cast(Callable[[float, int], float], stats.t.ppf)  # pyright: ignore[reportUnknownMemberType]
+_quantile_of_f = cast(Callable[[float, int, int], float], stats.f.ppf)  # pyright: ignore[reportUnknownMemberType]
 
 DIFFERENCE = 1e-5
 """Step of the central differences, in the logarithm of a parameter and in the scale of a component of the state."""
@@ -56,8 +60,8 @@ class Trajectories:
                 f"{[*self.observations.shape]}, {[*self.actions.shape]} and {[*self.lengths.shape]}"
             )
         if not ((self.lengths >= 1) & (self.lengths <= steps)).all():
-            raise ValueError(f"lengths are from 1 to {steps}, the number of actions, got {self.lengths.tolist()}")
-        for i, length in enumerate(self.lengths.tolist()):
+            raise ValueError(f"lengths are from 1 to {steps}, the number of actions, got {integers(self.lengths)}")
+        for i, length in enumerate(integers(self.lengths)):
             if not self.observations[i, : length + 1].isfinite().all() or not self.actions[i, :length].isfinite().all():
                 raise ValueError(f"episode {i} has a number that is not finite")
 
@@ -116,25 +120,25 @@ class Posterior:
     @property
     def estimate(self) -> dict[str, float]:
         """The most likely values."""
-        return dict(zip(self.names, self.mean.exp().tolist(), strict=True))
+        return dict(zip(self.names, floats(self.mean.exp()), strict=True))
 
     def interval(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Return for each parameter the ends of an interval that holds it with a probability of `level`."""
-        reach = float(stats.t.ppf(0.5 + level / 2, self.freedom)) * self.covariance.diagonal().sqrt()
-        low, high = (self.mean - reach).exp().tolist(), (self.mean + reach).exp().tolist()
+        reach = float(_quantile_of_t(0.5 + level / 2, self.freedom)) * self.covariance.diagonal().sqrt()
+        low, high = floats((self.mean - reach).exp()), floats((self.mean + reach).exp())
         return dict(zip(self.names, zip(low, high, strict=True), strict=True))
 
     def contains(self, values: Mapping[str, float], level: float = 0.95) -> bool:
         """Whether values of all parameters lie in the region that holds them with a probability of `level`."""
         apart = torch.tensor([values[name] for name in self.names], dtype=torch.float64).log() - self.mean
-        squared = float(apart @ torch.linalg.solve(self.covariance, apart))
-        return squared <= len(self.names) * float(stats.f.ppf(level, len(self.names), self.freedom))
+        squared = float(apart @ linalg.solve(self.covariance, apart))
+        return squared <= len(self.names) * float(_quantile_of_f(level, len(self.names), self.freedom))
 
     def toml(self) -> str:
         """Return a file for `operant train --randomize`, which draws from this distribution."""
         names = ", ".join(f'"{name}"' for name in self.names)
-        rows = ", ".join(str(row) for row in self.covariance.tolist())
-        return f"[posterior]\nnames = [{names}]\nmean = {self.mean.tolist()}\ncovariance = [{rows}]\n"
+        rows = ", ".join(str(row) for row in rows_of_floats(self.covariance))
+        return f"[posterior]\nnames = [{names}]\nmean = {floats(self.mean)}\ncovariance = [{rows}]\n"
 
 
 def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, window: int = 10) -> Posterior:
@@ -174,7 +178,7 @@ def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, win
             fit = problem.linearized(logs, starts, scale)
             if (scale / before - 1).abs().max() < 1e-3 and gained < 1e-9:
                 break
-    nominal = dict(zip(names, problem.nominal.exp().tolist(), strict=True))
+    nominal = dict(zip(names, floats(problem.nominal.exp()), strict=True))
     return Posterior(task, problem.names, logs, fit.covariance(problem.names), scale, fit.freedom, nominal)
 
 
@@ -209,7 +213,7 @@ class _Fit:
 
     def _projected(self) -> tuple[Tensor, Tensor]:
         """Return residuals and derivatives by the parameters without what the starts explain."""
-        basis, _ = torch.linalg.qr(self.by_starts)
+        basis, _ = linalg.qr(self.by_starts)
         both = torch.cat([self.residual.unsqueeze(2), self.by_logs], 2)
         both = both - basis @ (basis.mT @ both)
         return both[..., 0], both[..., 1:]
@@ -221,9 +225,9 @@ class _Fit:
         right = torch.einsum("wmp,wm->p", jacobian, residual)
         # A parameter that tells nothing keeps its place: its row is 0, and so is the right side.
         damped = matrix + torch.diag(damping * matrix.diagonal() + 1e-300)
-        by_logs = torch.linalg.lstsq(damped, right.unsqueeze(1)).solution.squeeze(1).clamp(-0.5, 0.5)
+        by_logs = linalg.lstsq(damped, right.unsqueeze(1)).solution.squeeze(1).clamp(-0.5, 0.5)
         left = self.residual - self.by_logs @ by_logs
-        return by_logs, torch.linalg.lstsq(self.by_starts, left.unsqueeze(2)).solution.squeeze(2)
+        return by_logs, linalg.lstsq(self.by_starts, left.unsqueeze(2)).solution.squeeze(2)
 
     def rest_deviation(self) -> Tensor:
         """Return the standard deviation `[O]` of what is not explained, in the units of the observations."""
@@ -241,14 +245,14 @@ class _Fit:
         _, jacobian = self._projected()
         matrix = torch.einsum("wmp,wmq->pq", jacobian, jacobian)
         sizes = matrix.diagonal().sqrt().clamp(min=1e-150)
-        values, directions = torch.linalg.eigh(matrix / sizes / sizes.unsqueeze(1))
+        values, directions = linalg.eigh(matrix / sizes / sizes.unsqueeze(1))
         if not values[0] > BLIND * values[-1]:
             blind = [name for name, part in zip(names, directions[:, 0].abs(), strict=True) if part > 0.1]
             raise ValueError(
                 f"the trajectories do not tell {' and '.join(blind)} apart, or nothing of them: leave one of them at "
                 "its nominal value, or record more movement"
             )
-        return torch.linalg.inv(matrix)
+        return linalg.inv(matrix)
 
 
 class _Problem:
@@ -295,7 +299,7 @@ class _Problem:
         derivatives = ((up - down) / (2 * width.view(-1, 1, 1, 1))).permute(1, 2, 3, 0) / scale.unsqueeze(1)
         derivatives = (derivatives * self.seen.unsqueeze(3)).flatten(1, 2)
         residual = ((self.observed - there) / scale * self.seen).flatten(1)
-        by_logs, by_starts = derivatives.split([len(logs), self.components], 2)
+        by_logs, by_starts = derivatives.split_with_sizes([len(logs), self.components], 2)
         return _Fit(residual, by_logs, by_starts, scale, self.seen.flatten(1))
 
     def _simulate(self, states: Tensor) -> Tensor:
@@ -315,7 +319,7 @@ def _windows(trajectories: Trajectories, window: int) -> tuple[Tensor, Tensor, T
     size = window + 1
     places = [
         (i, begin, min(begin + size, length + 1))
-        for i, length in enumerate(trajectories.lengths.tolist())
+        for i, length in enumerate(integers(trajectories.lengths))
         for begin in range(0, length, size)
     ]
     places = [place for place in places if place[2] - place[1] > 1]

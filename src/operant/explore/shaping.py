@@ -19,6 +19,7 @@ from operant.envs.base import BatchEnv, Step, Tree
 from operant.envs.wrapper import Wrapper
 from operant.mdp.model import MDP
 from operant.state import State
+from operant.tensors import from_numpy
 
 
 class Shaping(Wrapper):
@@ -94,8 +95,8 @@ def shaped(mdp: MDP, potential: ArrayLike, *, gamma: float) -> MDP:
     if values.shape != (mdp.states,) or not np.isfinite(values).all():
         raise ValueError(f"potential must be {mdp.states} finite numbers, one a state, got {potential!r:.80}")
     origins = np.repeat(np.arange(mdp.states), np.diff(mdp.indptr).reshape(mdp.states, mdp.actions).sum(axis=1))
-    tensor = torch.from_numpy(values)
+    tensor = from_numpy(values)
     extra = ops.potential_shaping(
-        tensor[origins], tensor[mdp.successors], terminated=torch.from_numpy(mdp.terminates), gamma=gamma
+        tensor[origins], tensor[mdp.successors], terminated=from_numpy(mdp.terminates), gamma=gamma
     )
     return replace(mdp, rewards=mdp.rewards + extra.numpy())

@@ -2,17 +2,15 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from operant.state import DeclaredState, State
-
-# PyTorch has no types for this.
-_vector_norm = cast(Callable[..., Tensor], torch.linalg.vector_norm)  # pyright: ignore[reportUnknownMemberType]
+from operant.tensors import floats, integers, linalg
 
 SUBNORMAL = 5e-324
 """The smallest number that is not zero, where a processor is not told to take it for zero."""
@@ -70,8 +68,8 @@ class StackedOptimizer(DeclaredState, ABC):
             learning_rate: step size.
             active: `[S]` bool, the seeds to step. Default: all.
         """
-        norm = _vector_norm(gradient, dim=1)
-        norms = cast(list[float], norm.tolist())  # pyright: ignore[reportUnknownMemberType]
+        norm = linalg.vector_norm(gradient, dim=1)
+        norms = floats(norm)
         # Most steps clip nothing; the margin is wider than what separates 32 bits from 64. A NaN is not short either.
         limit = self.max_grad_norm
         if limit is not None and not all(length + 1e-6 <= 0.999 * limit for length in norms):
@@ -86,7 +84,7 @@ class StackedOptimizer(DeclaredState, ABC):
             self.skipped += wanted & ~stepped
             self._apart += wanted
             self.steps += stepped
-            seeds = cast(list[int], stepped.nonzero().flatten().tolist())  # pyright: ignore[reportUnknownMemberType]
+            seeds = integers(stepped.nonzero().flatten())
         if seeds:
             with subnormals_are_zero():
                 self._update(seeds, gradient, learning_rate)

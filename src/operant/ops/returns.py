@@ -16,9 +16,19 @@ Flags, the same in every function:
 dimensions: one value a seed is `[S, 1]` beside rewards `[T, S, N]`.
 """
 
+from typing import TypedDict
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+
+class Ends(TypedDict):
+    """Where episodes end, and the discount, as every function here takes them."""
+
+    terminated: Tensor
+    truncated: Tensor
+    gamma: float | Tensor
 
 
 def lambda_returns(

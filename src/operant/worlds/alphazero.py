@@ -182,7 +182,8 @@ class AlphaZero(BoardGamePlayer, Resumable):
     @torch.no_grad()
     def collect(self) -> Metrics:
         """Play `num_steps` moves of every game, each found by a search, and remember the positions."""
-        boards, policies, values, rewards, ends = ([] for _ in range(5))
+        columns: list[list[Tensor]] = [[] for _ in range(5)]
+        boards, policies, values, rewards, ends = columns
         for _ in range(self.config.num_steps):
             positions = Positions(self.own.flatten(), self.opponent.flatten())
             found = self.search(positions, self._drawn(self.config.num_envs))

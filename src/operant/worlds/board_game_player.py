@@ -53,7 +53,7 @@ class BoardGamePlayer(ABC):
             player.planner = replace(self.planner, simulations=simulations)
 
         def policy(positions: Positions) -> Tensor:
-            parts = zip(*(part.split(CERTIFIED_AT_ONCE) for part in positions), strict=True)
+            parts = zip(*(torch.split(part, CERTIFIED_AT_ONCE) for part in positions), strict=True)
             return torch.cat([player.moves(Positions(*part)) for part in parts])
 
         return solved.certify(policy)

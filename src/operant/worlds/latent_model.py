@@ -56,7 +56,7 @@ class LatentShape:
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
         """Return the initial parameters `[S, P]`, a row for each generator; policy, value and reward begin at 0."""
-        outputs = ([(self.latent, 1.0)], [(self.latent, 1.0)], [])
+        outputs: Sequence[Sequence[tuple[int, float]]] = ([(self.latent, 1.0)], [(self.latent, 1.0)], [])
         rows = [
             torch.cat([network.initial(generator, out) for network, out in zip(self.networks, outputs, strict=True)])
             for generator in generators

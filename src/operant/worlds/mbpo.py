@@ -150,8 +150,10 @@ class MBPO(SAC):
             self.rollout_streams, lambda s: torch.empty(shape, device=self.device).normal_(generator=s)
         )
         given = (obs, actions, chance)
-        found = self.model.predict(*(part.unflatten(1, (members, -1)).roll(t, 1).flatten(0, 1) for part in given))
-        return Prediction(*(part.unflatten(0, (-1, members)).roll(-t, 1).flatten(1, 2) for part in found))
+        found = self.model.predict(
+            *(torch.unflatten(part, 1, (members, -1)).roll(t, 1).flatten(0, 1) for part in given)
+        )
+        return Prediction(*(torch.unflatten(part, 0, (-1, members)).roll(-t, 1).flatten(1, 2) for part in found))
 
     def sample(self) -> Transitions:
         """Draw a batch of real and imagined transitions."""

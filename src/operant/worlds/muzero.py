@@ -227,7 +227,9 @@ class MuZero(BoardGamePlayer, Resumable):
 
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, ...], Tensor]:
             found = self.search(obs, self._drawn(obs.shape[1]))
-            kept = tuple(part.unflatten(0, obs.shape[:2]) for part in (found.actions, found.policy, found.prior_value))
+            kept = tuple(
+                torch.unflatten(part, 0, obs.shape[:2]) for part in (found.actions, found.policy, found.prior_value)
+            )
             return kept, kept[0] + self.first_action
 
         rollout = self.collector.collect(self.config.num_steps, act)
@@ -247,7 +249,7 @@ class MuZero(BoardGamePlayer, Resumable):
         if bool(rollout.truncated.any()):
             seen = rollout.final_obs.movedim(0, 1).flatten(1, 2)
             said = self.model.number(self.model.predict(self.model.represent(seen))[1])
-            final = said.unflatten(1, value.shape[:1] + value.shape[2:]).movedim(1, 0)
+            final = torch.unflatten(said, 1, value.shape[:1] + value.shape[2:]).movedim(1, 0)
         extras = {"policy": policy, "value": value, "final_value": final}
         self.replay.add(replace(rollout, extras=extras), actions)
         if self.priorities is None:
@@ -272,8 +274,8 @@ class MuZero(BoardGamePlayer, Resumable):
         replay.amend(
             index,
             {
-                "policy": found.policy.unflatten(0, index.shape),
-                "value": found.prior_value.unflatten(0, index.shape),
+                "policy": torch.unflatten(found.policy, 0, index.shape),
+                "value": torch.unflatten(found.prior_value, 0, index.shape),
             },
         )
 
@@ -297,7 +299,9 @@ class MuZero(BoardGamePlayer, Resumable):
     def _model(self, states: States, actions: Tensor) -> Expansion:
         """What the networks say follows; after the end of an episode they have learned to say 0."""
         seeds = len(self.parameters)
-        latent, logits, value, reward = self.foresee(states[0].unflatten(0, (seeds, -1)), actions.view(seeds, -1))
+        latent, logits, value, reward = self.foresee(
+            torch.unflatten(states[0], 0, (seeds, -1)), actions.view(seeds, -1)
+        )
         discount = torch.full_like(value, self.gamma * self.turn)
         parts = (part.flatten(0, 1) for part in (logits, value, reward, discount))
         return Expansion((latent.flatten(0, 1),), *parts)
@@ -371,7 +375,7 @@ class MuZero(BoardGamePlayer, Resumable):
         """Return the best actions `[S * M]` that are found in positions that have not ended."""
         assert self.game is not None  # noqa: S101 - it is asked about board games alone
         seen = self.features.encode(observed(self.game, positions))
-        return self.search(seen.unflatten(0, (len(self.parameters), -1)), None).actions
+        return self.search(torch.unflatten(seen, 0, (len(self.parameters), -1)), None).actions
 
     def for_seed(self, seed: int) -> Self:
         """Return what plays with the networks of the seed in one place alone."""

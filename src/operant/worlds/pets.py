@@ -181,7 +181,7 @@ class PETS(Resumable):
         mean, std = plan.flatten(2), torch.ones_like(plan.flatten(2))
         for drawn, chance in zip(draws.plans.unbind(2), draws.chance, strict=True):
             candidates = (mean.unsqueeze(2) + std.unsqueeze(2) * drawn).clamp(-1.0, 1.0)
-            returns = self.foresee(obs, candidates.unflatten(-1, plan.shape[2:]), chance)
+            returns = self.foresee(obs, torch.unflatten(candidates, -1, plan.shape[2:]), chance)
             if config.planner == "cem":
                 better = ops.cross_entropy_refit(candidates, returns, elites=config.num_elites)
             else:

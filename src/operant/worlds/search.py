@@ -176,7 +176,7 @@ class Planner:
         if self.kind == "gumbel":
             uniform = torch.rand(shape, generator=stream, device=stream.device).clamp(1e-12, 1 - 1e-7)
             return -(-uniform.log()).log()
-        gamma = torch._standard_gamma(  # pyright: ignore[reportPrivateImportUsage] - what torch.distributions calls, without a generator
+        gamma = torch._standard_gamma(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] - what torch.distributions calls, without a generator
             torch.full(shape, self.concentration, device=stream.device), generator=stream
         )
         return gamma / gamma.sum(-1, keepdim=True).clamp(min=1e-12)

@@ -13,6 +13,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from operant.tensors import nested
+
 
 class Positions(NamedTuple):
     """Positions of a board game.
@@ -161,7 +163,8 @@ class BoardGame:
 
     def drawing(self, positions: Positions, *, own: str = "x", other: str = "o") -> str:
         """Return the first board as text, its highest row at the top for games in which stones fall."""
-        stones, theirs = self.observe(positions)[0].bool().tolist()
+        boards: list[list[list[bool]]] = nested(self.observe(positions)[0].bool())
+        stones, theirs = boards
         lines = [
             " ".join(own if mine else other if their else "." for mine, their in zip(*row, strict=True))
             for row in zip(stones, theirs, strict=True)

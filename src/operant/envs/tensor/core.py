@@ -16,6 +16,7 @@ from operant.envs.base import Step, Tree
 from operant.envs.spaces import ActionFormat
 from operant.envs.tensor.starts import BITS, random_bits, stream_keys
 from operant.state import State, copy_into
+from operant.tensors import from_numpy
 
 Parameter = float | Tensor
 """A physical quantity: one number for all rows, or a tensor `[B]`."""
@@ -49,7 +50,7 @@ class Library:
         self.empty: Callable[[tuple[int, ...]], Array]
         if self.on_host:
             kind = np.float64 if dtype is torch.float64 else np.float32
-            self.array, self.tensor = Tensor.numpy, torch.from_numpy
+            self.array, self.tensor = Tensor.numpy, from_numpy
             self.actions = lambda tensor: tensor.numpy().ravel().astype(kind)
             self.empty = partial(np.empty, dtype=kind)
         else:

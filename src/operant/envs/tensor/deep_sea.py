@@ -5,13 +5,13 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from operant.envs.base import Tree
 from operant.envs.tensor.core import Array, TensorEnv
 from operant.envs.worlds.chains import DeepSea as SingleDeepSea
+from operant.tensors import from_numpy
 
 LARGEST = 4095
 """Most rows of a sea: the numbers of its cells are exact in float32."""
@@ -59,7 +59,7 @@ class DeepSea(TensorEnv):
         self.observation_space = spaces.Discrete(model.states)
 
     def _derive(self, p: Mapping[str, Array]) -> None:
-        tables = torch.from_numpy(self._model).to(self.device, self.dtype)
+        tables = from_numpy(self._model).to(self.device, self.dtype)
         self._successors, self._rewards, _ = map(self._library.array, tables)
         self._terminates = self._library.array(tables[2] > 0)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from operant.envs.tensor.board_games import BoardGame, Positions
+from operant.tensors import integers, unique
 
 GamePolicy = Callable[[Positions], Tensor]
 """From positions `[B]` that have not ended to actions, int64 `[B]`."""
@@ -100,8 +101,8 @@ class SolvedGame:
             counts += torch.stack([torch.tensor(len(keys)), wrong.sum(), faced.sum(), (wrong & faced).sum()])
             met = torch.isin(keys, facing[1])
             replies = self._children(Positions(positions.own[met], positions.opponent[met]))[0]
-            facing = [self._keys(replies), self._key(after)[faced].unique()]
-        return Certificate(*counts.tolist())
+            facing = [self._keys(replies), unique(self._key(after)[faced])]
+        return Certificate(*integers(counts))
 
     def _backup(self, stones: int) -> Tensor:
         positions = self._positions(self.layers[stones])
@@ -120,7 +121,7 @@ class SolvedGame:
         return positions.own << self.game.bits | positions.opponent
 
     def _keys(self, positions: Positions) -> Tensor:
-        return self._key(positions).unique()
+        return unique(self._key(positions))
 
     def _positions(self, keys: Tensor) -> Positions:
         return Positions(keys >> self.game.bits, keys & ((1 << self.game.bits) - 1))

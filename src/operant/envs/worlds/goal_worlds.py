@@ -73,7 +73,7 @@ class BitFlip(_GoalWorld):
         Raises:
             ValueError: there is not at least one bit.
         """
-        if not isinstance(bits, int) or bits < 1:
+        if not isinstance(bits, int) or bits < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - from anywhere
             raise ValueError(f"bits must be a whole number, at least 1, got {bits}")
         super().__init__(0.0, bits, bits)
         self.action_space = spaces.Discrete(bits)
@@ -111,7 +111,7 @@ class Reach(_GoalWorld):
         Raises:
             ValueError: a parameter is out of its range.
         """
-        if not isinstance(dimensions, int) or dimensions < 1:
+        if not isinstance(dimensions, int) or dimensions < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - from anywhere
             raise ValueError(f"dimensions must be a whole number, at least 1, got {dimensions}")
         if not tolerance > 0:
             raise ValueError(f"tolerance must be positive, got {tolerance}")

@@ -6,6 +6,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from operant.envs.spaces import is_box
+
 SEEN = (0, 2)
 """Which entries of CartPole's state are seen: the position of the cart and the angle of the pole."""
 
@@ -21,7 +23,7 @@ class HiddenCartPole(gymnasium.ObservationWrapper[Any, Any, Any]):
         """Make the task; the time limit is that of its registration."""
         super().__init__(gymnasium.make("CartPole-v1", render_mode=render_mode, max_episode_steps=-1).unwrapped)
         box = self.env.observation_space
-        if not isinstance(box, spaces.Box):
+        if not is_box(box):
             raise TypeError(f"CartPole-v1 has observations of {box}, but a Box is needed")
         self._seen = np.array(SEEN)
         self.observation_space = spaces.Box(box.low[self._seen], box.high[self._seen], dtype=np.float32)

@@ -41,7 +41,7 @@ class ChangingMaze(GridWorld):
         if change_at < 0:
             raise ValueError(f"change_at must not be negative, got {change_at}")
         super().__init__(before, render_mode=render_mode, **settings)
-        self.before = self.grid
+        self.before: Grid = self.grid
         self.after = after if isinstance(after, Grid) else parse_grid(after, **settings)
         if self.after.shape != self.before.shape or self.after.rules.actions != self.before.rules.actions:
             raise ValueError(

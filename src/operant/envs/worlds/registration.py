@@ -80,7 +80,7 @@ def register_worlds() -> None:
     """Tell Gymnasium of all worlds that it does not know yet."""
     for name, world in WORLDS.items():
         if name not in gymnasium.registry:
-            gymnasium.register(
+            gymnasium.register(  # pyright: ignore[reportUnknownMemberType] - its kwargs are a bare dict
                 name,
                 entry_point=world.entry_point,
                 max_episode_steps=world.max_steps,
