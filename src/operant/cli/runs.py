@@ -72,7 +72,8 @@ class MergeOptions(Answering):
 
 @dataclass(frozen=True)
 class CleanOptions(Answering):
-    """Remove all but the newest good checkpoint of runs, what was put aside, and leftovers of killed processes."""
+    """Remove all but the newest good checkpoint of runs, so also those along their training (history/), what was put
+    aside, and leftovers of killed processes."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of the runs."""

@@ -13,6 +13,7 @@ import tyro
 
 from operant.cli.arguments import parse
 from operant.cli.captions import captioned
+from operant.cli.evaluating import arrived
 from operant.cli.output import location, number, require_extra
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class WatchOptions:
     """Which seed acts: its place among the seeds of the run, from 0, or the one that scored best at the end."""
 
     out: Path | None = None
-    """The film, a .gif or an .mp4. Default: media/<task>-seed<seed>.gif in the folder of the run."""
+    """The film, a .gif or an .mp4. Default: media/<task>-seed<seed>.gif in the folder of the run; with --at, -at<STEP>
+    is added."""
 
     episodes: int = 1
     """How many to play."""
@@ -64,6 +66,10 @@ class WatchOptions:
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
     """Show the policy that did best in the evaluations while the seed was trained, not the latest one."""
+
+    at: int | None = None
+    """Show the policy of the first update that had used this much of the budget (0: the start), computed again bit for
+    bit from the nearest checkpoint before it. Default: the latest one."""
 
     sample: tyro.conf.FlagCreatePairsOff[bool] = False
     """Sample actions from the policy instead of taking the likeliest (greedy)."""
@@ -91,7 +97,7 @@ def watch(arguments: list[str]) -> int:
     require_extra("render", "watching", ["pygame"] if options.live else ["pygame", "imageio_ffmpeg"])
     from operant import api
 
-    trained = api.load(options.run, best=options.best, accept_changes=True)  # which is warned of
+    trained = api.load(options.run, best=options.best, at=options.at, accept_changes=True)  # which is warned of
     with closing(trained.experiment):
         index = trained.best_seed if options.seed_index == "best" else options.seed_index
         how = {"episodes": options.episodes, "sample": options.sample, "max_steps": options.max_steps}
@@ -100,6 +106,8 @@ def watch(arguments: list[str]) -> int:
         else:
             path, played = film(trained, index, path=options.out, **how)
             print(f"filmed: {location(path)}")
+    if trained.arrival is not None:
+        print(arrived(trained.arrival))
     if played.cut:
         episodes = f"{played.cut} of {options.episodes} episodes were" if options.episodes > 1 else "the episode was"
         print(f"{episodes} cut after {options.max_steps} steps, without an end; for more, --max-steps")
@@ -133,7 +141,8 @@ def film(
     with _stage(trained, index, sample, max_steps) as stage:
         seed = trained.run.settings.seeds[index]
         task = re.sub(r"[^A-Za-z0-9._-]+", "-", trained.run.settings.task)
-        path = path or trained.run.media_path / f"{task}-seed{seed}.gif"
+        place = "" if trained.arrival is None else f"-at{trained.arrival.consumed}"
+        path = path or trained.run.media_path / f"{task}-seed{seed}{place}.gif"
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(_Film(path, stage.frames_per_second)) as writer:
             return path, stage.play(episodes, lambda frame: writer.add(captioned(frame, stage.moment)))
