@@ -21,7 +21,9 @@ def make(path, keep, budget=400):
 
 
 def quiet(learner, run, **options):
-    return train(learner, run, **({"budget": run.settings.budget, "progress": "silent", "evaluate_every": 1000} | options))
+    return train(
+        learner, run, **({"budget": run.settings.budget, "progress": "silent", "evaluate_every": 1000} | options)
+    )
 
 
 def kept(run):

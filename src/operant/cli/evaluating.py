@@ -141,10 +141,7 @@ def _print(trained: "Trained", evaluation: "Evaluation", sampled: Sequence["Samp
 
 def arrived(arrival: "Arrival") -> str:
     """Return what is said of a state that was gone to."""
-    if arrival.origin == "checkpoint":
-        came = f"checkpoint {arrival.began}"
-    else:
-        came = "the start"
+    came = "the start" if arrival.origin == "start" else f"checkpoint {arrival.began}"
     again = f"{arrival.updates} update{'s'[: arrival.updates != 1]} computed again from {came}"
     how = again if arrival.updates else f"loaded from {came}"
     checked = "equal to the hash of the training" if arrival.verified else "the training recorded no hash here"

@@ -3,11 +3,10 @@
 import math
 import os
 import re
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -18,7 +17,6 @@ from operant.cli.output import location, number, require_extra
 
 if TYPE_CHECKING:
     from operant.api import Trained
-    from operant.envs import Tree
     from operant.runtime.watching import Frame, Played, Stage
 
 FORMATS: dict[str, tuple[float, dict[str, Any]]] = {
@@ -193,6 +191,7 @@ def _show(trained: "Trained", index: int, *, episodes: int, sample: bool, max_st
 def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live: bool = False) -> "Stage":
     from operant import streams
     from operant.runtime.experiment import Numbering
+    from operant.runtime.learner import Describing
     from operant.runtime.watching import Stage
 
     learner, settings = trained.experiment.learner, trained.run.settings
@@ -209,14 +208,5 @@ def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live
         env_kwargs=settings.env_kwargs,
         device=learner.device,
         wrappers=trained.wrappers,
-        value=_state_value(trained, index),
+        describe=learner.describe if isinstance(learner, Describing) else None,
     )
-
-
-def _state_value(trained: "Trained", index: int) -> "Callable[[Tree], float] | None":
-    """Return what tells the value of a state, for a table that has values; None for other runs."""
-    learner = trained.experiment.learner
-    if trained.run.entry.package != "tabular" or not learner.learns_values:
-        return None
-    values = learner.values[index]
-    return lambda obs: float(values[int(cast(Any, obs)[0])])

@@ -342,6 +342,7 @@ class A3C:
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         whole = A2C(config, env, seeds=seeds, budget=budget, algorithm=algorithm)
         self.agent, self.act, self.noise, self.gradient = whole.agent, whole.act, whole.noise, whole.gradient
+        self.describe = whole.describe
         self.learned = whole.learned
         self.gradient_steps = whole.gradient_steps // config.workers
         parameters = self.agent.parameters.share_memory_()

@@ -139,7 +139,7 @@ class TRPO(Resumable):
 
     Attributes:
         consumed: environment steps a seed so far, those of branches included.
-        agent: policy and value, and the environments they act in; `act`, `noise` and `close` are its own.
+        agent: policy and value, and the environments they act in; `act`, `describe`, `noise` and `close` are its own.
         actor: the parameters `[S, D]` of the policies, a view of the agent's.
         critic: those of the values.
         rejected: steps of the policy `[S]` that were not finite.
@@ -172,6 +172,7 @@ class TRPO(Resumable):
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
         )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
+        self.describe = self.agent.describe
         self.learned = self.agent.learned
         self.mlp = cast(StackedMLP, self.agent.networks.shape.mlp)
         self.actor, self.critic = self.agent.parameters.view(len(seeds), 2, -1).unbind(1)

@@ -193,6 +193,9 @@ class Checkpoints:
         self._verified.add(path)
         return True
 
+    def _was_good(self, path: Path) -> bool:
+        return path in self._verified or self._is_good(path)
+
     def _retire(self, newest: Path) -> None:
         """Keep `newest` and the good ones before it; put aside what is later than training now is."""
         kept = [newest]
@@ -203,9 +206,7 @@ class Checkpoints:
                 if aside.exists():
                     _remove(aside)
                 path.rename(aside)
-            elif self.keep is None:
-                kept.append(path)
-            elif path.name < newest.name and len(kept) < self.keep and (path in self._verified or self._is_good(path)):
+            elif self.keep is None or (path.name < newest.name and len(kept) < self.keep and self._was_good(path)):
                 kept.append(path)
         for path in self.paths():
             if path not in kept:

@@ -50,7 +50,7 @@ def digest(state: State) -> str:
     for name, tensor in sorted(tensors.items()):
         dense = tensor.detach().cpu().contiguous()
         found.update(f"\n{name} {dense.dtype} {tuple(dense.shape)}\n".encode())
-        found.update(memoryview(dense.flatten().view(torch.uint8).numpy()))
+        found.update(dense.flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

@@ -368,7 +368,7 @@ class Run:
             raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
 
     def add_session(self, command: Sequence[str], consumed: int) -> None:
-        """Write down that the run is resumed by `command` from a budget used, up to which, the versions and the host."""
+        """Write down that the run is resumed by `command`, from which budget used up to which, with which versions."""
         session = sessions.started(command) | {"budget": self.settings.budget, "from": consumed}
         self._update(lambda facts: facts["sessions"].append(session))
 

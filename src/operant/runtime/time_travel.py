@@ -1,8 +1,9 @@
 """Going to any update of a run: the state of its learner there, bit for bit, and the hash that shows it.
 
-The nearest earlier state that is known (a checkpoint of the run, one that was passed before, or the start) is loaded, and
-the updates from there on are computed again. As they are deterministic, they give the same bits; where the training has
-recorded the SHA-256 of a state on the way (`operant.runtime.history`), it is compared. Nothing is written into the run.
+The nearest earlier state that is known (a checkpoint of the run, one that was passed before, or the start) is loaded,
+and the updates from there on are computed again. As they are deterministic, they give the same bits; where the training
+has recorded the SHA-256 of a state on the way (`operant.runtime.history`), it is compared. Nothing is written into the
+run.
 """
 
 import json
@@ -130,6 +131,11 @@ class TimeTravel:
         self._here: int | None = None
         self._journey: tuple[Origin, int, int] = ("start", 0, 0)
         self._budgets = _budgets(run)
+
+    @property
+    def here(self) -> int | None:
+        """The budget used where the learner stands; None where an update was given up or has led elsewhere."""
+        return self._here
 
     @property
     def end(self) -> int:
