@@ -1,6 +1,6 @@
 """What acts in the environments of an on-policy method: `Agent`; and its experience, ready for updates: `Samples`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from operator import itemgetter
@@ -186,6 +186,15 @@ class Agent(DeclaredState):
         outputs, free = self.networks.policy(self.read(obs)), self.networks.free
         actions = self.head.mode(outputs, free) if noise is None else self.head.sample(outputs, free, noise)
         return self.head.to_env(actions), None
+
+    @torch.no_grad()
+    def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
+        """Return what policy and critic say of observations (see `operant.runtime.learner.Describing`)."""
+        seen = self.read(obs)
+        values = self.networks.value(seen)
+        return self.head.describe(self.networks.policy(seen), self.networks.free) | (
+            {"value": values} if values.dim() == 2 else {}
+        )
 
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
         """Return a random order `[M]` of the samples of a seed, to be cut into equal parts."""

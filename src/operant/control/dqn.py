@@ -268,7 +268,11 @@ class DQN(Resumable):
 
     def greedy(self, obs: Tensor) -> Tensor:
         """Return the actions `[S, N]` of the greatest values."""
-        return self.online(obs).argmax(-1)
+        return self.action_values(obs).argmax(-1)
+
+    def action_values(self, obs: Tensor) -> Tensor:
+        """Return the values `[S, N, A]` of the actions."""
+        return self.online(obs)
 
     def train(self) -> Metrics:
         """Take the gradient steps of one training."""
@@ -356,6 +360,12 @@ class DQN(Resumable):
             exploring, anything = self._explore(noise)
             actions = torch.where(exploring, anything, actions)
         return self.to_env(actions), None
+
+    @torch.no_grad()
+    def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
+        """Return the values of actions, and that of the best (see `operant.runtime.learner.Describing`)."""
+        q = self.action_values(self.experience.collector.features.by_seed(obs))
+        return {"q": q, "value": q.amax(-1)}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Draw the noise for one action of each of `rows` rows of every seed."""

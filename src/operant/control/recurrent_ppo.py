@@ -158,6 +158,17 @@ class RecurrentAgent(Agent):
         actions = self.head.mode(outputs, free) if noise is None else self.head.sample(outputs, free, noise)
         return self.head.to_env(actions), after
 
+    @torch.no_grad()
+    def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
+        """Return what policy and critic say of observations, with a memory `[S, N, H]` (see `Agent.describe`)."""
+        rows = self.read(obs)
+        if memory is None:
+            memory = rows.new_zeros(*rows.shape[:2], self.network.units)
+        starts = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device)
+        seen = self.pack(rows, starts, cast(Tensor, memory))
+        found = self.head.describe(self.step(seen)[0], self.networks.free)
+        return found | {"value": self.networks.value(seen)}
+
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
         """Return a random order `[M]` of the samples of a seed, to be cut into equal parts of whole rows."""
         rows = torch.randperm(self.rows, generator=stream, device=self.device).view(parts, 1, -1)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
-from operant.envs import BatchEnv, wrappers
+from operant.envs import BatchEnv, Tree, wrappers
 from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable, encoders
 from operant.ops.returns import Ends
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
@@ -373,6 +373,15 @@ class Reinforce(Resumable):
         if self.critic_kind == "V":
             return self.agent.networks.value(obs)
         return (self.agent.networks.policy(obs).softmax(-1) * self._critic(obs)).sum(-1)
+
+    @torch.no_grad()
+    def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
+        """Return what the policy and, if there is one, the critic say (see `operant.runtime.learner.Describing`)."""
+        seen = self.agent.read(obs)
+        found = self.agent.head.describe(self.agent.networks.policy(seen), self.agent.networks.free)
+        if self.critic_kind == "Q":
+            found["q"] = self._critic(seen)
+        return found if self.critic_kind == "none" else found | {"value": self.value(seen)}
 
     def _critic(self, obs: Tensor) -> Tensor:
         networks = self.agent.networks

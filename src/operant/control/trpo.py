@@ -131,7 +131,7 @@ class TRPO(Resumable):
 
     Attributes:
         consumed: environment steps a seed so far, those of branches included.
-        agent: policy and value, and the environments they act in; `act`, `noise` and `close` are its own.
+        agent: policy and value, and the environments they act in; `act`, `describe`, `noise` and `close` are its own.
         actor: the parameters `[S, D]` of the policies, a view of the agent's.
         critic: those of the values.
         rejected: steps of the policy `[S]` that were not finite.
@@ -163,6 +163,7 @@ class TRPO(Resumable):
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
         )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
+        self.describe = self.agent.describe
         self.mlp = cast(StackedMLP, self.agent.networks.shape.mlp)
         self.actor, self.critic = self.agent.parameters.view(len(seeds), 2, -1).unbind(1)
         self.optimizer = StackedAdam(self.critic)

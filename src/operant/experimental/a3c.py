@@ -345,6 +345,7 @@ class A3C:
         whole = A2C(config, env, seeds=seeds, budget=budget, algorithm=algorithm)
         self.agent, self.act, self.noise, self.gradient = whole.agent, whole.act, whole.noise, whole.gradient
         self.learned, self.rollout_steps = whole.learned, whole.rollout_steps
+        self.describe = whole.describe
         self.gradient_steps = whole.gradient_steps // config.workers
         parameters = in_shared_memory(self.agent.parameters)
         moments = whole.optimizer.state_dict()

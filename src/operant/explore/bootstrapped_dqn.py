@@ -176,6 +176,10 @@ class BootstrappedDQN(DQN):
             mean = mean.masked_fill(votes < votes.amax(-1, keepdim=True), -torch.inf)  # the mean breaks ties
         return mean.argmax(-1)
 
+    def action_values(self, obs: Tensor) -> Tensor:
+        """Return the mean values `[S, N, A]` of the actions over the heads."""
+        return self.values(obs).mean(1)
+
     def sample(self, samples: int, left: float) -> tuple[Transitions, Tensor | None]:
         """Draw transitions of each seed, for all of its heads, `[S K, samples]`; weights say which are a head's own."""
         batch, importance = super().sample(samples, left)

@@ -65,6 +65,25 @@ class RenewableWeights(HasWeights, Protocol):
         ...
 
 
+@runtime_checkable
+class Describing(Protocol):
+    """Knows what its policies make of observations."""
+
+    def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
+        """Return what policies and critics say of observations; nothing is changed.
+
+        Args:
+            obs: `[S, N, ...]`, as for `Policy.act`.
+            memory: as for `Policy.act`.
+
+        Returns:
+            By name, those that there are: `probabilities` `[S, N, A]` of discrete actions (of several choices, one
+            after another), `mean` and `std` `[S, N, A]` of continuous ones (before what is out of bounds is clipped),
+            `q` `[S, N, A]`, and `value` `[S, N]`.
+        """
+        ...
+
+
 class Policy(Protocol):
     """Chooses actions for `S` seeds and `N` rows each."""
 
