@@ -385,5 +385,5 @@ def test_what_is_no_network_is_refused(net):
         PPOConfig(encoder="natur")
     with pytest.raises(ValueError, match=r"net.py"):
         experiment(config=dataclasses.replace(SMALL, encoder="net.py:Missing"))
-    with pytest.raises(ValueError, match="networks with a memory take no encoder from outside"):
+    with pytest.raises(ValueError, match="recurrent networks take no custom encoder"):
         operant.train("recurrent-ppo", "CartPole-v1", encoder=net, budget=100, progress="silent")

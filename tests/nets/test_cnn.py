@@ -207,5 +207,5 @@ def test_an_unknown_torso_is_refused():
 
 @pytest.mark.parametrize("shape", [(40, 40), (0, 40, 40)])
 def test_what_is_no_picture_is_refused(shape):
-    with pytest.raises(ValueError, match=r"pictures need a shape \(channels, height, width\), got"):
+    with pytest.raises(ValueError, match=r"images need a shape \(channels, height, width\), got"):
         StackedCNN(shape, (2,), activation="relu")
