@@ -91,7 +91,7 @@ def test_rows_are_kept_beside_the_run_and_once(tmp_path):
     assert files[0].stem.endswith(sha256(files[0])[:16])
     assert operant.load(tmp_path / "two").evaluate().mean == trained.evaluate().mean
     files[0].write_text("")
-    with pytest.raises(RunError, match="is no longer what it was"):
+    with pytest.raises(RunError, match="has changed"):
         operant.load(tmp_path / "one")
 
 

@@ -64,7 +64,7 @@ class ActorCritic:
         head: what the policy's outputs mean.
         spec: the shape of the networks.
         masked: length of the action mask at the end of an observation: the networks do not see it, and logits of masked
-        actions become -inf. A choice with no allowed alternative is unmasked. 0: no mask.
+            actions become -inf. A choice with no allowed alternative is unmasked. 0: no mask.
         picture: shape `(C, H, W)` of the image that an observation `[D]` begins with, if any.
     """
 

@@ -74,7 +74,7 @@ class StackedCNN:
         activation: of the dense hidden layers.
         torso: the convolutions.
         beside: number of inputs that bypass the torso and enter the first dense layer; an observation is then one
-        vector `[C * H * W + beside]` that begins with the image. None: images alone, `[C, H, W]`.
+            vector `[C * H * W + beside]` that begins with the image. None: images alone, `[C, H, W]`.
 
     Attributes:
         size: P, the number of parameters of one network.

@@ -68,7 +68,7 @@ class Program(Generic[P, R]):
     Args:
         function: the function to compute.
         rows: returns the same function for each row of the tensors, as `[1, ...]`. A compiled program then computes row
-        by row, so that its data stays in the processor's cache. None, or nothing returned: all rows together.
+            by row, so that its data stays in the processor's cache. None, or nothing returned: all rows together.
 
     Attributes:
         compiled: whether calls run a compiled program.

@@ -20,7 +20,7 @@ class Head(Protocol):
         outputs: number of network outputs per state.
         free: number of parameters of the distribution that do not depend on the state.
         choices: alternatives of each discrete choice of an action, whose logits are consecutive outputs; empty for
-        continuous actions.
+            continuous actions.
     """
 
     outputs: int

@@ -33,7 +33,7 @@ class StackedModule:
         sizes: widths of the dense hidden layers that follow, and of the output.
         activation: of the dense hidden layers.
         beside: number of inputs after the observation, `[D + beside]`, such as an action: only the dense layers see
-        them.
+            them.
 
     Attributes:
         size: P, the number of parameters of one network: those of the module by name, then those of the dense layers.

@@ -18,7 +18,7 @@ def soft_value(
         q: action values.
         log_probs: log-probabilities of all actions; -inf for a masked one, whose value is not read.
         alpha: temperature, in units of reward per nat; a number or a tensor that broadcasts (`[S, 1, 1]` for one per
-        seed).
+            seed).
 
     Returns:
         Values.

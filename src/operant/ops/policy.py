@@ -24,7 +24,7 @@ def policy_gradient(log_probs: Float[Tensor, "*B"], psi: Float[Tensor, "*B"]) ->
     Args:
         log_probs: log-probabilities of the actions taken.
         psi: how good each action was: such as a total return, a reward-to-go with or without a baseline, or an
-        advantage.
+            advantage.
 
     Returns:
         Losses whose mean gradient is minus the policy gradient.

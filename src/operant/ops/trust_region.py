@@ -168,7 +168,7 @@ def natural_step(
     Args:
         matvec: v -> F v, for each problem independently.
         gradient: g, the gradient of an objective to be **maximized**; the step is to be added to the parameters. For a
-        loss, pass the negative gradient.
+            loss, pass the negative gradient.
         delta: Size of the trust region: the KL, to second order, in nats; above 0. TRPO has 0.01.
         iterations: Iterations of conjugate gradients at most.
         damping: F + damping·I takes the place of F, both in the direction and in the size. Leave it at 0 where `matvec`

@@ -101,7 +101,7 @@ def soft_q(
         next_q: values of the sampled actions.
         next_log_prob: their log-probabilities.
         alpha: temperature, in units of reward per nat; a number or a tensor that broadcasts (`[S, 1]` for one per
-        seed).
+            seed).
 
     Returns:
         Values, for `q_target`.

@@ -1,4 +1,4 @@
-"""Showing what a policy does: episodes in Gymnasium's own environment, frame by frame."""
+"""Rendered episodes of a policy in Gymnasium's own environment."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -20,16 +20,16 @@ from operant.runtime.learner import Policy
 from operant.runtime.predicting import holding, seen
 
 Frame = NDArray[np.uint8]
-"""A picture `[height, width, 3]`."""
+"""An image `[height, width, 3]`."""
 
 
 class Moment(NamedTuple):
-    """How an episode goes.
+    """Progress of an episode.
 
     Attributes:
         step: actions taken so far.
         score: rewards so far, undiscounted.
-        value: of the current state, as the policy knows it; None where it knows none.
+        value: of the current state by the policy's estimate, or None.
     """
 
     step: int
@@ -38,11 +38,11 @@ class Moment(NamedTuple):
 
 
 class Played(NamedTuple):
-    """Episodes that were shown.
+    """Shown episodes.
 
     Attributes:
         scores: undiscounted sum of rewards of each.
-        cut: how many ended at the limit of the show, and not by the task.
+        cut: number of episodes that `max_steps` truncated.
     """
 
     scores: list[float]
@@ -50,31 +50,31 @@ class Played(NamedTuple):
 
 
 class Stage:
-    """One environment that is rendered, and the seed's policy that acts in it.
+    """A rendered environment with the policy of one seed.
 
-    The first episode is the one that an evaluation in Gymnasium's environment begins with.
+    The first episode is the first one of an evaluation in Gymnasium's environment.
 
     Args:
         policy: acts for S seeds.
         task: a Gymnasium id.
-        seeds: all S of them, as the policy knows them.
-        index: which of them acts.
-        noise: draws the noise `[S, 1, ...]` that the policy samples with. Default: it acts greedily.
-        wrap: puts the environment in a wrapper, where the policy does not see its observations as they are.
-        live: whether to open a window, which shows every step at its own pace, instead of making frames.
+        seeds: all S of the policy.
+        index: of the acting seed.
+        noise: draws the noise `[S, 1, ...]` of sampled actions. Default: greedy.
+        wrap: wraps the environment, if the policy uses transformed observations.
+        live: whether to open a window, at its own speed, instead of making frames.
         env_kwargs: parameters of one's own for the constructor of the environment.
         device: where the policy lives.
-        max_steps: after which an episode is cut; a task may have a shorter limit of its own. Default: never.
+        max_steps: after which an episode is truncated; a task may have a shorter limit. Default: never.
         wrappers: of the environments that the policy has learned in; those that hold in evaluations change
             observations here, too.
-        value: the value of an observation `[1, ...]`, for `moment`. Default: none is known.
+        value: returns the value of an observation `[1, ...]`, for `moment`. Default: none.
 
     Attributes:
-        moment: that the latest frame shows.
-        frames_per_second: at which speed frames look natural.
+        moment: of the latest frame.
+        frames_per_second: natural speed of the frames.
 
     Raises:
-        ValueError: there is no such seed, or the environment cannot be rendered so.
+        ValueError: unknown seed, or the environment cannot be rendered.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Stage:
                     raise
                 raise ValueError(f"{task} cannot be rendered: its constructor takes no render_mode: {error}") from error
 
-        # Only in this mode is the end of an episode there to be seen: the reset comes one step later.
+        # Only this mode shows the end of an episode: the reset comes one step later.
         self._shown = SyncVectorEnv([make], copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         (row,) = streams.row_seeds([seeds[index]], 1, "evaluation")
         self._env = GymnasiumEnv(self._shown, [streams.episode_seed(row, 0)], task=task, device=device)
@@ -124,8 +124,8 @@ class Stage:
         """Play whole episodes.
 
         Args:
-            episodes: how many.
-            show: gets every frame; not called for a live stage.
+            episodes: number of episodes.
+            show: called with every frame, unless live.
         """
         obs, memory = self._env.reset(), None
         scores, score, steps, cut = list[float](), 0.0, 0, 0
@@ -169,7 +169,7 @@ class Stage:
         return obs.expand(self._count, *obs.shape)
 
     def _note(self, step: int, score: float, obs: Tree | None) -> None:
-        """Keep how the episode goes; at an end (no observation) the state is worth 0."""
+        """Update the progress of the episode; at an end (no observation) the value is 0."""
         value = None
         if self._value is not None:
             value = 0.0 if obs is None else self._value(obs)
@@ -180,18 +180,18 @@ class Stage:
             pictures: Any = self._shown.render()
             if not isinstance(pictures[0], np.ndarray) or pictures[0].ndim != 3:
                 raise ValueError(
-                    f"{self._env.task} shows no picture: its render() must return an array [height, width, 3] of bytes "
+                    f"{self._env.task} shows no image: its render() must return an array [height, width, 3] of bytes "
                     f"where render_mode is 'rgb_array', got {pictures[0]!r:.80}"
                 )
             show(np.ascontiguousarray(pictures[0], dtype=np.uint8))
 
 
 def _check_rendering(spec: EnvSpec, mode: str) -> float:
-    """Return the frames a second of a task, or refuse to render it."""
+    """Return the frames per second of a task; raise if it cannot be rendered."""
     env, task = make_single(spec), spec.id
     metadata = env.metadata
     env.close()
     known = metadata.get("render_modes", [])
     if mode not in known:
-        raise ValueError(f"{task} cannot be rendered as {mode!r}; it knows {known}")
+        raise ValueError(f"{task} cannot be rendered as {mode!r}; it supports {known}")
     return float(metadata.get("render_fps", 30))
