@@ -213,7 +213,9 @@ def slow():
 
 def test_environments_are_evaluated_in_worker_processes_under_the_deadline_of_the_run(slow):
     made = experiment(slow, vectorization="async", worker_seconds=1.0)
-    with pytest.raises(RuntimeError, match=r"OperantTestSlow-v0: the worker processes of rows 0, 1 have not answered"):
+    with pytest.raises(
+        RuntimeError, match=r"OperantTestSlow-v0: the worker processes of environments 0, 1 have not replied"
+    ):
         made.evaluate(1, backend="gymnasium")
     made.close()
     assert not multiprocessing.active_children()

@@ -119,7 +119,7 @@ def test_a_changed_file_matters_to_resume_alone(home, caplog):
     (home / "stop.py").write_text(STOP.replace('"x"', '"y"'))
     assert operant.load(home / "run").evaluate(2).episodes == 2
     assert caplog.records == []
-    with pytest.raises(RunError, match=r"callbacks .*stop.py is no longer what it was.*accept_changes=True"):
+    with pytest.raises(RunError, match=r"callbacks .*stop.py has changed.*accept_changes=True"):
         operant.resume(home / "run", progress="silent")
     operant.resume(home / "run", progress="silent", accept_changes=True)
     assert (home / "run" / "started").read_text() == "xy"

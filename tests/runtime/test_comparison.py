@@ -97,7 +97,7 @@ def test_another_protocol_is_refused(settings, message, make):
 
 
 def test_an_unfinished_run_is_refused(make):
-    with pytest.raises(RunError, match="was last scored at 60 of 100; go on with `operant resume"):
+    with pytest.raises(RunError, match="was last scored at 60 of 100; continue it with `operant resume"):
         compare([make("a", {60: [[1.0], [2.0]]})])
 
 

@@ -96,7 +96,7 @@ def test_wrong_requests_are_refused():
         Stage(Leaning(), "CartPole-v1", seeds=SEEDS, index=2)
     gymnasium.register("Blind-v0", entry_point=gymnasium.Env)
     try:
-        with pytest.raises(ValueError, match="Blind-v0 cannot be rendered as 'rgb_array'; it knows"):
+        with pytest.raises(ValueError, match="Blind-v0 cannot be rendered as 'rgb_array'; it supports"):
             Stage(Leaning(), "Blind-v0", seeds=SEEDS)
     finally:
         del gymnasium.registry["Blind-v0"]
