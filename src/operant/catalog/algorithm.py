@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from operant import doors
 
@@ -138,4 +138,4 @@ class Algorithm:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    return tuple(map(_tuples, cast(list[Any], value))) if isinstance(value, list) else value

@@ -189,7 +189,7 @@ class A2C(Resumable):
 
     Attributes:
         consumed: environment steps a seed so far.
-        agent: policy and value, and the environments they act in; `act`, `noise` and `close` are its own.
+        agent: policy and value, and the environments they act in; `act`, `describe`, `noise` and `close` are its own.
     """
 
     STATE = ("consumed", "agent", "optimizer")
@@ -224,6 +224,7 @@ class A2C(Resumable):
         )
         self.channels = config.channels
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
+        self.describe = self.agent.describe
         self.optimizer = OPTIMIZERS[config.optimizer](
             self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm
         )

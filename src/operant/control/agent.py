@@ -1,6 +1,6 @@
 """What acts in the environments of an on-policy method: `Agent`; and its experience, ready for updates: `Samples`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from operator import itemgetter
@@ -19,6 +19,7 @@ from operant.runtime.sharded_collector import ShardedCollector
 from operant.runtime.shards import Shards
 from operant.runtime.weights import Weights
 from operant.state import DeclaredState, State
+from operant.tensors import integers
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,15 @@ class Agent(DeclaredState):
         actions = self.head.mode(outputs, free) if noise is None else self.head.sample(outputs, free, noise)
         return self.head.to_env(actions), None
 
+    @torch.no_grad()
+    def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
+        """Return what policy and critic say of observations (see `operant.runtime.learner.Describing`)."""
+        seen = self.read(obs)
+        values = self.networks.value(seen)
+        return self.head.describe(self.networks.policy(seen), self.networks.free) | (
+            {"value": values} if values.dim() == 2 else {}
+        )
+
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
         """Return a random order `[M]` of the samples of a seed, to be cut into equal parts."""
         return torch.randperm(samples, generator=stream, device=self.device)
@@ -212,7 +222,7 @@ class Agent(DeclaredState):
             return iter([batch])
         samples = batch.targets.shape[1]
         order = torch.arange(samples, device=self.device).repeat(len(self.seeds), 1)
-        for seed in range(len(self.seeds)) if active is None else active.nonzero().flatten().tolist():
+        for seed in range(len(self.seeds)) if active is None else integers(active.nonzero().flatten()):
             order[seed] = self.order(samples, parts, generators[seed])
         batch = batch.shuffled(order, parts)
         if standardize:

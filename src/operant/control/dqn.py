@@ -15,10 +15,9 @@ The gradient is that of the network that acts; the target of the paper's equatio
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from operant import ops, streams
@@ -26,6 +25,7 @@ from operant.control import presets
 from operant.control.compatibility import require_suitable
 from operant.control.replay_collector import Act, Experience, ReplayConfig
 from operant.envs import BatchEnv, Tree
+from operant.envs.spaces import is_box
 from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
@@ -36,6 +36,7 @@ from operant.runtime.priorities import Priorities
 from operant.runtime.transitions import Transitions
 from operant.runtime.weights import Weights
 from operant.state import Resumable
+from operant.tensors import integers
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,8 @@ each number that is drawn at once, minibatches lie otherwise in memory, and anot
 
 def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
     """Return the flat bounds `[D]` of the observations."""
-    space: Any = env.observation_space
-    if not isinstance(space, spaces.Box):
+    space = env.observation_space
+    if not is_box(space):
         raise ValueError(f"scale_obs needs observations of Box, which have bounds, got {space}")
     low, high = (torch.as_tensor(bound, dtype=torch.float32, device=env.device) for bound in (space.low, space.high))
     return low.flatten(), high.flatten()
@@ -251,7 +252,7 @@ class DQN(Resumable):
 
     def _greedy_but_for(self, exploring: Tensor, anything: Tensor) -> Act:
         """Return what acts greedily except where `exploring [T, S, N]`, and there as `anything [T, S, N]` says."""
-        explorers, everyone = exploring.flatten(1).sum(1).tolist(), exploring[0].numel()
+        explorers, everyone = integers(exploring.flatten(1).sum(1)), exploring[0].numel()
 
         def act(obs: Tensor, t: int) -> Tensor:
             if explorers[t] == everyone:
@@ -267,7 +268,11 @@ class DQN(Resumable):
 
     def greedy(self, obs: Tensor) -> Tensor:
         """Return the actions `[S, N]` of the greatest values."""
-        return self.online(obs).argmax(-1)
+        return self.action_values(obs).argmax(-1)
+
+    def action_values(self, obs: Tensor) -> Tensor:
+        """Return the values `[S, N, A]` of the actions."""
+        return self.online(obs)
 
     def train(self) -> Metrics:
         """Take the gradient steps of one training."""
@@ -281,7 +286,7 @@ class DQN(Resumable):
             until_copy = config.target_update_interval - self.updates % config.target_update_interval
             count = min(due, until_copy, self.drawn)
             batch, importance = self.sample(count * config.batch_size, left)
-            successors = [self.target(obs) for obs in batch.next_obs.split(EVALUATED * config.batch_size, dim=1)]
+            successors = [self.target(obs) for obs in torch.split(batch.next_obs, EVALUATED * config.batch_size, dim=1)]
             for part, next_q in zip(batch.parts(count), torch.cat(successors, 1).chunk(count, dim=1), strict=True):
                 metrics = self.update(part, next_q, importance, learning_rate)
             due, self.updates = due - count, self.updates + count
@@ -355,6 +360,12 @@ class DQN(Resumable):
             exploring, anything = self._explore(noise)
             actions = torch.where(exploring, anything, actions)
         return self.to_env(actions), None
+
+    @torch.no_grad()
+    def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
+        """Return the values of actions, and that of the best (see `operant.runtime.learner.Describing`)."""
+        q = self.action_values(self.experience.collector.features.by_seed(obs))
+        return {"q": q, "value": q.amax(-1)}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Draw the noise for one action of each of `rows` rows of every seed."""

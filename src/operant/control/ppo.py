@@ -225,7 +225,7 @@ class PPO(Resumable):
 
     Attributes:
         consumed: environment steps a seed so far.
-        agent: policy and value, and the environments they act in; `act`, `noise` and `close` are its own.
+        agent: policy and value, and the environments they act in; `act`, `describe`, `noise` and `close` are its own.
     """
 
     STATE = ("consumed", "agent", "optimizer", "beta", "batch_streams")
@@ -258,6 +258,7 @@ class PPO(Resumable):
         self.device = self.agent.device
         self.channels, self.objective = config.channels, objective_of(config.objective)
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
+        self.describe = self.agent.describe
         self.optimizer = StackedAdam(self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
         self.beta = torch.full((len(seeds),), config.kl_coef, device=self.device)
         self.batch_streams = streams.of_seeds(seeds, "minibatches", device=self.device)

@@ -126,7 +126,7 @@ class RecurrentAgent(Agent):
     def pack(self, obs: Tensor, starts: Tensor, memory: Tensor) -> Tensor:
         """Put what there is to see at a step into one row `[..., D + 1 + H]`; a mask of actions stays at its end."""
         masked = self.networks.shape.masked
-        seen, mask = obs.split([obs.shape[-1] - masked, masked], dim=-1)
+        seen, mask = obs.split_with_sizes([obs.shape[-1] - masked, masked], dim=-1)
         return torch.cat((seen, starts.unsqueeze(-1).to(obs.dtype), memory, mask), dim=-1)
 
     def step(self, seen: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,6 +157,17 @@ class RecurrentAgent(Agent):
         free = self.networks.free
         actions = self.head.mode(outputs, free) if noise is None else self.head.sample(outputs, free, noise)
         return self.head.to_env(actions), after
+
+    @torch.no_grad()
+    def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
+        """Return what policy and critic say of observations, with a memory `[S, N, H]` (see `Agent.describe`)."""
+        rows = self.read(obs)
+        if memory is None:
+            memory = rows.new_zeros(*rows.shape[:2], self.network.units)
+        starts = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device)
+        seen = self.pack(rows, starts, cast(Tensor, memory))
+        found = self.head.describe(self.step(seen)[0], self.networks.free)
+        return found | {"value": self.networks.value(seen)}
 
     def order(self, samples: int, parts: int, stream: torch.Generator) -> Tensor:
         """Return a random order `[M]` of the samples of a seed, to be cut into equal parts of whole rows."""

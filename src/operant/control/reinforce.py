@@ -20,7 +20,7 @@ their steps sooner: a seed that is ahead of the others waits.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import gymnasium
 import torch
@@ -28,8 +28,9 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
-from operant.envs import BatchEnv, wrappers
+from operant.envs import BatchEnv, Tree, wrappers
 from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable, encoders
+from operant.ops.returns import Ends
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import require_budget
 from operant.runtime.episodes import Episodes
@@ -38,6 +39,7 @@ from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout, by_seed
 from operant.runtime.weights import Weights
 from operant.state import Resumable
+from operant.tensors import integers
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,12 @@ class Evidence:
     values: Tensor
     next_values: Tensor
     action_values: Tensor
-    ends: Mapping[str, Any]
+    ends: Ends
     lam: float
 
 
-class Psi(NamedTuple):
+@dataclass(frozen=True)
+class Psi:
     """One Ψ: the critic that it needs, and its estimate from the evidence, `[T, ...]`."""
 
     critic: Literal["none", "V", "Q"]
@@ -267,7 +270,7 @@ class Reinforce(Resumable):
     def collect(self, active: Tensor) -> Rollout:
         """Collect one episode in every environment of the seeds that take part."""
         rows, head, networks = self.config.num_envs, self.agent.head, self.agent.networks
-        turns = list(zip(self.seeds, self.batches.tolist(), strict=True))
+        turns = list(zip(self.seeds, integers(self.batches), strict=True))
         starts = [streams.integer(seed, "episodes", batch, row) for seed, batch in turns for row in range(rows)]
         noise = [streams.torch_generator(seed, "policy", batch, device=self.device) for seed, batch in turns]
         drawn: Sequence[Tensor] = ()
@@ -286,7 +289,7 @@ class Reinforce(Resumable):
         """Estimate Ψ of every action, and what the critic should have predicted."""
         config, rewards = self.config, rollout.rewards
         (actions,) = rollout.kept
-        ends = {"terminated": rollout.terminated, "truncated": rollout.truncated, "gamma": config.gamma}
+        ends = Ends(terminated=rollout.terminated, truncated=rollout.truncated, gamma=config.gamma)
         values = next_values = action_values = torch.zeros_like(rewards)
         if self.critic_kind != "none":
             values, next_values = rollout.successor_values(self.value)
@@ -370,6 +373,15 @@ class Reinforce(Resumable):
         if self.critic_kind == "V":
             return self.agent.networks.value(obs)
         return (self.agent.networks.policy(obs).softmax(-1) * self._critic(obs)).sum(-1)
+
+    @torch.no_grad()
+    def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
+        """Return what the policy and, if there is one, the critic say (see `operant.runtime.learner.Describing`)."""
+        seen = self.agent.read(obs)
+        found = self.agent.head.describe(self.agent.networks.policy(seen), self.agent.networks.free)
+        if self.critic_kind == "Q":
+            found["q"] = self._critic(seen)
+        return found if self.critic_kind == "none" else found | {"value": self.value(seen)}
 
     def _critic(self, obs: Tensor) -> Tensor:
         networks = self.agent.networks

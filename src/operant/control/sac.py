@@ -250,6 +250,14 @@ class SAC(Networks[SACConfig]):
         actions = ops.tanh_gaussian_mode(mean, log_std) if greedy else ops.tanh_gaussian_sample(mean, log_std, noise)
         return self.bounds.to_env(actions), None
 
+    @torch.no_grad()
+    def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
+        """Return the likeliest action, and the lower of its critics (see `operant.runtime.learner.Describing`)."""
+        seen = self.experience.collector.features.by_seed(obs)
+        actions = ops.tanh_gaussian_mode(*self.policy(seen))
+        value = self.critics(torch.cat((seen, actions), -1)).amin(0).squeeze(-1)
+        return {"mean": self.bounds.to_env(actions), "value": value}
+
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Draw the noise for one action of each of `rows` rows of every seed."""
         return self.bounds.normal((len(self.seeds), rows), generator)

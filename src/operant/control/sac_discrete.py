@@ -220,6 +220,13 @@ class DiscreteSAC(Networks[DiscreteSACConfig]):
         actions = ops.categorical_mode(logits) if noise is None else ops.categorical_sample(logits, noise)
         return self.head.to_env(actions), None
 
+    @torch.no_grad()
+    def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
+        """Return the policy and the lower of its critics (see `operant.runtime.learner.Describing`)."""
+        seen = self.experience.collector.features.by_seed(obs)
+        probabilities, q = self.policy(seen).softmax(-1), self.critics(seen).amin(0)
+        return {"probabilities": probabilities, "q": q, "value": (probabilities * q).sum(-1)}
+
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Draw the noise for one action of each of `rows` rows of every seed."""
         return self.head.noise((len(self.seeds), rows), generator)

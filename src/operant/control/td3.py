@@ -231,6 +231,14 @@ class TD3(Networks[TD3Config]):
             actions = ops.perturbed_action(actions, noise, std=self.config.exploration_noise)
         return self.bounds.to_env(actions), None
 
+    @torch.no_grad()
+    def describe(self, obs: Tree, memory: None) -> Mapping[str, Tensor]:
+        """Return the action, and what its first critic says of it (see `operant.runtime.learner.Describing`)."""
+        seen = self.experience.collector.features.by_seed(obs)
+        actions = self.policy(seen)
+        value = self.critics(torch.cat((seen, actions), -1))[0].squeeze(-1)
+        return {"mean": self.bounds.to_env(actions), "value": value}
+
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Draw the noise for one action of each of `rows` rows of every seed."""
         return self.bounds.normal((len(self.seeds), rows), generator)

@@ -41,6 +41,7 @@ from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout
 from operant.runtime.weights import Weights
 from operant.state import Resumable
+from operant.tensors import linalg
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class TRPO(Resumable):
 
     Attributes:
         consumed: environment steps a seed so far, those of branches included.
-        agent: policy and value, and the environments they act in; `act`, `noise` and `close` are its own.
+        agent: policy and value, and the environments they act in; `act`, `describe`, `noise` and `close` are its own.
         actor: the parameters `[S, D]` of the policies, a view of the agent's.
         critic: those of the values.
         rejected: steps of the policy `[S]` that were not finite.
@@ -162,6 +163,7 @@ class TRPO(Resumable):
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
         )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
+        self.describe = self.agent.describe
         self.mlp = cast(StackedMLP, self.agent.networks.shape.mlp)
         self.actor, self.critic = self.agent.parameters.view(len(seeds), 2, -1).unbind(1)
         self.optimizer = StackedAdam(self.critic)
@@ -258,7 +260,7 @@ class TRPO(Resumable):
             damping=config.cg_damping,
         )
         entropy = ops.weighted_mean(self.agent.head.entropy(batch.outputs, self.agent.networks.free), batch.weights)
-        report = {"losses/entropy": entropy, "losses/gradient_norm": torch.linalg.vector_norm(gradient, dim=1)}
+        report = {"losses/entropy": entropy, "losses/gradient_norm": linalg.vector_norm(gradient, dim=1)}
         return step, loss, report
 
     def policy_gradient(self, batch: Samples) -> tuple[Tensor, Tensor]:
@@ -298,7 +300,7 @@ class TRPO(Resumable):
         shares = (weights / weights.sum(1, keepdim=True).clamp(min=1e-8)).unsqueeze(-1)
 
         def product(vector: Tensor) -> Tensor:
-            by_weights, by_free = vector.split([self.mlp.size, head.free], dim=1)
+            by_weights, by_free = vector.split_with_sizes([self.mlp.size, head.free], dim=1)
             by_outputs, by_free = head.fisher(outputs, free, policy.push(by_weights), by_free)
             return torch.cat((policy.pull(by_outputs * shares), by_free), dim=1)
 
@@ -311,7 +313,7 @@ class TRPO(Resumable):
 
         The old policy is the agent's: that which collected the batch.
         """
-        weights, free = actor.split([self.mlp.size, self.agent.head.free], dim=1)
+        weights, free = actor.split_with_sizes([self.mlp.size, self.agent.head.free], dim=1)
         shape = self.agent.networks.shape
         outputs = shape.allowed(self.mlp(self.mlp.layers(weights), shape.encode(batch.obs)), batch.obs)
         kl = self.agent.head.kl(batch.outputs, self.agent.networks.free, outputs, free)

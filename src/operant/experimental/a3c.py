@@ -41,6 +41,7 @@ from operant.runtime.budget import remaining, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import told_by_environments, update_metrics
 from operant.state import State, all_or_nothing, clone, copy_into, restore
+from operant.tensors import in_shared_memory, integers, rows_of_floats
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class Worker:
             self._hear(rollout.metrics)
             own = [torch.tensor([staleness]), self.optimizer.skipped - skipped]
             reports.append(torch.stack([*losses, norm, *episodes, *own]).double())
-        return torch.cat(reports, dim=1).tolist() if reports else [[] for _ in REPORT]
+        return rows_of_floats(torch.cat(reports, dim=1)) if reports else [[] for _ in REPORT]
 
     def _hear(self, metrics: Metrics) -> None:
         """Add up what environments say of their episodes, each mean as often as there were episodes."""
@@ -243,10 +244,10 @@ class Crew:
         reports: list[list[float]] = [[] for _ in REPORT]
         told: dict[str, list[tuple[float, float]]] = {}
         pending = dict(enumerate(self.connections))
-        seen, since = self.shared.counts[:, UPDATES].tolist(), [time.monotonic()] * len(pending)
+        seen, since = integers(self.shared.counts[:, UPDATES]), [time.monotonic()] * len(pending)
         while pending:
             ready = wait(list(pending.values()), timeout=min(1.0, self.config.deadline / 4))
-            now, counts = time.monotonic(), self.shared.counts[:, UPDATES].tolist()
+            now, counts = time.monotonic(), integers(self.shared.counts[:, UPDATES])
             for index, connection in list(pending.items()):
                 if counts[index] != seen[index]:
                     seen[index], since[index] = counts[index], now
@@ -344,13 +345,14 @@ class A3C:
         whole = A2C(config, env, seeds=seeds, budget=budget, algorithm=algorithm)
         self.agent, self.act, self.noise, self.gradient = whole.agent, whole.act, whole.noise, whole.gradient
         self.learned, self.rollout_steps = whole.learned, whole.rollout_steps
+        self.describe = whole.describe
         self.gradient_steps = whole.gradient_steps // config.workers
-        parameters = self.agent.parameters.share_memory_()
+        parameters = in_shared_memory(self.agent.parameters)
         moments = whole.optimizer.state_dict()
         del moments["skipped"]  # each worker counts its own
         counts = torch.zeros(config.workers, 2, dtype=torch.int64)
         self.shared = Shared(
-            parameters, {name: tensor.share_memory_() for name, tensor in moments.items()}, counts.share_memory_()
+            parameters, {name: in_shared_memory(tensor) for name, tensor in moments.items()}, in_shared_memory(counts)
         )
         self.make_env = make_env or maker_like(env, config.num_envs)
         if make_env is None and only_here(env.task):

@@ -1,9 +1,9 @@
 """Group relative policy optimization (Shao et al. 2024, arXiv:2402.03300) and what grew out of it.
 
 Collect several answers to each prompt; estimate the advantage of each by how much better its reward is than its
-siblings', so that no critic is needed; update the policy by the clipped surrogate. Four choices make the family: what the advantage is,
-what the objective is, what a token weighs, and which groups take part. A preset names them: `grpo`, `dr-grpo`
-(Liu et al. 2025, arXiv:2503.20783), `dapo` (Yu et al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025,
+siblings', so that no critic is needed; update the policy by the clipped surrogate. Four choices make the family: what
+the advantage is, what the objective is, what a token weighs, and which groups take part. A preset names them: `grpo`,
+`dr-grpo` (Liu et al. 2025, arXiv:2503.20783), `dapo` (Yu et al. 2025, arXiv:2503.14476), `prorl` (Liu et al. 2025,
 arXiv:2505.24864), `rloo` (Ahmadian et al. 2024, arXiv:2402.14740), `gspo` (Zheng et al. 2025, arXiv:2507.18071) and
 `cispo` (MiniMax 2025, arXiv:2506.13585).
 
