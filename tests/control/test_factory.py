@@ -11,8 +11,9 @@ import torch
 
 import operant
 from operant import catalog
-from operant.control import A3CConfig, PPOConfig, assemble, configuration, ppo
+from operant.control import PPOConfig, assemble, configuration, ppo
 from operant.envs import Atari, Wrapper, make
+from operant.experimental.a3c import A3CConfig
 from operant.runtime.evaluation import StoppedError, evaluate_policy
 from operant.runtime.settings import Settings
 

@@ -42,7 +42,7 @@ def some(task, **config):
     """Return a learner whose policy depends on the state, and a batch that it has collected."""
     trpo = learner(task, **config)
     trpo.agent.parameters += 0.3 * torch.randn(trpo.agent.parameters.shape, generator=torch.Generator().manual_seed(1))
-    batch, _ = trpo.sample()
+    batch, _ = trpo.collect()
     return trpo, batch.standardized()
 
 
@@ -320,7 +320,7 @@ def test_one_update_is_the_same_alone_and_beside_other_seeds(task, sampling):
     block, alone = learner(task, (3, 5, 8), sampling=sampling), learner(task, (5,), sampling=sampling)
     for _ in range(2):
         block.iterate()
-    batch = block.sample()[0].standardized()
+    batch = block.collect()[0].standardized()
     transplant(block, alone, 1)
     before = alone.agent.parameters.clone()
     for trpo, part in ((block, batch), (alone, batch.map(lambda tensor: tensor[1:2]))):

@@ -118,6 +118,11 @@ class Algorithm:
         base = find(self.base)
         return base.preset_values if issubclass(self.config_class, base.config_class) else {}
 
+    @property
+    def experimental(self) -> bool:
+        """Whether its interface may change in any version (`operant.experimental`)."""
+        return self.module.startswith("operant.experimental.")
+
     def budget_for(self, task: str) -> int:
         """Return how much is trained on a task, such as `arithmetic:digits=3`, unless another budget is asked for."""
         return dict(self.budgets).get(task.partition(":")[0], self.budget)

@@ -113,7 +113,7 @@ class BootstrappedDQN(DQN):
             replace(shape.bind(self._by_head(parameters)), prior=prior, prior_scale=config.prior_scale)
             for parameters in (self.parameters, self.target_parameters)
         )
-        self.head_streams = [streams.torch_generator(seed, "heads", device=self.device) for seed in self.seeds]
+        self.head_streams = streams.of_seeds(self.seeds, "heads", device=self.device)
         self.heads = self._draw_heads(1)[0]
 
     def _by_head(self, tensor: Tensor) -> Tensor:
@@ -122,11 +122,10 @@ class BootstrappedDQN(DQN):
 
     def _draw_heads(self, steps: int) -> Tensor:
         """Draw heads `[T, S, N]`."""
-        shape = steps, self.config.num_envs
-        drawn = [
-            torch.randint(self.config.num_heads, shape, generator=s, device=self.device) for s in self.head_streams
-        ]
-        return torch.stack(drawn, dim=1)
+        heads, shape = self.config.num_heads, (steps, self.config.num_envs)
+        return streams.draw(
+            self.head_streams, lambda s: torch.randint(heads, shape, generator=s, device=self.device), dim=1
+        )
 
     def collect(self) -> Metrics:
         """Follow heads, and remember what happened."""
@@ -139,8 +138,8 @@ class BootstrappedDQN(DQN):
         """Return the masks `[T, S, N, K]` of so many steps: which heads learn from them."""
         config = self.config
         shape = steps, config.num_envs, config.num_heads
-        tossed = [torch.rand(shape, generator=stream, device=self.device) for stream in self.head_streams]
-        return {MASKS: torch.stack(tossed, dim=1) < config.mask_prob}
+        tossed = streams.draw(self.head_streams, lambda s: torch.rand(shape, generator=s, device=self.device), dim=1)
+        return {MASKS: tossed < config.mask_prob}
 
     def _greedy_but_for(self, exploring: Tensor, anything: Tensor) -> Any:
         follow = super()._greedy_but_for(exploring, anything)
@@ -177,9 +176,13 @@ class BootstrappedDQN(DQN):
             mean = mean.masked_fill(votes < votes.amax(-1, keepdim=True), -torch.inf)  # the mean breaks ties
         return mean.argmax(-1)
 
-    def draw(self, samples: int) -> tuple[Transitions, Tensor | None]:
+    def action_values(self, obs: Tensor) -> Tensor:
+        """Return the mean values `[S, N, A]` of the actions over the heads."""
+        return self.values(obs).mean(1)
+
+    def sample(self, samples: int, left: float) -> tuple[Transitions, Tensor | None]:
         """Draw transitions of each seed, for all of its heads, `[S K, samples]`; weights say which are a head's own."""
-        batch, importance = super().draw(samples)
+        batch, importance = super().sample(samples, left)
         masks = self.experience.replay.read(f"{EXTRAS}{MASKS}", batch.index).mT.flatten(0, 1)
         heads = self.config.num_heads
         parts = {field.name: getattr(batch, field.name) for field in fields(batch)}

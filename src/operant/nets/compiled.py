@@ -13,7 +13,7 @@ from dataclasses import is_dataclass, replace
 from functools import partial, update_wrapper
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -146,16 +146,37 @@ class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
         return program  # pyright: ignore[reportReturnType]
 
 
-def outgrows_cache(device: torch.device, *, rows: int, samples: int, hidden: Sequence[int]) -> bool:
-    """Say whether compiled programs should go row by row: where the layers of all rows outgrow a processor's cache.
+class Separable(Protocol):
+    """What computes for S seeds at once, and can be made to for one.
+
+    Attributes:
+        device: where it computes.
+        seeds: S of them.
+    """
+
+    device: torch.device
+    seeds: list[int]
+
+    def for_seed(self, seed: int) -> Self:
+        """Return the same for the seed in one place alone, which shares its memory."""
+        ...
+
+
+S = TypeVar("S", bound=Separable)
+
+
+def one_by_one(learner: S, *, samples: int, hidden: Sequence[int]) -> list[S]:
+    """Return a learner for each seed, where the layers of all seeds outgrow a processor's cache, and otherwise none.
 
     Args:
-        device: where they compute.
-        rows: how many there are.
-        samples: of one row.
+        learner: of all seeds.
+        samples: of one seed.
         hidden: widths of the hidden layers.
     """
-    return device.type == "cpu" and rows > 1 and samples * max(hidden, default=1) >= CACHED
+    seeds = len(learner.seeds)
+    if learner.device.type != "cpu" or seeds == 1 or samples * max(hidden, default=1) < CACHED:
+        return []
+    return [learner.for_seed(seed) for seed in range(seeds)]
 
 
 def programs(owner: object) -> list[Program[..., Any]]:

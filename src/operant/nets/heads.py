@@ -68,6 +68,10 @@ class Head(Protocol):
         """Turn sampled actions into ones that the action space contains."""
         ...
 
+    def describe(self, outputs: Tensor, free: Tensor) -> dict[str, Tensor]:
+        """Return `probabilities` `[S, M, outputs]`, or `mean` and `std` `[S, M, A]` in units of the action space."""
+        ...
+
 
 class _Logits:
     """What heads share whose outputs are logits."""
@@ -85,6 +89,11 @@ class _Logits:
         """Draw standard Gumbel noise, one number for each logit."""
         exponential = torch.empty((*shape, self.outputs), device=generator.device).exponential_(generator=generator)
         return exponential.log_().neg_()
+
+    def describe(self, outputs: Tensor, free: Tensor) -> dict[str, Tensor]:
+        """Return the probabilities `[S, M, outputs]`, those of several choices one after another."""
+        parts = torch.split(outputs, list(self.choices), dim=-1)
+        return {"probabilities": torch.cat([part.softmax(-1) for part in parts], dim=-1)}
 
 
 class CategoricalHead(_Logits):
@@ -242,6 +251,11 @@ class GaussianHead:
     def to_env(self, actions: Tensor) -> Tensor:
         """Map [-1, 1] onto the bounds and clip."""
         return torch.addcmul(self.middle, actions.nan_to_num(), self.half).clamp(self.low, self.high)
+
+    def describe(self, outputs: Tensor, free: Tensor) -> dict[str, Tensor]:
+        """Return mean and standard deviation `[S, M, A]` in the units of the action space, before the clipping."""
+        std = (self._log_std(free).exp() * self.half).expand_as(outputs)
+        return {"mean": torch.addcmul(self.middle, outputs, self.half), "std": std}
 
     @staticmethod
     def _log_std(free: Tensor) -> Tensor:

@@ -58,13 +58,12 @@ class Checkpoints:
 
     Attributes:
         folder: where they lie.
-        keep: how many good ones are kept.
+        keep: how many good ones are kept; None: all.
+        durable: whether one is on the disk, and not only handed over to it, before those before it are removed.
     """
 
-    keep = 2
-
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, *, keep: int | None = 2, durable: bool = True):
+        self.folder, self.keep, self.durable = folder, keep, durable
         self.quarantine = folder / "quarantine"
         self._verified: set[Path] = set()
         self._segments = SegmentStore(folder)
@@ -95,7 +94,7 @@ class Checkpoints:
         records = self._write(target, contents, consumed)
         verify(target, trusted=contents.unchanged)
         if fault is not None:
-            for path in _steps(self.quarantine)[: -self.keep]:
+            for path in _steps(self.quarantine)[: -(self.keep or 2)]:
                 _remove(path)
             raise NonFiniteError(f"{fault}; the state was put aside in {target}, earlier checkpoints are untouched")
         self._verified.add(target)
@@ -139,6 +138,13 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
         self._retire_segments()
 
+    def drop(self, after: int = -1) -> None:
+        """Remove the checkpoints later than a consumed budget. Only for who holds the lock of the run."""
+        for path in self.paths():
+            if int(path.name.removeprefix("step_")) > after:
+                _remove(path)
+        self._retire_segments()
+
     def prune(self) -> None:
         """Remove all but the newest good checkpoint, and what was put aside. Only for who holds the lock of the run.
 
@@ -162,18 +168,21 @@ class Checkpoints:
         try:
             _require_space(target.parent, len(text) + sum(tensor.nbytes for tensor in contents.tensors().values()))
             partial.mkdir()
-            _save_tensors(contents.rest, partial / "state.safetensors")
-            write_durably(partial / "state.json", text)
+            write = write_durably if self.durable else Path.write_bytes
+            _save_tensors(contents.rest, partial / "state.safetensors", durable=self.durable)
+            write(partial / "state.json", text)
             records = dict(sorted((contents.unchanged | self._segments.write(contents.changed)).items()))
-            write_durably(partial / "manifest.json", _manifest(partial, consumed, records))
-            sync_folder(partial)
+            write(partial / "manifest.json", _manifest(partial, consumed, records))
+            if self.durable:
+                sync_folder(partial)
             if target.exists():
                 _remove(target)
             partial.rename(target)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        sync_folder(target.parent)
+        if self.durable:
+            sync_folder(target.parent)
         return records
 
     def _is_good(self, path: Path) -> bool:
@@ -183,6 +192,9 @@ class Checkpoints:
             return False
         self._verified.add(path)
         return True
+
+    def _was_good(self, path: Path) -> bool:
+        return path in self._verified or self._is_good(path)
 
     def _retire(self, newest: Path) -> None:
         """Keep `newest` and the good ones before it; put aside what is later than training now is."""
@@ -194,7 +206,7 @@ class Checkpoints:
                 if aside.exists():
                     _remove(aside)
                 path.rename(aside)
-            elif path.name < newest.name and len(kept) < self.keep and (path in self._verified or self._is_good(path)):
+            elif self.keep is None or (path.name < newest.name and len(kept) < self.keep and self._was_good(path)):
                 kept.append(path)
         for path in self.paths():
             if path not in kept:
@@ -310,7 +322,7 @@ def _require_space(folder: Path, size: int) -> None:
         raise OSError(errno.ENOSPC, f"a checkpoint needs {size + _MARGIN} bytes, {free} are free", str(folder))
 
 
-def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+def _save_tensors(tensors: dict[str, Tensor], path: Path, *, durable: bool) -> None:
     dense: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():
@@ -324,7 +336,8 @@ def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
         raise OSError(errno.EIO, str(error), str(path)) from error
     with suppress(PermissionError):  # of file systems without rights
         path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors makes it for the user alone
-    sync_file(path)
+    if durable:
+        sync_file(path)
 
 
 def _manifest(folder: Path, consumed: int, segments: dict[str, Record]) -> bytes:

@@ -6,6 +6,8 @@ Other floats are written with the shortest decimal that reads back to the same b
 stand, as JSON pointers (RFC 6901).
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from typing import Any, cast
@@ -33,6 +35,23 @@ def unflatten(structure: Any, tensors: Mapping[str, Tensor]) -> State:
         KeyError: a tensor is missing.
     """
     return _decode(structure, tensors)
+
+
+def digest(state: State) -> str:
+    """Return the SHA-256 of a state: its JSON, then name, type, shape and bytes of each tensor in the order of names.
+
+    It does not depend on the device that tensors lie on, nor on the order of keys.
+
+    Raises:
+        TypeError: as for `flatten`.
+    """
+    structure, tensors = flatten(state)
+    found = hashlib.sha256(json.dumps(structure, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        dense = tensor.detach().cpu().contiguous()
+        found.update(f"\n{name} {dense.dtype} {tuple(dense.shape)}\n".encode())
+        found.update(dense.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

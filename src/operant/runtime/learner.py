@@ -19,7 +19,7 @@ Not a number says that there is nothing to report, except under `losses/`, where
 
 
 class Learner(Protocol):
-    """Collects, judges and improves.
+    """Collects, estimates and updates.
 
     Attributes:
         consumed: budget used so far, per seed, in the learner's own unit (environment steps, prompts, examples).
@@ -28,7 +28,7 @@ class Learner(Protocol):
     consumed: int
 
     def iterate(self) -> Metrics:
-        """Run one collect-judge-improve cycle and return what happened in it."""
+        """Collect experience, estimate advantages or compute targets, update, and return what happened."""
         ...
 
     def state_dict(self) -> State:
@@ -36,7 +36,7 @@ class Learner(Protocol):
         ...
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`, exactly."""
+        """Continue from a state of `state_dict`, exactly."""
         ...
 
 
@@ -99,6 +99,25 @@ class RenewableWeights(HasWeights, Protocol):
 
     def refresh(self) -> None:
         """Compute it anew, after they were changed."""
+        ...
+
+
+@runtime_checkable
+class Describing(Protocol):
+    """Knows what its policies make of observations."""
+
+    def describe(self, obs: Tree, memory: Tree | None) -> Mapping[str, Tensor]:
+        """Return what policies and critics say of observations; nothing is changed.
+
+        Args:
+            obs: `[S, N, ...]`, as for `Policy.act`.
+            memory: as for `Policy.act`.
+
+        Returns:
+            By name, those that there are: `probabilities` `[S, N, A]` of discrete actions (of several choices, one
+            after another), `mean` and `std` `[S, N, A]` of continuous ones (before what is out of bounds is clipped),
+            `q` `[S, N, A]`, and `value` `[S, N]`.
+        """
         ...
 
 

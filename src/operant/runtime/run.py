@@ -5,6 +5,7 @@
       run.json        seeds, what operant decided by itself, and one entry a session: command, versions, outcome
       metrics.jsonl   one record a line
       checkpoints/    see operant.runtime.checkpoints
+      history/        checkpoints along the training, and hashes.jsonl (operant.runtime.history)
       eval/           evaluations.jsonl, and samples.jsonl where something answers
       media/          pictures and films
       lock            held by the process that trains, which lock.holder names
@@ -70,7 +71,9 @@ class Run:
     Attributes:
         path: the folder.
         settings: what was asked for, common to all algorithms; the algorithm's own part is read by `config`.
-        checkpoints: its checkpoints.
+        checkpoints: its checkpoints, to resume from.
+        history: those that are kept along the training.
+        hashes_path: SHA-256 of states along the training.
         metrics_path: the records of training.
         evaluations_path: the records of evaluation.
         samples_path: what was answered in evaluations.
@@ -81,6 +84,8 @@ class Run:
         self.path = path
         self.settings = settings
         self.checkpoints = Checkpoints(path / "checkpoints")
+        self.history = Checkpoints(path / "history", keep=None, durable=False)
+        self.hashes_path = path / "history" / "hashes.jsonl"
         self.metrics_path = path / "metrics.jsonl"
         self.evaluations_path = path / "eval" / "evaluations.jsonl"
         self.samples_path = path / "eval" / "samples.jsonl"
@@ -134,7 +139,7 @@ class Run:
             "seeds": list(settings.seeds),
             "resolved": dict(resolved or {}),
             "inputs": [given.record(path) for given in inputs],
-            "sessions": [sessions.started(command)],
+            "sessions": [sessions.started(command) | {"budget": settings.budget}],
         } | ({} if outside is None else {"algorithm": outside.facts()})
         try:
             make_folder(path, _FOLDERS, {"config.toml": tomli_w.dumps(tables).encode(), "run.json": _json(facts)})
@@ -362,14 +367,15 @@ class Run:
         except OSError as error:
             raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
 
-    def add_session(self, command: Sequence[str]) -> None:
-        """Write down that the run is resumed by `command`, up to which budget, and the versions and the host."""
-        session = sessions.started(command) | {"budget": self.settings.budget}
+    def add_session(self, command: Sequence[str], consumed: int) -> None:
+        """Write down that the run is resumed by `command`, from which budget used up to which, with which versions."""
+        session = sessions.started(command) | {"budget": self.settings.budget, "from": consumed}
         self._update(lambda facts: facts["sessions"].append(session))
 
     def clean(self) -> None:
         """Remove what killed processes left half done. Only for who holds the lock."""
         self.checkpoints.clean()
+        self.history.clean()
         if (self.path / "best").is_dir():
             Checkpoints(self.path / "best").clean()
         for folder in (self.path, self.path / "eval", self.path / "ledger"):

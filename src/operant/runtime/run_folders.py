@@ -156,7 +156,10 @@ def delete(run: Run) -> None:
 
 
 def prune(run: Run) -> int:
-    """Remove all but the newest good checkpoint of a run, what was put aside, and leftovers; return the bytes freed.
+    """Remove all but the newest good checkpoint of a run, those along its training, what was put aside, and leftovers.
+
+    Returns:
+        The bytes freed.
 
     Raises:
         RunError: another process trains it.
@@ -166,6 +169,7 @@ def prune(run: Run) -> int:
     with run.lock():
         run.clean()
         run.checkpoints.prune()
+        run.history.drop()
     return before - _size(run)
 
 

@@ -115,6 +115,11 @@ class Settings:
     checkpoint_seconds: NonNegativeFloat = 60.0
     """Seconds of wall-clock time between two checkpoints; what a crash can cost at most. 0 saves after every update."""
 
+    keep_checkpoints: int | Literal["auto", "all", "none"] = "auto"
+    """Checkpoints that are kept along the training, apart from the newest two, to go back to (`operant watch RUN --at
+    STEP`): the start, and after each of so many equal parts of the budget; all: after every update; none; auto: 20 of
+    them where one takes at most 2 MiB, else none."""
+
     callbacks: tuple[str, ...] = ()
     """Code of one's own that is called in the course of training: file.py:Name, or "file.py:Name(patience=3)", where
     Name is a subclass of operant.Callback, or makes one. A resumed run calls it again."""
@@ -169,10 +174,16 @@ class Settings:
         for name in ("algorithm", "task"):
             if not getattr(self, name).strip():
                 raise ValueError(f"{name} must be named, got {getattr(self, name)!r}")
+        if not (self.keep_checkpoints in ("auto", "all", "none") or _positive(self.keep_checkpoints)):
+            raise ValueError(f"keep_checkpoints must be auto, all, none or at least 1, got {self.keep_checkpoints!r}")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
             raise ValueError(f"seeds must be one or more different non-negative integers, got {self.seeds}")
         if not _DEVICE.fullmatch(self.device):
             raise ValueError(f"device must be auto, cpu, cuda, cuda:<n>, mps or xpu, got {self.device!r}")
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def counted_seeds(first: int, count: int) -> tuple[int, ...]:

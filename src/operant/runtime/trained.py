@@ -17,6 +17,7 @@ from operant.runtime.learned_tables import LearnedTables
 from operant.runtime.outcome import Outcome
 from operant.runtime.predicting import Predictor
 from operant.runtime.run import Run
+from operant.runtime.time_travel import Arrival
 from operant.runtime.weights import Best
 
 EPISODES = 100
@@ -32,12 +33,14 @@ class Trained(LearnedTables):
         experiment: the learner (`experiment.learner`) and its environments.
         outcome: how the training ended; None if it was only loaded.
         consumed: budget that each seed had used when it learned what it acts by; None if that is all of it.
+        arrival: where it stands, if it was gone to (`operant.runtime.time_travel`).
     """
 
     run: Run
     experiment: Experiment = field(repr=False)
     outcome: Outcome | None = None
     consumed: tuple[int, ...] | None = None
+    arrival: Arrival | None = None
 
     def __repr__(self) -> str:
         """Return the run, what each seed has used of its budget, and the last score of this session."""
@@ -107,7 +110,9 @@ class Trained(LearnedTables):
         """
         if self.consumed is not None:
             return int(Best(self.run).load().scores.argmax())
-        return int(learning_curve(self.run).scores[-1].argmax())
+        curve = learning_curve(self.run)
+        last = -1 if self.arrival is None else max(0, int((curve.consumed <= self.arrival.consumed).sum()) - 1)
+        return int(curve.scores[last].argmax())
 
     @property
     def wrappers(self) -> list[Wrapper]:

@@ -17,6 +17,7 @@ from operant.runtime.checkpoints import CheckpointError, load
 from operant.runtime.course import Hints
 from operant.runtime.encoding import flatten
 from operant.runtime.evaluation import Evaluation, StoppedError
+from operant.runtime.history import forget_later
 from operant.runtime.learner import Learner
 from operant.runtime.ledger import drop_later
 from operant.runtime.metrics import read_records, rewind
@@ -110,7 +111,7 @@ def train(
             stack.enter_context(_ending(run, learner))
             _refuse_restart(run, learner)
             flatten(learner.state_dict())  # what cannot be saved shall fail now, not after hours
-        files = stack.enter_context(contextlib.closing(TrainingFiles(run, learner.consumed)))
+        files = stack.enter_context(contextlib.closing(TrainingFiles(run, learner.consumed, budget)))
         shown = stack.enter_context(Progress(progress, title=title, budget=budget))
         session = _Session(learner, files, shown, budget, seeds, evaluate, every, interrupted, told, hints or Hints())
         try:
@@ -165,6 +166,7 @@ def resume_from(run: Run, learner: Learner) -> bool:
                 raise CheckpointError(f"{path} holds a state of {learner.consumed} consumed units, not {consumed}")
         for records in (run.metrics_path, run.evaluations_path):
             rewind(records, learner.consumed)
+        forget_later(run, learner.consumed)
         # Samples and ledgers are written before their evaluation: those later than the last one will be written again.
         evaluated = max((r.get("consumed", 0) for r in read_records(run.evaluations_path)), default=-1)
         rewind(run.samples_path, evaluated)
@@ -214,6 +216,8 @@ class _Session(Generic[L]):
         learner = self.learner
         next_record = -math.inf
         next_save = time.monotonic() + checkpoint_seconds
+        if self.files.history:
+            self.files.history.note(learner, None)
         begun = self._evaluate_first() if evaluate_first else True
         self._evaluate_if_due()
         while begun and learner.consumed < self.budget and not self._stops():
@@ -260,9 +264,11 @@ class _Session(Generic[L]):
             self.callbacks.checkpoint(self.files.checkpoint, self.learner.consumed)
 
     def _iterate(self) -> None:
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), self.learner.consumed
         self._window.add(self.learner.iterate())
         self._seconds += time.perf_counter() - begin
+        if self.files.history:
+            self.files.history.note(self.learner, before)
 
     def _record(self) -> None:
         """Write and show what was reported since the last record; fail if it stays bad."""

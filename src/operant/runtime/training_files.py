@@ -7,6 +7,7 @@ from typing import Any
 from operant.runtime.checkpoints import CheckpointError
 from operant.runtime.course import Course, Point
 from operant.runtime.evaluation import Evaluation
+from operant.runtime.history import History
 from operant.runtime.learner import Learner
 from operant.runtime.metrics import RecordWriter, read_records
 from operant.runtime.run import Run, RunError
@@ -27,15 +28,22 @@ class TrainingFiles:
         evaluated: budget consumed at the last evaluation; None before the first one.
         course: the evaluations so far.
         seconds_before: of training in the sessions before.
+        history: of the states along the run; None where there is no run.
+
+    Args:
+        run: the run.
+        consumed: budget used so far.
+        budget: of each seed.
     """
 
-    def __init__(self, run: Run | None, consumed: int):
+    def __init__(self, run: Run | None, consumed: int, budget: int):
         self.checkpoint: Path | None = None
         self.missed = 0
         self.evaluated: int | None = consumed or None
         self.course = Course()
         self.seconds_before = 0.0
         self._run = run
+        self.history = None if run is None else History(run, budget)
         self._failures = 0
         self._records: RecordWriter | None = None
         self._evaluations: RecordWriter | None = None
@@ -101,6 +109,8 @@ class TrainingFiles:
 
     def close(self) -> None:
         """Close the files."""
+        if self.history:
+            self.history.close()
         for writer in (self._records, self._evaluations):
             if writer:
                 writer.close()

@@ -286,6 +286,12 @@ class BanditLearner(Resumable):
         """Choose arms for observations `[S, N]`, which say nothing (see `operant.runtime.learner.Policy`)."""
         return self._player.act(obs, memory, noise)
 
+    def describe(self, obs: Any, memory: Any) -> Mapping[str, Tensor]:
+        """Return the greedy policies and what the arms seem to pay (see `operant.runtime.learner.Describing`)."""
+        shape = (*obs.shape[:2], -1)
+        found = {"probabilities": self.policy(), "q": self.q}
+        return {name: torch.from_numpy(np.array(values)).expand(shape) for name, values in found.items()}
+
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Return the numbers in [0, 1) that decide between tied arms in `act`, `[S, rows]`."""
         return self._player.noise(rows, generator)

@@ -267,6 +267,17 @@ class TabularLearner(DeclaredState):
         _states(_array(obs), self.states, "the environment")
         return self._player.act(obs, memory, noise)
 
+    def describe(self, obs: Any, memory: Any) -> Mapping[str, Tensor]:
+        """Return the greedy policies and the tables in states `[S, N]` (see `operant.runtime.learner.Describing`)."""
+        states = _states(_array(obs), self.states, "the environment")
+        seeds = np.arange(len(self.seeds))[:, None]
+        found = {"probabilities": self.probabilities(states)}
+        if self.learns_values:
+            found["value"] = self.values[seeds, states]
+        if self.learns_values and self.learns_action_values:
+            found["q"] = np.where(self.feasible[states], self.q[seeds, states], -np.inf)
+        return {name: torch.from_numpy(np.array(values)) for name, values in found.items()}
+
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Return the numbers in [0, 1) that `act` needs to explore, `[S, rows]`."""
         return self._player.noise(rows, generator)

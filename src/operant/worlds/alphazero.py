@@ -1,14 +1,14 @@
 """AlphaZero (Silver et al. 2018, Science 362) with the search of Gumbel AlphaZero (Danihelka et al. 2022, ICLR).
 
-Play many games of a network against itself, where every move is found by a search under the true rules; judge each
-position by how its game went on; improve the network towards the policy that the search found and towards that
-judgment. The network guides the next searches, which are better for it.
+Collect many games of a network against itself, where every move is found by a search under the true rules; estimate the
+return of each position from how its game went on; update the network towards the policy that the search found and
+towards that return. The network guides the next searches, which are better for it.
 
 What differs from the paper: games are played on tensors, all of them and those of all seeds at once, and perceptrons
 take the place of residual networks, since the boards are small. A game that has not ended when a batch does goes on in
-the next one; its positions are judged by the value that the search found last (λ-returns; λ = 1 waits for the end as
-far as it is in the batch). A share of the games begins with random moves, so that the network learns what to do in
-positions that two good players never reach. Neither symmetries nor weight decay are used.
+the next one; the returns of its positions end in the value that the search found last (λ-returns; λ = 1 waits for the
+end as far as it is in the batch). A share of the games begins with random moves, so that the network learns what to do
+in positions that two good players never reach. Neither symmetries nor weight decay are used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,10 @@ from operant.envs.tensor.board_games import BoardGame, Positions
 from operant.envs.worlds.games import rules_of
 from operant.nets import Activation, Pass, Spec, StackedAdam
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
+from operant.runtime.weights import Weights
 from operant.state import Resumable
 from operant.worlds.board_game_player import BoardGamePlayer
 from operant.worlds.search import Expansion, Found, Planner, States, search
@@ -85,6 +87,9 @@ class AlphaZeroConfig:
             )
 
 
+LEAST_RATE = 0.05
+"""Share of the learning rate that is left in the end where it falls."""
+
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
 """Configuration by task or by name."""
 
@@ -124,8 +129,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         budget: int,
         algorithm: str = "alphazero",
     ) -> None:
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 move, got {budget}")
+        require_budget(budget, unit="move")
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.agent = Agent(
             env,
@@ -136,12 +140,13 @@ class AlphaZero(BoardGamePlayer, Resumable):
             log_std=0.0,
             scaling=Scaling(observations=False, rewards=False, gamma=1.0),
         )
-        self.close, self.learned = self.agent.close, self.agent.learned
+        self.close = self.agent.close
         game = rules_of(env)
         assert game is not None  # noqa: S101 - the agent has refused other tasks
         self.game: BoardGame = game  # pyright: ignore[reportIncompatibleVariableOverride]
         self.optimizer = StackedAdam(self.agent.parameters, max_grad_norm=config.max_grad_norm)
-        self.streams = [streams.torch_generator(seed, "self-play", device=env.device) for seed in seeds]
+        self.streams = streams.of_seeds(seeds, "self-play", device=env.device)
+        self.rollout_steps = config.num_steps * config.num_envs
         self.planner = Planner(
             kind=config.search,
             simulations=config.simulations,
@@ -159,14 +164,19 @@ class AlphaZero(BoardGamePlayer, Resumable):
         self.consumed = self.stored = 0
 
     @property
+    def learned(self) -> Weights:
+        """The networks, and what wrappers of the environments have learned."""
+        return self.agent.learned
+
+    @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes."""
-        return -(-self.budget // (self.config.num_steps * self.config.num_envs)) * self.config.gradient_steps
+        return iterations(self.budget, self.rollout_steps) * self.config.gradient_steps
 
     def iterate(self) -> Metrics:
-        """Play a batch of moves, judge the positions and improve on draws from the memory."""
+        """Collect a batch of moves, estimate returns, and update on draws from the replay buffer."""
         metrics = self.collect()
-        self.consumed += self.config.num_steps * self.config.num_envs
+        self.consumed += self.rollout_steps
         return {**metrics, **self.train()}
 
     @torch.no_grad()
@@ -229,20 +239,14 @@ class AlphaZero(BoardGamePlayer, Resumable):
     def _openings(self) -> Positions:
         """Return a start for every game: an empty board, or one after random moves that do not end the game."""
         config, cells = self.config, self.game.rows * self.game.columns
-        draws = torch.stack(
-            [
-                torch.rand(cells + 1, config.num_envs, self.game.actions, generator=s, device=self.device)
-                for s in self.streams
-            ],
-            1,
-        ).flatten(1, 2)
-        return self.game.openings(draws, config.random_openings)
+        shape = cells + 1, config.num_envs, self.game.actions
+        draws = streams.draw(self.streams, lambda s: torch.rand(shape, generator=s, device=self.device), dim=1)
+        return self.game.openings(draws.flatten(1, 2), config.random_openings)
 
     def _drawn(self, rows: int) -> Tensor:
         """Return the noise `[S * N, A]` of a search."""
-        return torch.stack([self.planner.noise((rows, self.game.actions), stream) for stream in self.streams]).flatten(
-            0, 1
-        )
+        shape = rows, self.game.actions
+        return streams.draw(self.streams, lambda stream: self.planner.noise(shape, stream)).flatten(0, 1)
 
     def search(self, positions: Positions, noise: Tensor | None) -> Found:
         """Search from positions `[S * M]` that have not ended, those of each seed with its network."""
@@ -300,14 +304,15 @@ class AlphaZero(BoardGamePlayer, Resumable):
         config, counts = self.config, self.optimizer.counts
         size = min(self.stored, config.buffer_size)
         shape = config.gradient_steps, config.batch_size
-        chosen = torch.stack(
-            [torch.randint(size, shape, generator=stream, device=self.device) for stream in self.streams], 1
+        chosen = streams.draw(
+            self.streams, lambda s: torch.randint(size, shape, generator=s, device=self.device), dim=1
         )
-        falls = max(0.05, 1 - self.consumed / self.budget) if config.lr_schedule == "linear" else 1.0
+        left = remaining(self.consumed, self.budget)
+        learning_rate = scheduled(config.learning_rate, config.lr_schedule, left, least=LEAST_RATE)
         metrics: dict[str, Tensor | float] = {}
         for index in chosen:
-            metrics = self.update(index, config.learning_rate * falls)
-        metrics["schedule/learning_rate"] = config.learning_rate * falls
+            metrics = self.update(index, learning_rate)
+        metrics["schedule/learning_rate"] = learning_rate
         return metrics | update_metrics(self.optimizer.counts - counts)
 
     def update(self, index: Tensor, learning_rate: float) -> dict[str, Tensor | float]:

@@ -94,17 +94,17 @@ class LearnedModel(DeclaredState):
         sizes = [width + dimensions, *config.model_hidden_sizes, 2 * (width + 1) + 1]
         network = StackedMLP(sizes, activation=config.model_activation)
         self.shape = Ensemble(network, members=1)
-        generators = [streams.torch_generator(seed, "model") for seed in seeds]
+        generators = streams.of_seeds(seeds, "model")
         whole = Ensemble(network, members=self.members)
         self.parameters = whole.initial(generators, [(sizes[-1], 0.1)]).to(device)
         self.moments = torch.stack((torch.zeros(2 * width + 1), torch.ones(2 * width + 1))).to(device)
         self.moments = self.moments.repeat(len(seeds), 1, 1)
         self.optimizer = StackedAdam(self.parameters)
-        self.streams = [streams.torch_generator(seed, "model data", device=device) for seed in seeds]
+        self.streams = streams.of_seeds(seeds, "model data", device=device)
         self.bound = self.shape.bind(self.parameters.view(len(seeds) * self.members, -1))
 
     def fit(self, replay: Replay) -> Metrics:
-        """Take gradient steps on what is in memory, and judge the model by what was held out."""
+        """Take gradient steps on what is in the replay buffer, and evaluate the model on what was held out."""
         self._normalize(replay)
         counts = self.optimizer.counts
         losses = [self.update(self._drawn(replay)) for _ in range(self.config.model_gradient_steps)]

@@ -1,7 +1,7 @@
 """MBPO: soft actor-critic on what a learned model imagines from real states (Janner et al. 2019, arXiv:1906.08253).
 
-Take a few steps, fit an ensemble of networks to all that happened, and let it imagine: from states that were really
-seen, short rollouts of the present policy (algorithm 2). Improve actor and critics many times on draws from these, with
+Collect a few steps, fit an ensemble of networks to all that happened, and let it imagine: from states that were really
+seen, short rollouts of the present policy (algorithm 2). Update actor and critics many times on draws from these, with
 a few real transitions among them. Short rollouts cannot drift far from the truth, and each real state is the beginning
 of many, so that a real step teaches more.
 
@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.off_policy import alternate
+from operant.control.off_policy import alternate, explore
 from operant.control.sac import SAC, SACConfig
 from operant.envs import BatchEnv
 from operant.runtime.bounds import PositiveInt, UnitFloat
+from operant.runtime.budget import iterations
 from operant.runtime.learner import Metrics
-from operant.runtime.metrics_window import update_metrics
 from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Rollout
 from operant.runtime.transitions import Transitions
@@ -83,7 +83,7 @@ class MBPO(SAC):
 
     Attributes:
         model: of the environment.
-        imagined: the memory of what it imagined.
+        imagined: the replay buffer of what it imagined.
     """
 
     STATE = (*SAC.STATE, "model", "imagined", "rollout_streams")
@@ -100,14 +100,13 @@ class MBPO(SAC):
             seeds=len(seeds), rows=config.rollout_batch_size, capacity=config.imagined_size, device=env.device
         )
         self.model_gradient = self.model.gradient
-        self.rollout_streams = [streams.torch_generator(seed, "imagination", device=env.device) for seed in seeds]
+        self.rollout_streams = streams.of_seeds(seeds, "imagination", device=env.device)
 
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps of actor and critics the whole run takes."""
-        config = self.config
-        steps = max(self.budget - config.learning_starts, 0)
-        return -(-steps // (config.train_freq * config.num_envs)) * config.gradient_steps
+        steps = max(self.budget - self.config.learning_starts, 0)
+        return iterations(steps, self.rollout_steps) * self.config.gradient_steps
 
     @property
     def rollout_length(self) -> int:
@@ -116,43 +115,24 @@ class MBPO(SAC):
         return round(first + (last - first) * min(self.consumed / self.budget, 1.0))
 
     def iterate(self) -> Metrics:
-        """Act at random at first; from then on fit the model, imagine, and collect and improve in turn."""
-        config = self.config
+        """Act at random at first; from then on fit the model, imagine, and collect and update in turn."""
         if not self.consumed:
-            steps = -(-config.learning_starts // config.num_envs)
-            metrics = self.experience.explore(steps)
-            self.consumed += steps * config.num_envs
-            return metrics
-        counts = self.counts
+            return explore(self)
         fitted = self.model.fit(self.experience.replay)
         length = self.rollout_length
         self.imagine(length)
-        rounds = -(-config.model_train_freq // config.train_freq)
-        metrics = alternate(
-            self.experience,
-            rounds=rounds,
-            steps=config.train_freq,
-            updates=config.gradient_steps,
-            act=self.collecting,
-            update=lambda: self.update(self.mixture()),
-        )
-        self.consumed += rounds * config.train_freq * config.num_envs
-        return {
-            **fitted,
-            **metrics,
-            "model/rollout_length": float(length),
-            **update_metrics(self.counts - counts),
-        }
+        metrics = alternate(self, iterations(self.config.model_train_freq, self.config.train_freq))
+        return {**fitted, **metrics, "model/rollout_length": float(length)}
 
     @torch.no_grad()
     def imagine(self, length: int) -> None:
-        """Remember rollouts of the policy in the model, from states drawn from the real memory."""
+        """Remember rollouts of the policy in the model, from states drawn from the replay buffer of real ones."""
         replay, count = self.experience.replay, self.config.rollout_batch_size
         obs = replay.take(replay.draw(count, self.rollout_streams), gamma=1.0).obs
         alive = torch.ones(obs.shape[:2], dtype=torch.bool, device=self.device)
         steps: list[tuple[Tensor, ...]] = []
         for t in range(length):
-            noise = torch.stack([self.bounds.normal((count,), stream) for stream in self.rollout_streams])
+            noise = streams.draw(self.rollout_streams, lambda stream: self.bounds.normal((count,), stream))
             actions = ops.tanh_gaussian_sample(*self.policy(obs), noise)
             after, rewards, continues = self._follow(obs, actions, t)
             alive, ended = alive & after.isfinite().all(-1), continues < 0.5
@@ -166,15 +146,17 @@ class MBPO(SAC):
     def _follow(self, obs: Tensor, actions: Tensor, t: int) -> Prediction:
         """Return what follows on `obs [S, B, D]` by the networks in turn: at step t each takes the next share of B."""
         members, shape = self.model.members, (*obs.shape[1:-1], obs.shape[-1] + 1)
-        chance = [torch.empty(shape, device=self.device).normal_(generator=s) for s in self.rollout_streams]
-        given = (obs, actions, torch.stack(chance))
+        chance = streams.draw(
+            self.rollout_streams, lambda s: torch.empty(shape, device=self.device).normal_(generator=s)
+        )
+        given = (obs, actions, chance)
         found = self.model.predict(
             *(torch.unflatten(part, 1, (members, -1)).roll(t, 1).flatten(0, 1) for part in given)
         )
         return Prediction(*(torch.unflatten(part, 0, (-1, members)).roll(-t, 1).flatten(1, 2) for part in found))
 
-    def mixture(self) -> Transitions:
-        """Return a batch of real and imagined transitions."""
+    def sample(self) -> Transitions:
+        """Draw a batch of real and imagined transitions."""
         config = self.config
         real = min(max(round(config.real_ratio * config.batch_size), 1), config.batch_size - 1)
         imagined = self.imagined.draw(config.batch_size - real, self.rollout_streams)

@@ -8,7 +8,7 @@ the policies that searches found, the returns, and the rewards. What a latent st
 What differs from the paper: the search is that of Gumbel MuZero by default (Danihelka et al. 2022, ICLR), and pUCT as
 in the paper by choice; perceptrons take the place of residual networks, all seeds in one program; values learn
 λ-returns of a window, and bootstrap from the value of the present policy by the actions that a search tried, not from
-the mean over its simulations, which poor actions pull down; positions are searched anew in the memory itself
+the mean over its simulations, which poor actions pull down; positions are searched again in the replay buffer
 (Reanalyse, appendix H), so that policies and values to learn from are those of recent networks.
 """
 
@@ -29,6 +29,7 @@ from operant.envs.worlds.games import rules_of
 from operant.envs.worlds.self_play import SelfPlay, observed
 from operant.nets import Activation, StackedAdam, compilable
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import EPISODES, update_metrics
 from operant.runtime.priorities import Priorities
@@ -70,7 +71,7 @@ class MuZeroConfig:
     td_lambda: UnitFloat = 1.0
     """λ of the returns: 1 is all rewards of the window, 0 what the search found one step later."""
     reanalyze_ratio: NonNegativeFloat = 4.0
-    """Steps of the memory that are searched anew for each step in the environment."""
+    """Steps of the replay buffer that are searched again for each step in the environment."""
     random_openings: UnitFloat = 0.8
     """Share of games between two that begin with random moves, of any number up to the cells of the board."""
     buffer_size: PositiveInt = 100_000
@@ -115,6 +116,9 @@ class MuZeroConfig:
         return self.unroll_steps + self.td_steps + 1
 
 
+LEAST_RATE = 0.05
+"""Share of the learning rate that is left in the end where it falls."""
+
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
 """Configuration by task, which selects its own, or by name; what is not named keeps its default."""
 
@@ -146,8 +150,7 @@ class MuZero(BoardGamePlayer, Resumable):
     def __init__(
         self, config: MuZeroConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "muzero"
     ) -> None:
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 step, got {budget}")
+        require_budget(budget, unit="step")
         require_suitable(env, algorithm)
         require_rows(env, seeds, config.num_envs)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
@@ -169,8 +172,7 @@ class MuZero(BoardGamePlayer, Resumable):
             activation=config.activation,
             support_size=config.support_size,
         )
-        initial = self.shape.initial([streams.torch_generator(seed, "networks") for seed in seeds])
-        self.parameters = initial.to(env.device)
+        self.parameters = self.shape.initial(streams.of_seeds(seeds, "networks")).to(env.device)
         self.model = self.shape.bind(self.parameters)
         self.optimizer = StackedAdam(self.parameters, max_grad_norm=config.max_grad_norm)
         self.replay = Replay(seeds=len(seeds), rows=config.num_envs, capacity=config.buffer_size, device=env.device)
@@ -178,7 +180,8 @@ class MuZero(BoardGamePlayer, Resumable):
         if config.per_alpha:
             places = self.replay.length * config.num_envs
             self.priorities = Priorities(seeds=len(seeds), capacity=places, alpha=config.per_alpha, device=env.device)
-        self.streams = [streams.torch_generator(seed, "muzero", device=env.device) for seed in seeds]
+        self.streams = streams.of_seeds(seeds, "muzero", device=env.device)
+        self.rollout_steps = config.num_steps * config.num_envs
         self.planner = Planner(
             kind=config.search,
             simulations=config.simulations,
@@ -207,12 +210,12 @@ class MuZero(BoardGamePlayer, Resumable):
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes."""
-        return -(-self.budget // (self.config.num_steps * self.config.num_envs)) * self.config.gradient_steps
+        return iterations(self.budget, self.rollout_steps) * self.config.gradient_steps
 
     def iterate(self) -> Metrics:
-        """Act for a batch of steps, search some of the memory anew, and improve on draws from it."""
+        """Collect a batch of steps, search some of the replay buffer again, and update on draws from it."""
         metrics = self.collect()
-        self.consumed += self.config.num_steps * self.config.num_envs
+        self.consumed += self.rollout_steps
         if self.replay.filled < self.config.window:
             return metrics
         self.reanalyze()
@@ -278,7 +281,8 @@ class MuZero(BoardGamePlayer, Resumable):
 
     def _drawn(self, rows: int) -> Tensor:
         """Return the noise `[S * M, A]` of a search."""
-        return torch.stack([self.planner.noise((rows, self.shape.actions), s) for s in self.streams]).flatten(0, 1)
+        shape = rows, self.shape.actions
+        return streams.draw(self.streams, lambda stream: self.planner.noise(shape, stream)).flatten(0, 1)
 
     def search(self, obs: Tensor, noise: Tensor | None) -> Found:
         """Search from observations `[S, M, D]`, those of each seed with its networks; results are `[S * M]`."""
@@ -312,11 +316,12 @@ class MuZero(BoardGamePlayer, Resumable):
     def train(self) -> Metrics:
         """Take gradient steps on windows that are drawn from the memory."""
         config, counts = self.config, self.optimizer.counts
-        falls = max(0.05, 1 - self.consumed / self.budget) if config.lr_schedule == "linear" else 1.0
+        left = remaining(self.consumed, self.budget)
+        learning_rate = scheduled(config.learning_rate, config.lr_schedule, left, least=LEAST_RATE)
         metrics: dict[str, Tensor | float] = {}
         for _ in range(config.gradient_steps):
-            metrics = self.update(*self.sample(), config.learning_rate * falls)
-        metrics["schedule/learning_rate"] = config.learning_rate * falls
+            metrics = self.update(*self.sample(), learning_rate)
+        metrics["schedule/learning_rate"] = learning_rate
         return metrics | update_metrics(self.optimizer.counts - counts)
 
     def sample(self) -> tuple[Unroll, Tensor]:

@@ -2,7 +2,7 @@
 
 Act at random for a while and fit a model to what happened. From then on plan every action: draw sequences of actions,
 let each network of the ensemble play them out from the present state, move the distribution of sequences towards those
-of which the most reward is expected, and again; then take the first action of the mean, and plan anew from where it
+of which the most reward is expected, and again; then take the first action of the mean, and plan again from where it
 leads, beginning with the rest of that plan. Fit the model again every few steps. There is no policy and no value: all
 that is learned is the world, and it is learned from few steps.
 
@@ -22,10 +22,11 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.replay_collector import Experience, require_budget
+from operant.control.replay_collector import Experience
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded
 from operant.runtime.bounds import PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.budget import iterations, require_budget
 from operant.runtime.learner import Metrics
 from operant.runtime.weights import Weights
 from operant.state import Resumable
@@ -97,7 +98,7 @@ class PETS(Resumable):
 
     Attributes:
         consumed: environment steps a seed so far.
-        experience: the environments, and the memory of what happened in them.
+        experience: the environments, and the replay buffer of what happened in them.
         model: what is learned.
         plan: `[S, N, horizon, A]`, the mean of the plan that every environment is in.
 
@@ -110,7 +111,7 @@ class PETS(Resumable):
     def __init__(
         self, config: PETSConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "pets"
     ) -> None:
-        require_budget(budget, warmup=config.learning_starts)
+        require_budget(budget, learning_starts=config.learning_starts)
         require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.bounds = Bounded(env.action_space, device=env.device)
@@ -126,10 +127,11 @@ class PETS(Resumable):
         self.model = LearnedModel(config, seeds=seeds, width=width, dimensions=dimensions, device=env.device)
         self.model_gradient = self.model.gradient
         self.plan = torch.zeros(len(seeds), config.num_envs, config.horizon, dimensions, device=env.device)
-        self.plan_streams = [streams.torch_generator(seed, "plans", device=env.device) for seed in seeds]
+        self.plan_streams = streams.of_seeds(seeds, "plans", device=env.device)
         always = streams.torch_generator(0, "greedy plans", device=env.device)
         self.greedy_draws = self._draws(1, [always])
-        self.close, self.consumed = self.experience.close, 0
+        self.close, self.rollout_steps = self.experience.close, config.model_train_freq * config.num_envs
+        self.consumed = 0
 
     @property
     def learned(self) -> Weights:
@@ -139,15 +141,13 @@ class PETS(Resumable):
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes."""
-        config = self.config
-        rounds = -(-(self.budget - config.learning_starts) // (config.model_train_freq * config.num_envs))
-        return (1 + max(rounds, 0)) * config.model_gradient_steps
+        fits = 1 + max(iterations(self.budget - self.config.learning_starts, self.rollout_steps), 0)
+        return fits * self.config.model_gradient_steps
 
     def iterate(self) -> Metrics:
-        """Act for a while, by plans or at first at random, and fit the model to all that happened."""
-        config = self.config
-        first = not self.consumed
-        steps = -(-config.learning_starts // config.num_envs) if first else config.model_train_freq
+        """Collect for a while, by plans or at first at random, and fit the model to all that happened."""
+        config, first = self.config, not self.consumed
+        steps = iterations(config.learning_starts, config.num_envs) if first else config.model_train_freq
         metrics = self.experience.explore(steps) if first else self.experience.collect(steps, self.act_by_plan)
         self._forget_ended()
         self.consumed += steps * config.num_envs
@@ -222,7 +222,7 @@ class PETS(Resumable):
         All draws are the same at every step, so that the action is a function of observation and memory; with noise it
         is sampled from the last distribution of the plan.
         """
-        seen = self.experience.collector.features.by_seed(obs)
+        seen = self.experience.read(obs)
         plan = seen.new_zeros(*seen.shape[:2], *self.plan.shape[2:]) if memory is None else memory
         assert isinstance(plan, Tensor)  # noqa: S101 - what was returned before
         mean, std = self.improve(seen, plan, self.greedy_draws)

@@ -66,6 +66,8 @@ WORLDS = {
     "operant/TenArms-v0": _world("bandits", "BernoulliBandit", 10_000, probabilities=TEN_ARMS),
     "operant/PixelCatch-v0": _world("pixels", "PixelCatch"),
     "operant/HiddenCartPole-v0": _world("hidden", "HiddenCartPole", 500),
+    "operant/ContinuousCartPole-v0": _world("cart_poles", "ContinuousCartPole", 500),
+    "operant/CartPoleSwingUp-v0": _world("cart_poles", "CartPoleSwingUp", 500),
     "operant/BitFlip-v0": _world("goal_worlds", "BitFlip"),
     "operant/Reach-v0": _world("goal_worlds", "Reach", 50),
     "operant/TicTacToe-v0": _world("games", "BoardGameEnv", game="tic-tac-toe"),
