@@ -28,6 +28,9 @@ in_shared_memory = cast(Callable[[Tensor], Tensor], Tensor.share_memory_)
 unique = cast(Callable[[Tensor], Tensor], Tensor.unique)  # pyright: ignore[reportUnknownMemberType]
 """The different numbers of a tensor, in order."""
 
+backward = cast(Callable[[Tensor], None], Tensor.backward)  # pyright: ignore[reportUnknownMemberType]
+"""Add the gradient of a number to those of what it was computed from."""
+
 ndtri = cast(Callable[[Tensor], Tensor], torch.special.ndtri)  # pyright: ignore[reportUnknownMemberType]
 """The quantiles of the standard normal distribution."""
 
@@ -68,8 +71,8 @@ class Linalg(Protocol):
         """Return the solutions of systems of linear equations."""
         ...
 
-    def vector_norm(self, vectors: Tensor, /, *, dim: int) -> Tensor:
-        """Return Euclidean norms over a dimension."""
+    def vector_norm(self, vectors: Tensor, /, *, dim: int | None = None) -> Tensor:
+        """Return Euclidean norms over a dimension, or that of all numbers."""
         ...
 
 

@@ -12,7 +12,7 @@ import secrets
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -111,7 +111,7 @@ class Api:
             body = json.loads(await _body(request))
             if not isinstance(body, dict):
                 raise ValueError("the body must be a JSON object")
-            return JSONResponse(handler(body))
+            return JSONResponse(handler(cast(dict[str, Any], body)))
 
         return self._guarded(answer)
 
@@ -145,14 +145,14 @@ class Api:
         return f"{body['session_id']}:train:{int(body['model_seq_id'])}"
 
     def _create_model(self, body: Mapping[str, Any]) -> Any:
-        model, lora = self._model_of(body), body.get("lora_config") or {}
-        kind = (body.get("optimizer_config") or {}).get("type", "adamw")
+        model, lora = self._model_of(body), _table(body, "lora_config")
+        kind = _table(body, "optimizer_config").get("type", "adamw")
         if kind != "adamw":
             raise ValueError(f"there is no optimizer {kind!r} here; adamw is")
-        options = {"base": body["base_model"], "rank": int(lora.get("rank", 32)), "seed": int(lora.get("seed") or 0)}
+        base, rank, seed = body["base_model"], int(lora.get("rank", 32)), int(lora.get("seed") or 0)
 
         def work() -> Any:
-            self._service.create(model, **options)
+            self._service.create(model, base=base, rank=rank, seed=seed)
             return {"type": "create_model", "model_id": model}
 
         return self._promise(work, model)
@@ -382,6 +382,11 @@ async def _body(request: Request) -> bytes:
     if encoding != "identity":
         raise ValueError(f"content-encoding {encoding!r} is not supported; send the body as it is")
     return body
+
+
+def _table(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a part of a body that may be missing."""
+    return cast(Mapping[str, Any], body.get(name) or {})
 
 
 def _error(status: int, text: str) -> Response:

@@ -26,6 +26,7 @@ from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.checkpoints import load as load_checkpoint
 from operant.runtime.run import Run, RunError
 from operant.state import State, clone, copy_named
+from operant.tensors import backward
 
 MICRO_BATCH_TOKENS = 16_384
 """Most tokens that go through the model together."""
@@ -184,7 +185,7 @@ class LocalTrainer:
 
     def forward_backward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
         """See `Trainer`."""
-        return self._pass(data, loss, config, lambda total: total.backward())
+        return self._pass(data, loss, config, backward)
 
     def _pass(
         self,
@@ -232,7 +233,7 @@ class LocalTrainer:
                 eps=adam.eps,
                 weight_decay=adam.weight_decay,
             )
-            self._optimizer.step()
+            self._optimizer.step()  # pyright: ignore[reportUnknownMemberType] - its closure has no type
             self.steps += 1
         self._optimizer.zero_grad()
         return {"gradient_norm": norm.item(), "skipped": 0.0 if finite else 1.0}
