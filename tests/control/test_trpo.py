@@ -512,4 +512,4 @@ def test_a_policy_whose_every_step_is_refused_is_warned_of(caplog):
     trpo = learner(cg_damping=0.0, cg_max_steps=50, num_steps=64)
     train(trpo, budget=12 * trpo.rollout_steps, progress="silent")
     texts = [record.getMessage() for record in caplog.records]
-    assert sum("given up, so that its policy stays as it is (health/refused_steps)" in text for text in texts) == 2
+    assert sum("rejected, so its policy does not change (health/refused_steps)" in text for text in texts) == 2

@@ -81,7 +81,7 @@ def test_every_field_is_explained_on_the_command_line(capsys):
     for field in fields(Settings):
         assert f"--{field.name.replace('_', '-')}" in text
     assert "twentieth of the budget" in text
-    assert "what a crash can cost" in text.replace("│ ", "").replace("\n", " ")
+    assert "the most that a crash can cost" in text.replace("│ ", "").replace("\n", " ")
 
 
 def test_the_command_line_parses_seeds():

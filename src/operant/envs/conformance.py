@@ -1,4 +1,4 @@
-"""Whether an environment keeps the contract of `BatchEnv`: `check_batch_env`, for those who write one, or a wrapper."""
+"""Conformance test of `BatchEnv` for authors of environments and wrappers: `check_batch_env`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -17,23 +17,23 @@ _FLAGS = ("terminated", "truncated", "valid")
 
 
 class ContractError(AssertionError):
-    """An environment breaks the contract of `BatchEnv`."""
+    """An environment violates the interface `BatchEnv`."""
 
 
 def check_batch_env(make: Callable[[], BatchEnv], *, seeds: Sequence[int] = (3, 5), steps: int = 100) -> None:
-    """Play with environments, and check all that learners rely on.
+    """Step environments, and check everything that learners rely on.
 
-    Shapes, types and devices; that the same seeds and actions lead to the same steps; that later steps leave earlier
-    ones alone; that an environment goes on bit for bit from a saved state, in itself and in another one; and that
-    wrappers learn nothing in an evaluation.
+    Shapes, types and devices; that the same seeds and actions lead to the same steps; that later steps do not change
+    earlier ones; that an environment continues bitwise from a saved state, in itself and in another one; and that
+    wrappers do not learn in an evaluation.
 
     Args:
-        make: returns new environments with `B = len(seeds) * N` rows, the same at each call.
-        seeds: of the runs that the rows belong to.
-        steps: how many are played; enough for episodes to end.
+        make: returns `B = len(seeds) * N` new environments, the same at each call.
+        seeds: of the runs.
+        steps: number of steps; enough for episodes to end.
 
     Raises:
-        ContractError: something is otherwise; the message says what.
+        ContractError: a check fails; the message names it.
     """
     env, other = _started(make, seeds), _started(make, seeds)
     _attributes(env)
@@ -78,7 +78,7 @@ def _actions(env: BatchEnv, steps: int) -> list[Tensor]:
 
 
 def _play(env: BatchEnv, actions: Sequence[Tensor], obs: Tree) -> list[Step]:
-    """Take steps, look at each of them, and check that later ones leave it as it is."""
+    """Take steps, check each, and check that later ones do not change it."""
     steps: list[Step] = []
     copies: list[Any] = []
     names: set[str] | None = None
@@ -92,7 +92,7 @@ def _play(env: BatchEnv, actions: Sequence[Tensor], obs: Tree) -> list[Step]:
         copies.append(clone(_parts(step)))
     _require(
         all(_same(_parts(step), copy) for step, copy in zip(steps, copies, strict=True)),
-        "a step was written to after it was returned: return new tensors",
+        "a step was modified after it was returned: return new tensors",
     )
     return steps
 
@@ -117,7 +117,7 @@ def _step(env: BatchEnv, step: Step) -> None:
     goes_on = step.valid & ~(step.terminated | step.truncated)
     _require(
         _same(_rows(step.obs, goes_on), _rows(step.final_obs, goes_on)),
-        "obs and final_obs differ in a row whose episode goes on",
+        "obs and final_obs differ in a row whose episode continues",
     )
     for name, extra in (step.extras or {}).items():
         _require(
@@ -152,13 +152,13 @@ def _rows(tree: Tree, mask: Tensor) -> Tree:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Whether two trees of tensors are equal bit for bit; NaN equals itself."""
+    """Return whether two trees of tensors are bitwise equal; NaN equals NaN."""
     if isinstance(left, Tensor):
         return (
             left.shape == right.shape
             and left.dtype == right.dtype
             and bool(
-                ((left == right) | ((left != left) & (right != right))).all()  # noqa: PLR0124 - what is not itself is NaN
+                ((left == right) | ((left != left) & (right != right))).all()  # noqa: PLR0124 - true for NaN
             )
         )
     if is_mapping(left):
@@ -176,7 +176,7 @@ def _all_same(left: Sequence[Step], right: Sequence[Step]) -> bool:
 def _resuming(
     make: Callable[[], BatchEnv], env: BatchEnv, course: tuple[Tree, Sequence[Tensor]], seeds: Sequence[int]
 ) -> None:
-    """Check that an environment goes on from a saved state as it would have: another one, and itself."""
+    """Check that an environment continues from a saved state unchanged: another one, and itself."""
     obs, actions = course
     saved: State = env.state_dict()
     before = clone(saved)
@@ -191,12 +191,12 @@ def _resuming(
         _require(_same(seen, obs), f"load_state_dict of {which} environment returns other observations than the last")
         _require(_same(resumed.state_dict(), saved), f"{which} environment that has loaded a state has another one")
         again = [resumed.step(action) for action in actions]
-        _require(_all_same(expected, again), f"{which} environment goes on otherwise from a saved state")
+        _require(_all_same(expected, again), f"{which} environment continues differently from a saved state")
     fresh.close()
 
 
 def _evaluation(make: Callable[[], BatchEnv], env: BatchEnv, actions: Sequence[Tensor], seeds: Sequence[int]) -> None:
-    """Check that what wrappers have learned has a row for each seed, and does not change in an evaluation."""
+    """Check that the learned state of wrappers has a row per seed, and does not change in an evaluation."""
     before = {name: tensor.clone() for name, tensor in learned(env).items()}
     for name, tensor in before.items():
         _require(

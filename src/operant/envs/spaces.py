@@ -1,4 +1,4 @@
-"""What the spaces of an environment mean in tensors, and how many members they have."""
+"""Tensor forms of an environment's spaces, and their sizes."""
 
 import logging
 import math
@@ -70,11 +70,11 @@ def spaces_of(env: VectorSpaces) -> VectorSpaces:
 
 
 class SpaceError(TypeError, ValueError):
-    """A space has no tensor form; the message names it and says which have one."""
+    """A space has no tensor form; the message names it and the spaces that have one."""
 
 
 class ActionFormat(NamedTuple):
-    """Shape and kind of the actions that `rows` copies of a space expect.
+    """Shape and dtype of the actions of `rows` copies of a space.
 
     Attributes:
         shape: of the whole batch, `[B, *space.shape]`.
@@ -101,14 +101,16 @@ class ActionFormat(NamedTuple):
         return cls((rows, *shape), floating)
 
     def check(self, actions: Tensor) -> None:
-        """Refuse actions of another shape or kind. Their values are not looked at.
+        """Check the shape and dtype of actions, not their values.
 
         Raises:
             ValueError: the shape differs, or the actions carry gradients.
             TypeError: the dtype differs.
         """
         if actions.shape != self.shape:
-            raise ValueError(f"actions have shape {list(actions.shape)}, but {list(self.shape)} is needed: one a row")
+            raise ValueError(
+                f"actions have shape {list(actions.shape)}, but {list(self.shape)} is needed: one per environment"
+            )
         if not (actions.is_floating_point() if self.floating else actions.dtype is torch.int64):
             kind = "a floating point dtype" if self.floating else "torch.int64"
             raise TypeError(f"actions have dtype {actions.dtype}, but the action space needs {kind}")
@@ -117,12 +119,12 @@ class ActionFormat(NamedTuple):
 
 
 class GymnasiumActions(NamedTuple):
-    """How what learners do becomes actions of a Gymnasium space.
+    """Conversion of a learner's actions to a Gymnasium space.
 
     Attributes:
-        space: the space that learners see: a Discrete counted from 0; a MultiDiscrete of one axis counted from 0, for a
-            MultiBinary too; a Box of floats of one axis; any other space as it is.
-        write: turns a batch `[B, ...]` of its members into actions `[B, ...]` of the Gymnasium space and its dtype.
+        space: the learner's space: a Discrete from 0; a MultiDiscrete of one axis from 0, also for a MultiBinary; a Box
+            of floats of one axis; any other space unchanged.
+        write: maps a batch `[B, ...]` of its members to actions `[B, ...]` of the Gymnasium space and its dtype.
     """
 
     space: gymnasium.Space[Any]
@@ -130,7 +132,7 @@ class GymnasiumActions(NamedTuple):
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any]) -> "GymnasiumActions":
-        """Return what stands for `space`."""
+        """Return the conversion for `space`."""
         shape, dtype, seen = space.shape or (), space.dtype, space
         counted = space if isinstance(space, spaces.Discrete) or is_multi_discrete(space) else None
         first = np.asarray(0 if counted is None else counted.start, dtype)
@@ -151,10 +153,10 @@ class GymnasiumActions(NamedTuple):
         return cls(seen, write)
 
     def allowed(self, mask: np.ndarray) -> np.ndarray:
-        """Return the first actions `[B, ...]` of the Gymnasium space that masks `[B, M]` allow.
+        """Return the first actions `[B, ...]` of the Gymnasium space allowed by masks `[B, M]`.
 
         Args:
-            mask: true for allowed ones; where the space has several choices, their masks in a row.
+            mask: true for allowed ones; the masks of several choices are concatenated.
         """
         if is_multi_discrete(self.space):
             choices = np.split(mask, np.cumsum(self.space.nvec)[:-1], axis=1)
@@ -163,10 +165,10 @@ class GymnasiumActions(NamedTuple):
 
 
 class ObservationFormat(NamedTuple):
-    """How batched NumPy observations become tensors.
+    """Conversion of batched NumPy observations to tensors.
 
     Attributes:
-        space: the space of one row's observation as a tensor.
+        space: the space of one observation as a tensor.
         read: copies a batch `[B, ...]` to the device: floating point numbers become float32, members of discrete
             spaces int64, and dictionaries become mappings.
     """
@@ -179,8 +181,8 @@ class ObservationFormat(NamedTuple):
         """Return the format of observations of `space`.
 
         Raises:
-            SpaceError: `space` holds a space whose members are no arrays of fixed shape. Text in a dictionary, such as
-                the missions of MiniGrid, is left out.
+            SpaceError: a part of `space` has no arrays of fixed shape. Text in a dictionary, such as the missions of
+                MiniGrid, is dropped.
         """
         if is_dict(space):
             return cls._of_dict(space, device)
@@ -200,9 +202,9 @@ class ObservationFormat(NamedTuple):
     def _of_dict(cls, space: spaces.Dict, device: torch.device) -> "ObservationFormat":
         formats = {key: cls.of(part, device) for key, part in space.spaces.items() if not _is_text(part)}
         if not formats:
-            raise SpaceError(f"observations of {space} have no part but text: give the environment a wrapper")
+            raise SpaceError(f"observations of {space} have only text: give the environment a wrapper")
         if left_out := space.spaces.keys() - formats.keys():
-            logger.warning("the text in observations is left out: %s", ", ".join(sorted(left_out)))
+            logger.warning("the text in observations is dropped: %s", ", ".join(sorted(left_out)))
 
         def read(obs: Any) -> Tree:
             return {key: part.read(obs[key]) for key, part in formats.items()}
@@ -211,12 +213,12 @@ class ObservationFormat(NamedTuple):
 
 
 def _is_text(space: gymnasium.Space[Any]) -> bool:
-    """Whether the members of a space are texts, as the missions of MiniGrid are."""
+    """Return whether a space holds text, such as the missions of MiniGrid."""
     return space.dtype is not None and space.dtype.kind == "U"
 
 
 def reader(device: torch.device, dtype: Any = None) -> Callable[[np.ndarray], Tensor]:
-    """Return what copies arrays to tensors on `device`, with a NumPy `dtype` or their own."""
+    """Return a function that copies arrays to tensors on `device`, with a NumPy `dtype` or their own."""
     if device.type == "cpu":
         return lambda array: from_numpy(np.array(array, dtype))
     return lambda array: from_numpy(np.array(array, dtype)).to(device)
@@ -229,7 +231,7 @@ def _float32(box: spaces.Box) -> spaces.Box:
 
 
 def members(space: gymnasium.Space[Any]) -> int | None:
-    """Return how many members a finite space has; None for any but Discrete, Multi-, and Tuple or Dict of these."""
+    """Return the size of a finite space; None for any but Discrete, Multi-, and Tuple or Dict of these."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     if is_multi_discrete(space):

@@ -40,24 +40,24 @@ class AlphaZeroConfig:
     """Hyperparameters of AlphaZero, for boards of up to some twenty cells."""
 
     num_envs: PositiveInt = 64
-    """Games of each seed that are played at once."""
+    """Parallel games of each seed."""
     num_steps: PositiveInt = 16
-    """Moves of each game in a batch, after which the network learns."""
+    """Moves of each game in a batch, followed by an update."""
     simulations: PositiveInt = 32
-    """Nodes that a search adds to its tree. More find better moves, in proportionally more time."""
+    """Simulations of a search. More find better moves, in proportionally more time."""
     max_considered_actions: PositiveInt = 16
-    """Actions at the root that a search begins with."""
+    """Actions considered at the root."""
     search: Literal["gumbel", "puct"] = "gumbel"
-    """How actions are chosen in a tree: with Gumbel noise and sequential halving, or as in AlphaZero, by pUCT with
+    """Action selection in a tree: with Gumbel noise and sequential halving, or as in AlphaZero, by pUCT with
     Dirichlet noise."""
     value_scale: PositiveFloat = 1.0
-    """c_scale: how much values count beside the prior."""
+    """c_scale: weight of values relative to the prior."""
     td_lambda: UnitFloat = 1.0
-    """λ of the returns that values learn: 1 is how the game ended, 0 what the search found one move later."""
+    """λ of the value targets: 1 is the outcome of the game, 0 the search value one move later."""
     random_openings: UnitFloat = 0.8
-    """Share of games that begin with random moves, of any number up to the cells of the board."""
+    """Share of games that begin with random moves, up to the number of cells of the board."""
     buffer_size: PositiveInt = 32_768
-    """Positions in the memory of each seed."""
+    """Positions in the replay buffer of each seed."""
     batch_size: PositiveInt = 256
     """Positions of one gradient step."""
     gradient_steps: PositiveInt = 128
@@ -65,13 +65,13 @@ class AlphaZeroConfig:
     learning_rate: PositiveFloat = 1e-3
     """Step size of Adam."""
     lr_schedule: Literal["constant", "linear"] = "linear"
-    """Whether the learning rate stays as it is or falls linearly to a twentieth over the budget."""
+    """Constant learning rate, or linear decay to a twentieth over the budget."""
     vf_coef: NonNegativeFloat = 1.0
-    """Weight of the squared error of the value beside the cross-entropy of the policy."""
+    """Weight of the squared value error relative to the cross-entropy of the policy."""
     max_grad_norm: PositiveFloat | None = 1.0
     """Largest gradient norm of one seed; None: no clipping."""
     hidden_sizes: tuple[PositiveInt, ...] = (256, 256)
-    """Widths of the hidden layers, which policy and value share."""
+    """Widths of the hidden layers, shared by policy and value."""
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
     dirichlet_alpha: Annotated[float, Interval("(0, inf)")] = 0.5
@@ -99,20 +99,20 @@ class AlphaZero(BoardGamePlayer, Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` rows of a board game, made with the same seeds; what is learned is evaluated in it,
-            and its rules are those of the games that are played on tensors.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: moves a seed, over which the learning rate falls.
+        env: `S * config.num_envs` environments of a board game, made with the same seeds, for evaluation; self-play on
+            tensors uses its rules.
+        seeds: one non-negative integer for each of the S runs; each has its own random streams.
+        budget: moves per seed, over which the learning rate decays.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
-        consumed: moves a seed so far.
+        consumed: moves per seed.
         game: the rules.
         own: int64 `[S, N]`, the stones of the players to move.
         opponent: int64 `[S, N]`, those of the others.
 
     Raises:
-        ValueError: the budget is not positive, or the environment is no board game.
+        ValueError: the budget is not positive, or the environment is not a board game.
     """
 
     STATE = (
@@ -142,7 +142,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         )
         self.close = self.agent.close
         game = rules_of(env)
-        assert game is not None  # noqa: S101 - the agent has refused other tasks
+        assert game is not None  # noqa: S101 - other tasks have raised before
         self.game: BoardGame = game  # pyright: ignore[reportIncompatibleVariableOverride]
         self.optimizer = StackedAdam(self.agent.parameters, max_grad_norm=config.max_grad_norm)
         self.streams = streams.of_seeds(seeds, "self-play", device=env.device)
@@ -170,11 +170,11 @@ class AlphaZero(BoardGamePlayer, Resumable):
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes."""
+        """Number of gradient steps of the run."""
         return iterations(self.budget, self.rollout_steps) * self.config.gradient_steps
 
     def iterate(self) -> Metrics:
-        """Collect a batch of moves, estimate returns, and update on draws from the replay buffer."""
+        """Play a batch of moves, compute value targets and train on samples from the replay buffer."""
         metrics = self.collect()
         self.consumed += self.rollout_steps
         return {**metrics, **self.train()}
@@ -192,7 +192,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
             boards.append(torch.stack(positions, 1))
             policies.append(found.policy)
             values.append(found.value)
-            rewards.append(-value.float())  # what it is worth to the other player is worth the opposite to the mover
+            rewards.append(-value.float())  # the value for the mover is minus the value for the other player
             ends.append(over)
             self._go_on(after, over)
         values.append(self.search(Positions(self.own.flatten(), self.opponent.flatten()), None).value)
@@ -209,10 +209,10 @@ class AlphaZero(BoardGamePlayer, Resumable):
     def estimate_returns(self, values: Tensor, rewards: Tensor, ends: Tensor) -> Tensor:
         """Return the λ-returns `[T, B]` of the players to move.
 
-        The players take turns, so all is seen by one of them: what belongs to the other changes its sign, and back.
+        The players alternate, so values of the other player change their sign.
 
         Args:
-            values: `[T + 1, B]` that the searches found.
+            values: `[T + 1, B]` of the searches.
             rewards: `[T, B]` of the movers.
             ends: `[T, B]` whether the game ended with the move.
         """
@@ -229,7 +229,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         return turn * seen
 
     def _go_on(self, positions: Positions, over: Tensor) -> None:
-        """Take the positions after a move, and a new game where one has ended."""
+        """Store the positions after a move, and start new games where one has ended."""
         start, still = self._openings(), ~over
         own = torch.where(still, positions.own, start.own)
         self.own, self.opponent = (
@@ -249,18 +249,18 @@ class AlphaZero(BoardGamePlayer, Resumable):
         return streams.draw(self.streams, lambda stream: self.planner.noise(shape, stream)).flatten(0, 1)
 
     def search(self, positions: Positions, noise: Tensor | None) -> Found:
-        """Search from positions `[S * M]` that have not ended, those of each seed with its network."""
+        """Search from positions `[S * M]` that have not ended, with the network of each seed."""
         over = torch.zeros_like(positions.own, dtype=torch.bool)
         nothing = torch.zeros(len(over), device=self.device)
         root = self._expanded((*positions, over), nothing, nothing)
         return search(self.planner, root, self._model, noise)
 
     def moves(self, positions: Positions) -> Tensor:
-        """Return the best actions `[S * M]` that are found in positions that have not ended."""
+        """Return the best actions `[S * M]` by search in positions that have not ended."""
         return self.search(positions, None).actions
 
     def _model(self, states: States, actions: Tensor) -> Expansion:
-        """The rules, and what the network says of where they lead; a game that is over stays so."""
+        """The rules with the network's evaluation; ended games stay ended."""
         own, opponent, was_over = states
         stone = self.game.moves(Positions(own, opponent)).gather(1, actions.unsqueeze(1))[:, 0]
         after = Positions(torch.where(was_over, own, opponent), torch.where(was_over, opponent, own | stone))
@@ -286,7 +286,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         return 2 * self.game.rows * self.game.columns + self.game.actions
 
     def _seen(self, positions: Positions) -> Tensor:
-        """Return what networks see of positions `[B]`: `[B, D]`, with the mask of the actions at the end."""
+        """Return network inputs from positions `[B]`: `[B, D]`, with the action mask at the end."""
         return torch.cat([self.game.observe(positions).flatten(1), (self.game.moves(positions) != 0).float()], 1)
 
     def _remember(self, boards: Tensor, policies: Tensor, returns: Tensor) -> None:
@@ -300,7 +300,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         self.stored += count
 
     def train(self) -> Metrics:
-        """Take gradient steps on positions that are drawn from the memory."""
+        """Take gradient steps on positions sampled from the replay buffer."""
         config, counts = self.config, self.optimizer.counts
         size = min(self.stored, config.buffer_size)
         shape = config.gradient_steps, config.batch_size
@@ -316,7 +316,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         return metrics | update_metrics(self.optimizer.counts - counts)
 
     def update(self, index: Tensor, learning_rate: float) -> dict[str, Tensor | float]:
-        """Take one gradient step on the positions `index [S, M]` of the memory."""
+        """Take one gradient step on the positions `index [S, M]` of the replay buffer."""
         rows = torch.arange(len(self.seeds), device=self.device).unsqueeze(1)
         boards, policies, returns = self.boards[rows, index], self.policies[rows, index], self.returns[rows, index]
         obs = self._seen(Positions(*boards.flatten(0, 1).unbind(1))).view(*index.shape, -1)
@@ -343,11 +343,11 @@ class AlphaZero(BoardGamePlayer, Resumable):
         return found.actions.view(boards.shape[:2]), None
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` rows of every seed."""
+        """Draw the noise for one action of each of `rows` environments per seed."""
         return self.planner.noise((len(self.agent.parameters), rows, self.game.actions), generator)
 
     def for_seed(self, seed: int) -> Self:
-        """Return what plays with the network of the seed in one place alone."""
+        """Return the player of a single seed."""
         twin = copy(self)
         twin.agent = self.agent.for_seed(seed)
         return twin

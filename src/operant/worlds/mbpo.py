@@ -1,13 +1,13 @@
-"""MBPO: soft actor-critic on what a learned model imagines from real states (Janner et al. 2019, arXiv:1906.08253).
+"""MBPO: soft actor-critic on short rollouts of a learned model (Janner et al. 2019, arXiv:1906.08253).
 
 Collect a few steps, fit an ensemble of networks to all that happened, and let it imagine: from states that were really
 seen, short rollouts of the present policy (algorithm 2). Update actor and critics many times on draws from these, with
 a few real transitions among them. Short rollouts cannot drift far from the truth, and each real state is the beginning
 of many, so that a real step teaches more.
 
-What differs from the paper: changes of the state and rewards are normalized apart and learned ends of episodes take the
-place of known ones (see `operant.worlds.ensemble`); rollouts begin after every fit, and not at every step; all networks
-take part, each row going from one to another at every step, where the paper draws among the best ones.
+What differs from the paper: changes of the state and rewards are normalized separately, and ends of episodes are
+learned (see `operant.worlds.ensemble`); rollouts follow every fit, not every step; each rollout cycles through all
+networks, where the paper samples among the best ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,20 +32,20 @@ from operant.worlds.ensemble import LearnedModel, ModelConfig, Prediction
 
 @dataclass(frozen=True)
 class MBPOConfig(ModelConfig, SACConfig):
-    """Hyperparameters of MBPO: those of SAC, of the model, and of what it imagines."""
+    """Hyperparameters of MBPO: of SAC, of the model, and of its rollouts."""
 
     gradient_steps: PositiveInt = 20
-    """Gradient steps of actor and critics after the steps of `train_freq`, most of them on what was imagined."""
+    """Gradient steps of actor and critics after the steps of `train_freq`, mostly on model data."""
     real_ratio: UnitFloat = 0.05
     """Share of real transitions in each batch."""
     rollout_batch_size: PositiveInt = 1000
-    """Real states, a multiple of `ensemble_size`, that imagined rollouts begin in after each fit."""
+    """Start states of model rollouts after each fit, a multiple of `ensemble_size`."""
     rollout_length: PositiveInt = 1
-    """Steps of an imagined rollout in the beginning, while the model is poor."""
+    """Initial length of a model rollout, while the model is poor."""
     rollout_length_final: PositiveInt = 1
-    """Steps of an imagined rollout at the end of the budget; between the two lengths it grows linearly."""
+    """Length of a model rollout at the end of the budget; it grows linearly."""
     imagined_size: PositiveInt = 50_000
-    """Imagined transitions of a seed that are kept; older ones are of worse models and former policies."""
+    """Size of the buffer of model transitions per seed; older ones come from worse models and old policies."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -64,7 +64,7 @@ class MBPOConfig(ModelConfig, SACConfig):
         if self.hindsight != "none":
             raise ValueError(f"hindsight must be 'none': imagined transitions have one goal, got {self.hindsight!r}")
         if self.learning_starts < 1:
-            raise ValueError("learning_starts must be at least 1, got 0: without a step there is nothing to fit")
+            raise ValueError("learning_starts must be at least 1, got 0: there must be data to fit")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -75,7 +75,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "rollout_length_final": 8,
     },
 }
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+"""Configuration by task, which selects its own, or by name; other fields keep their defaults."""
 
 
 class MBPO(SAC):
@@ -110,7 +110,7 @@ class MBPO(SAC):
 
     @property
     def rollout_length(self) -> int:
-        """Steps of the rollouts that are imagined now."""
+        """Current length of model rollouts."""
         first, last = self.config.rollout_length, self.config.rollout_length_final
         return round(first + (last - first) * min(self.consumed / self.budget, 1.0))
 
@@ -126,7 +126,7 @@ class MBPO(SAC):
 
     @torch.no_grad()
     def imagine(self, length: int) -> None:
-        """Remember rollouts of the policy in the model, from states drawn from the replay buffer of real ones."""
+        """Store rollouts of the policy in the model, from states of the real replay buffer."""
         replay, count = self.experience.replay, self.config.rollout_batch_size
         obs = replay.take(replay.draw(count, self.rollout_streams), gamma=1.0).obs
         alive = torch.ones(obs.shape[:2], dtype=torch.bool, device=self.device)
@@ -144,7 +144,7 @@ class MBPO(SAC):
         self.imagined.add(Rollout(seen, obs, (), rewards, ended, nothing, after, valid, {}), actions)
 
     def _follow(self, obs: Tensor, actions: Tensor, t: int) -> Prediction:
-        """Return what follows on `obs [S, B, D]` by the networks in turn: at step t each takes the next share of B."""
+        """Return the successors of `obs [S, B, D]` by the networks in turn: each takes another share of B per step."""
         members, shape = self.model.members, (*obs.shape[1:-1], obs.shape[-1] + 1)
         chance = streams.draw(
             self.rollout_streams, lambda s: torch.empty(shape, device=self.device).normal_(generator=s)

@@ -7,10 +7,9 @@ leads, beginning with the rest of that plan. Fit the model again every few steps
 that is learned is the world, and it is learned from few steps.
 
 What differs from the paper: one particle follows each network through the whole plan (TS-infinity, with as many
-particles as networks), and all plans of a round meet the same chance, so that it is the plans that make the difference;
-rewards and ends of episodes are learned, too (see `operant.worlds.ensemble`); what a plan brings counts as far as its
-episode is expected to go on. The refit is that of the cross-entropy method or of model predictive path integrals
-(Williams et al. 2017).
+particles as networks), and all plans of a round share their random numbers (common random numbers); rewards and ends of
+episodes are learned (see `operant.worlds.ensemble`); rewards of a plan are weighted by the probability that the episode
+continues. The refit is that of the cross-entropy method or of model predictive path integrals (Williams et al. 2017).
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,23 +39,23 @@ class PETSConfig(ModelConfig):
     num_envs: PositiveInt = 1
     """Environments a seed, N."""
     buffer_size: PositiveInt = 100_000
-    """Transitions of a seed that are kept."""
+    """Transitions of each seed in the replay buffer."""
     planner: Literal["cem", "mppi"] = "cem"
-    """How plans are refitted: to the best ones alone, or to all of them weighted by what they bring."""
+    """Refit of plans: to the best ones only, or to all of them weighted by their returns."""
     horizon: PositiveInt = 25
-    """Steps that a plan looks ahead. What comes later does not count."""
+    """Planning horizon, in steps."""
     population_size: PositiveInt = 48
-    """Plans that are drawn in each round of planning."""
+    """Sampled plans in each round of planning."""
     num_elites: PositiveInt = 6
-    """Plans that the cross-entropy method refits to."""
+    """Elite plans of the cross-entropy method."""
     planning_iterations: PositiveInt = 3
-    """Rounds of drawing and refitting for each action."""
+    """Rounds of sampling and refitting for each action."""
     temperature: PositiveFloat = 0.5
-    """Of path integrals, in standard deviations of the returns. Lower follows the best plans alone."""
+    """Temperature of path integrals, in standard deviations of the returns. Lower follows only the best plans."""
     planning_momentum: UnitFloat = 0.1
-    """Share of the former distribution that is left after a refit."""
+    """Share of the previous distribution kept in a refit."""
     gamma: UnitFloat = 1.0
-    """Discount a step of a plan."""
+    """Discount per step of a plan."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -66,7 +65,7 @@ class PETSConfig(ModelConfig):
                 f"num_elites must be at most population_size, which is {self.population_size}, got {self.num_elites}"
             )
         if self.learning_starts < 1:
-            raise ValueError("learning_starts must be at least 1, got 0: without a step there is nothing to fit")
+            raise ValueError("learning_starts must be at least 1, got 0: there must be data to fit")
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
@@ -74,16 +73,16 @@ class PETSConfig(ModelConfig):
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+"""Configuration by task, which selects its own, or by name; other fields keep their defaults."""
 
 
 class Draws(NamedTuple):
-    """Standard normal numbers that plans of `R` rows are made from, in `I` rounds with `C` plans each."""
+    """Standard normal noise of the plans of `R` environments, in `I` rounds with `C` plans each."""
 
     plans: Tensor
     """`[S or 1, R or 1, I, C, H * A]`."""
     chance: Tensor
-    """`[I, H, S * K or K, 1, D + 1]`, what chance does to each network, whatever the plan."""
+    """`[I, H, S * K or K, 1, D + 1]`, noise of each network, the same for all plans."""
 
 
 class PETS(Resumable):
@@ -91,9 +90,9 @@ class PETS(Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` rows, made with the same seeds, whose actions are a bounded box.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed.
+        env: `S * config.num_envs` environments, made with the same seeds, with a bounded Box of actions.
+        seeds: one non-negative integer for each of the S runs; each has its own random streams.
+        budget: environment steps per seed.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
@@ -103,7 +102,7 @@ class PETS(Resumable):
         plan: `[S, N, horizon, A]`, the mean of the plan that every environment is in.
 
     Raises:
-        ValueError: the environment's spaces do not suit, or its rows do not fit.
+        ValueError: unsupported spaces, or a wrong number of environments.
     """
 
     STATE = ("consumed", "experience", "model", "plan", "plan_streams")
@@ -135,7 +134,7 @@ class PETS(Resumable):
 
     @property
     def learned(self) -> Weights:
-        """The model, what its numbers are normalized by, and what wrappers have learned."""
+        """The model, its normalization statistics, and the learned state of wrappers."""
         return {"model": self.model.parameters, "moments": self.model.moments, **self.experience.learned}
 
     @property
@@ -155,7 +154,7 @@ class PETS(Resumable):
 
     @torch.no_grad()
     def act_by_plan(self, obs: Tensor, t: int) -> Tensor:
-        """Choose actions for observations `[S, N, D]`, in [-1, 1], going on with the plans that there are."""
+        """Choose actions for observations `[S, N, D]`, in [-1, 1], starting from the current plans."""
         if t:
             self._forget_ended()
         mean, _ = self.improve(obs, self.plan, self._draws(self.config.num_envs, self.plan_streams))
@@ -163,7 +162,7 @@ class PETS(Resumable):
         return mean[:, :, 0]
 
     def _forget_ended(self) -> None:
-        """Begin without a plan where an episode has just ended."""
+        """Reset the plan where an episode has just ended."""
         last = self.experience.collector.result
         assert last is not None  # noqa: S101 - a step was taken
         ended = (last.terminated | last.truncated).view(self.plan.shape[:2])
@@ -173,9 +172,9 @@ class PETS(Resumable):
         """Return mean and standard deviation `[S, N, H, A]` of better plans.
 
         Args:
-            obs: `[S, N, D]`, where they begin.
-            plan: `[S, N, H, A]`, the mean to begin with.
-            draws: that they are made from.
+            obs: `[S, N, D]`, their start.
+            plan: `[S, N, H, A]`, the initial mean.
+            draws: their noise.
         """
         config = self.config
         mean, std = plan.flatten(2), torch.ones_like(plan.flatten(2))
@@ -190,9 +189,9 @@ class PETS(Resumable):
         return mean.view_as(plan), std.view_as(plan)
 
     def foresee(self, obs: Tensor, plans: Tensor, chance: Tensor) -> Tensor:
-        """Return the rewards `[S, N, C]` that plans `[S, N, C, H, A]` are expected to bring from `obs [S, N, D]`.
+        """Return the expected returns `[S, N, C]` of plans `[S, N, C, H, A]` from `obs [S, N, D]`.
 
-        `chance [H, S * K or K, 1, D + 1]` is what happens by chance. What is not a number is worth less than anything.
+        `chance [H, S * K or K, 1, D + 1]` is the noise. NaN counts as -inf.
         """
         (seeds, rows, count), members = plans.shape[:3], self.model.members
         actions = plans.movedim(3, 0).flatten(2, 3).repeat_interleave(members, 1)
@@ -207,7 +206,7 @@ class PETS(Resumable):
         return total.view(seeds, members, rows, count).mean(1).nan_to_num(-torch.inf, -torch.inf, -torch.inf)
 
     def _draws(self, rows: int, generators: Sequence[torch.Generator]) -> Draws:
-        """Return what the plans of `rows` rows are made from, by a generator for each seed."""
+        """Return the noise of the plans of `rows` environments, by a generator for each seed."""
         config, model = self.config, self.model
         rounds = config.planning_iterations
         plans = [self.bounds.normal((rows, rounds, config.population_size, config.horizon), g) for g in generators]
@@ -217,14 +216,14 @@ class PETS(Resumable):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Choose actions for observations `[S, N, ...]` by plans; the memory is what is left of them.
+        """Choose actions for observations `[S, N, ...]` by plans; `memory` is the rest of the plans.
 
-        All draws are the same at every step, so that the action is a function of observation and memory; with noise it
-        is sampled from the last distribution of the plan.
+        The noise of planning is the same at every step, so the action is a function of observation and `memory`; with
+        `noise` it is sampled from the last distribution of the plan.
         """
         seen = self.experience.read(obs)
         plan = seen.new_zeros(*seen.shape[:2], *self.plan.shape[2:]) if memory is None else memory
-        assert isinstance(plan, Tensor)  # noqa: S101 - what was returned before
+        assert isinstance(plan, Tensor)  # noqa: S101 - as returned before
         mean, std = self.improve(seen, plan, self.greedy_draws)
         action = mean[:, :, 0]
         if noise is not None:
@@ -232,10 +231,10 @@ class PETS(Resumable):
         return self.bounds.to_env(action), _rest(mean)
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` rows of every seed."""
+        """Draw the noise for one action of each of `rows` environments per seed."""
         return self.bounds.normal((len(self.seeds), rows), generator)
 
 
 def _rest(plan: Tensor) -> Tensor:
-    """Return plans `[S, N, H, A]` after their first action, with a last one of nothing."""
+    """Return plans `[S, N, H, A]` after their first action, with 0 as the last one."""
     return torch.cat((plan[:, :, 1:], torch.zeros_like(plan[:, :, :1])), 2)
