@@ -49,10 +49,3 @@ def test_linear_algebra_returns_what_its_types_say():
     torch.testing.assert_close(tensors.linalg.inv(matrix) @ matrix, torch.eye(2))
     torch.testing.assert_close(tensors.linalg.solve(matrix, right), torch.tensor([[1.0], [2.0]]))
     torch.testing.assert_close(tensors.linalg.lstsq(matrix, right).solution, torch.tensor([[1.0], [2.0]]))
-
-
-def test_gradients_are_added_to_those_of_before():
-    weights = torch.tensor([1.0, 2.0], requires_grad=True)
-    for _ in range(2):
-        tensors.backward((3.0 * weights).sum())
-    assert weights.grad.tolist() == [6.0, 6.0]

@@ -28,9 +28,6 @@ in_shared_memory = cast(Callable[[Tensor], Tensor], Tensor.share_memory_)
 unique = cast(Callable[[Tensor], Tensor], Tensor.unique)  # pyright: ignore[reportUnknownMemberType]
 """The different numbers of a tensor, in order."""
 
-backward = cast(Callable[[Tensor], None], Tensor.backward)  # pyright: ignore[reportUnknownMemberType]
-"""Add the gradient of a number to those of what it was computed from."""
-
 ndtri = cast(Callable[[Tensor], Tensor], torch.special.ndtri)  # pyright: ignore[reportUnknownMemberType]
 """The quantiles of the standard normal distribution."""
 

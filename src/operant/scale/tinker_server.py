@@ -12,7 +12,7 @@ import secrets
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -108,10 +108,10 @@ class Api:
 
     def _json(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            body = json.loads(await _body(request))
-            if not isinstance(body, dict):
+            body: Any = json.loads(await _body(request))
+            if not hasattr(body, "keys"):
                 raise ValueError("the body must be a JSON object")
-            return JSONResponse(handler(cast(dict[str, Any], body)))
+            return JSONResponse(handler(body))
 
         return self._guarded(answer)
 
@@ -145,8 +145,10 @@ class Api:
         return f"{body['session_id']}:train:{int(body['model_seq_id'])}"
 
     def _create_model(self, body: Mapping[str, Any]) -> Any:
-        model, lora = self._model_of(body), _table(body, "lora_config")
-        kind = _table(body, "optimizer_config").get("type", "adamw")
+        model = self._model_of(body)
+        lora: dict[str, Any] = body.get("lora_config") or {}
+        optimizer: dict[str, Any] = body.get("optimizer_config") or {}
+        kind = optimizer.get("type", "adamw")
         if kind != "adamw":
             raise ValueError(f"there is no optimizer {kind!r} here; adamw is")
         base, rank, seed = body["base_model"], int(lora.get("rank", 32)), int(lora.get("seed") or 0)
@@ -382,11 +384,6 @@ async def _body(request: Request) -> bytes:
     if encoding != "identity":
         raise ValueError(f"content-encoding {encoding!r} is not supported; send the body as it is")
     return body
-
-
-def _table(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a part of a body that may be missing."""
-    return cast(Mapping[str, Any], body.get(name) or {})
 
 
 def _error(status: int, text: str) -> Response:
