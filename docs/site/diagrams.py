@@ -70,7 +70,8 @@ class Drawing:
             'orient="auto-start-reverse"><path d="M0 0 L8 4 L0 8 z" fill="currentColor"/></marker></defs>'
         )
         names = f"<title>{escape(self.title)}</title><desc>{escape(self.words)}</desc>"
-        head = f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img" style="max-width:{self.width:g}px;width:100%"'
+        size = f'viewBox="0 0 {self.width:g} {self.height:g}" style="max-width:{self.width:g}px;width:100%"'
+        head = f'<svg {size} role="img"'
         return f'<figure markdown="0">{head} fill="currentColor">{names}{tip}{"".join(self._parts)}</svg></figure>'
 
 
@@ -93,8 +94,8 @@ def dqn() -> Drawing:
         720,
         250,
         "DQN's two networks",
-        "Transitions go from the environment to a replay buffer. The online network learns from minibatches; its targets "
-        "come from a target network, which is a copy of it from some steps ago.",
+        "Transitions go from the environment to a replay buffer. The online network learns from minibatches; its "
+        "targets come from a target network, which is a copy of it from some steps ago.",
     )
     drawing.box(20, 100, 120, 46, "environment")
     drawing.box(210, 100, 130, 46, "replay buffer\n(s, a, r, s')")
@@ -147,8 +148,8 @@ def ppo_and_grpo() -> Drawing:
         740,
         300,
         "PPO next to GRPO",
-        "PPO estimates advantages of each token with a critic, by generalized advantage estimation. GRPO samples several "
-        "answers to a prompt and takes the distance of each reward from their mean.",
+        "PPO estimates advantages of each token with a critic, by generalized advantage estimation. GRPO samples "
+        "several answers to a prompt and takes the distance of each reward from their mean.",
     )
     drawing.text(30, 20, "rlhf (PPO)", anchor="start")
     drawing.box(20, 50, 90, 40, "prompt")
