@@ -83,7 +83,7 @@ CONTROL: tuple[Algorithm, ...] = (
         config="BootstrappedDQNConfig",
         learner="BootstrappedDQN",
         presets=("paper",),
-        budgets=(("operant/DeepSea-v0", 50_000),),
+        budgets=(("operant/DeepSea-v0", 20_000),),
     ),
     Algorithm(
         name="alphazero",
@@ -190,7 +190,7 @@ CONTROL: tuple[Algorithm, ...] = (
         title="Asynchronous advantage actor-critic",
         idea="Processes step shared parameters without waiting for each other; their gradients are slightly stale.",
         paper="Mnih et al. 2016, arXiv:1602.01783",
-        module="operant.control.a3c",
+        module="operant.experimental.a3c",
         config="A3CConfig",
         learner="A3C",
         seeds=1,

@@ -1,6 +1,6 @@
 """What a network that acts greedily is made of, for `operant.runtime.exporting`: `network_of`."""
 
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
@@ -9,10 +9,12 @@ from operant.control.dqn import DQN
 from operant.control.sac import SAC
 from operant.control.sac_discrete import DiscreteSAC
 from operant.control.td3 import TD3
+from operant.nets.action_bounds import Bounded
 from operant.nets.heads import GaussianHead
 from operant.nets.lookup import StackedLookup
 from operant.nets.mlp import Layers, StackedMLP
 from operant.runtime.exporting import require_bare
+from operant.runtime.learner import HasAgent
 
 
 def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -40,7 +42,7 @@ def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, T
         facts, tensors = _perceptron(learner.actor.shape.mlp, learner.actor.layers, index)
         kind = {"kind": "squashed", "outputs": [0, learner.bounds.dimensions]}
         return facts | kind, tensors | _box(learner.bounds)
-    agent = getattr(learner, "agent", None)
+    agent = learner.agent if isinstance(learner, HasAgent) else None
     if not isinstance(agent, Agent) or agent.networks.shape.masked:
         raise ValueError(_refusal(learner))
     facts, tensors = _perceptron(agent.networks.shape.mlp, agent.networks.actor, index)
@@ -51,8 +53,8 @@ def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, T
     return _choices(list(agent.head.choices), 0, facts), tensors
 
 
-def _perceptron(mlp: Any, layers: Layers, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if type(mlp) not in (StackedMLP, StackedLookup):
+def _perceptron(mlp: object, layers: Layers, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if not isinstance(mlp, StackedMLP) or type(mlp) not in (StackedMLP, StackedLookup):
         raise ValueError(_refusal(mlp))
     tensors = {f"layers.{place}.weight": weight[index] for place, (weight, _) in enumerate(layers)}
     tensors |= {f"layers.{place}.bias": bias[index, 0] for place, (_, bias) in enumerate(layers)}
@@ -64,11 +66,11 @@ def _choices(choices: list[int], skipped: int, facts: dict[str, Any]) -> dict[st
     return facts | {"kind": "choices", "choices": choices, "outputs": [skipped, skipped + sum(choices)]}
 
 
-def _box(bounds: Any) -> dict[str, Tensor]:
-    return {name: cast(Tensor, getattr(bounds, name)) for name in ("middle", "half", "low", "high")}
+def _box(bounds: Bounded | GaussianHead) -> dict[str, Tensor]:
+    return {"middle": bounds.middle, "half": bounds.half, "low": bounds.low, "high": bounds.high}
 
 
-def _refusal(what: Any) -> str:
+def _refusal(what: object) -> str:
     return (
         f"export writes perceptrons that look at one vector, and this is a {type(what).__name__}: policies that look "
         "at pictures or dictionaries, or remember, act by `operant.load(run).predict`"

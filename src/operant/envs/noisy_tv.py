@@ -1,7 +1,9 @@
 """A television that shows noise: what cannot be predicted, and is never the same twice (`NoisyTV`)."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from operant import streams
 from operant.envs.base import BatchEnv, Step, Tree
+from operant.envs.spaces import is_dict
 from operant.envs.tensor.starts import BITS, random_bits, stream_keys
 from operant.envs.wrapper import Wrapper
 from operant.state import DeclaredState, State, load_part
@@ -50,7 +53,7 @@ class NoisyTV(Wrapper):
         if action is not None and not (isinstance(env.action_space, spaces.Discrete) and action in env.action_space):
             raise ValueError(f"action must be one of {env.action_space}, or None to change at every step, got {action}")
         inner = env.observation_space
-        parts = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {OBSERVATION: inner}
+        parts: dict[str, gymnasium.Space[Any]] = dict(inner.spaces) if is_dict(inner) else {OBSERVATION: inner}
         if SCREEN in parts:
             raise ValueError(f"observations of {env.task} have a part {SCREEN!r} already: leave out one of the two")
         self.action, self.pixels = action, pixels

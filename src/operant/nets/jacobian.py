@@ -1,9 +1,9 @@
-"""Perceptrons linearized at their parameters: how outputs answer to parameters, and back."""
+"""Jacobians of perceptrons with respect to their parameters, as products."""
 
 import torch
 from torch import Tensor
 
-from operant.nets.matmul import affine
+from operant.nets.matmul import product
 from operant.nets.mlp import Layers, StackedMLP
 
 
@@ -33,12 +33,12 @@ class Jacobian:
         """Return `J v` `[S, M, out]`, the change of the outputs, for a change `vector` `[S, P]` of the parameters."""
         changes = self._mlp.layers(vector)
         weight_change, bias_change = changes[0]
-        tangent = affine(bias_change, self._trace[0], weight_change)
+        tangent = product(self._trace[0], weight_change, bias=bias_change)
         for index in range(1, len(changes)):
             weight_change, bias_change = changes[index]
             tangent = self._mlp.through_activation(tangent, self._trace[index])
-            direct = affine(bias_change, self._trace[index], weight_change)
-            tangent = affine(direct, tangent, self._layers[index][0])
+            direct = product(self._trace[index], weight_change, bias=bias_change)
+            tangent = product(tangent, self._layers[index][0], bias=direct)
         return tangent
 
     @torch.no_grad()

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from operant.envs.finite import Transitions
 from operant.envs.tensor.core import Array, TensorEnv
 from operant.envs.worlds.chains import DeepSea as SingleDeepSea
 from operant.envs.worlds.key_door import KeyDoor as SingleKeyDoor
+from operant.tensors import from_numpy
 
 LARGEST_SEA, LARGEST_ROOMS = 4095, 2364
 """Largest sizes: the numbers of all states are below 2²⁴, and so exact in float32."""
@@ -49,7 +49,7 @@ class FiniteTensorEnv(TensorEnv):
         self.observation_space = spaces.Discrete(model.states)
 
     def _derive(self, p: Mapping[str, Array]) -> None:
-        tables = torch.from_numpy(self._model).to(self.device, self.dtype)
+        tables = from_numpy(self._model).to(self.device, self.dtype)
         self._successors, self._rewards, _ = map(self._library.array, tables)
         self._terminates = self._library.array(tables[2] > 0)
 

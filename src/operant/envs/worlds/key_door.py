@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from operant.envs.finite import FiniteEnv, Outcome, Transitions
 
@@ -52,7 +53,8 @@ class Layout:
         rng = np.random.default_rng(seed)
         wall, door = int(rng.integers(2, size - 2)), int(rng.integers(1, size - 1))
         left = [(row, column) for row in range(1, size - 1) for column in range(1, wall)]
-        start, key = (left[place] for place in rng.choice(len(left), 2, replace=False))
+        drawn: NDArray[np.int64] = rng.choice(len(left), 2, replace=False)
+        start, key = (left[int(place)] for place in drawn)
         return cls(size, start, key, (door, wall), (size - 2, size - 2))
 
     def is_open(self, cell: Cell, stage: int) -> bool:
