@@ -113,7 +113,7 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
 
     def _make_networks(self, features: int) -> None:
         config, choices = self.config, self.choices
-        actor, critics = (config.ensemble(features, choices, members=members) for members in (1, CRITICS))
+        actor, critics = config.actors(features, choices), config.critics(features, choices, members=CRITICS)
         generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
         alpha = 1.0 if config.ent_coef is None else config.ent_coef
         parameters = {

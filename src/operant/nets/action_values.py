@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from operant import ops
-from operant.nets.factory import Encoder, network_for
+from operant.nets.factory import Encoder, network_for, whole_network
 from operant.nets.mlp import Activation, Layers
 from operant.nets.module import StackedModule
+from operant.nets.network import MakeNetwork, StackedNetwork
 
 
 class ActionValues:
@@ -27,9 +28,12 @@ class ActionValues:
         dueling: whether value and advantages are separate streams.
         torso: the convolutions, where observations are pictures; or a module from outside, which begins as it likes.
         bounds: of the observations, `[D]` each; an interval of finite width between two is mapped onto [-1, 1].
+        network: a whole network from outside that returns the values (see `StackedNetwork`), in the place of all
+            layers.
 
     Raises:
-        ValueError: a dueling network has no hidden layer, or pictures are to be scaled, which they are anyway.
+        ValueError: a dueling network has no hidden layer, or pictures are to be scaled, which they are anyway; or there
+            is a whole network and an encoder, or it is to be dueling.
     """
 
     def __init__(
@@ -42,7 +46,13 @@ class ActionValues:
         dueling: bool = False,
         torso: Encoder = "auto",
         bounds: tuple[Tensor, Tensor] | None = None,
+        network: str | MakeNetwork | None = None,
     ) -> None:
+        if network is not None and (dueling or torso != "auto"):
+            raise ValueError(
+                f"network is a whole one, got {network!r}: leave out encoder={torso!r} and dueling={dueling}, or let "
+                "the network do it"
+            )
         if dueling and not hidden:
             raise ValueError("hidden must have at least one layer for the two streams of a dueling network, got ()")
         observed = (inputs,) if isinstance(inputs, int) else tuple(inputs)
@@ -58,7 +68,10 @@ class ActionValues:
             self.affine = torch.where(bounded, -1.0 - low * scale, 0.0), scale
         if dueling:
             hidden = [*hidden[:-1], 2 * hidden[-1]]
-        self.mlp = network_for(observed, [*hidden, actions + dueling], activation=activation, torso=torso)
+        if network is not None:
+            self.mlp = whole_network(network, observed, (actions,))
+        else:
+            self.mlp = network_for(observed, [*hidden, actions + dueling], activation=activation, torso=torso)
         self.size = self.mlp.size
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
@@ -66,8 +79,11 @@ class ActionValues:
 
         Weights and biases are uniform within `1 / √inputs` of their layer, as in the paper's code; the last layer of
         the two streams of a dueling network counts as one, with the inputs of both. Biases that differ put the kinks
-        of the rectifiers in different places, also where observations are small.
+        of the rectifiers in different places, also where observations are small. A network from outside begins as it
+        likes.
         """
+        if isinstance(self.mlp, StackedNetwork):
+            return torch.stack([self.mlp.initial(generator) for generator in generators])
         rows = torch.empty(len(generators), self.size)
         for row, generator in zip(rows, generators, strict=True):
             layers = self.mlp.layers(row.unsqueeze(0))
@@ -101,9 +117,11 @@ class ActionValues:
 
     def trace(self, layers: Layers, obs: Tensor) -> list[Tensor]:
         """Return what every layer makes of observations `[S, M, ...]`, their scaling first."""
-        return self.mlp.trace(
-            layers, obs if self.affine is None else torch.addcmul(self.affine[0], obs, self.affine[1])
-        )
+        return self.mlp.trace(layers, self.scaled(obs))
+
+    def scaled(self, obs: Tensor) -> Tensor:
+        """Return what the networks see of observations."""
+        return obs if self.affine is None else torch.addcmul(self.affine[0], obs, self.affine[1])
 
     def combine(self, outputs: Tensor) -> Tensor:
         """Return the values `[S, M, A]` that the last layer's outputs `[S, M, out]` say."""
@@ -130,7 +148,7 @@ class BoundActionValues:
 
     def __call__(self, obs: Tensor) -> Tensor:
         """Return the values `[S, M, A]`."""
-        return self.combine(self.shape.trace(self.layers, obs)[-1], obs)
+        return self.combine(self.shape.mlp(self.layers, self.shape.scaled(obs)), obs)
 
     def combine(self, outputs: Tensor, obs: Tensor) -> Tensor:
         """Return the values `[S, M, A]` that the last layer's outputs say for observations."""

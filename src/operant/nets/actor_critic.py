@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from operant.nets.factory import Encoder, network_for
+from operant.nets.factory import Encoder, network_for, whole_network
 from operant.nets.gru import Memory
 from operant.nets.heads import Head
 from operant.nets.mlp import Activation, Layers
+from operant.nets.network import MakeNetwork
 
 ACTOR_GAIN = 0.01
 """Gain of the policy's last layer, which makes it begin close to uniform."""
@@ -27,9 +28,12 @@ class Spec:
         torso: the convolutions, where observations are pictures; or a module from outside (see `StackedModule`).
         memory: makes the networks recurrent (see `StackedGRU`); needs `shared`.
         value_heads: how many values the critic predicts of a state, K; more than one need a single critic.
+        network: a whole network from outside that returns policy and value (see `StackedNetwork`), in the place of all
+            layers. What is shared are then both, where nothing is each has a copy, of which it uses its part.
 
     Raises:
-        ValueError: there is no critic, or several are to share the layers of one actor, or to predict several values.
+        ValueError: there is no critic, or several are to share the layers of one actor, or to predict several values;
+            or there is a whole network and an encoder, a memory or several critics.
     """
 
     hidden: Sequence[int]
@@ -39,8 +43,14 @@ class Spec:
     torso: Encoder = "auto"
     memory: Memory | None = None
     value_heads: int = 1
+    network: str | MakeNetwork | None = None
 
     def __post_init__(self) -> None:
+        if self.network is not None and (self.torso != "auto" or self.memory is not None or self.critics > 1):
+            raise ValueError(
+                f"network is a whole one, got {self.network!r}: leave out encoder={self.torso!r}, memories, and more "
+                "critics than one"
+            )
         if self.critics < 1 or (self.critics > 1 and self.shared):
             raise ValueError(
                 f"critics must be 1, or more where they share no layers with the actor, got {self.critics} critics "
@@ -55,10 +65,10 @@ class Spec:
 class ActorCritic:
     """Networks for policy and value: parameters `[S, P]`, observations `[S, M, D]` or pictures `[S, M, C, H, W]`.
 
-    A seed has `R` networks: one with an output for the value beside those of the policy if the hidden layers are
-    shared, otherwise an actor and K critics of the same shape. Either way all of them are rows of one stacked network,
-    so that policy and value together take as many operations as one of them alone; a separate critic ignores its
-    outputs but those for values.
+    A seed has `R` networks: one with outputs for the value behind those of the policy if the hidden layers are shared,
+    or two of these where a whole network comes from outside and nothing is shared; otherwise an actor and K critics of
+    the same shape. Either way all of them are rows of one stacked network, so that policy and value together take as
+    many operations as one of them alone; a separate critic ignores its outputs but those for values.
 
     Args:
         inputs: shape of an observation, `(D,)` or `(C, H, W)`; D alone will do.
@@ -85,6 +95,10 @@ class ActorCritic:
             shape = (shape[0] - masked,)
         self.networks = 1 if spec.shared else 1 + spec.critics
         self.value_heads = spec.value_heads
+        self.value_first = head.outputs if spec.shared or spec.network is not None else 0
+        if spec.network is not None:
+            self.mlp = whole_network(spec.network, shape, (head.outputs, self.value_heads))
+            return
         outputs = head.outputs + self.value_heads if spec.shared else max(head.outputs, self.value_heads)
         self.mlp = network_for(
             shape,
@@ -176,7 +190,7 @@ class BoundActorCritic:
     @property
     def value_column(self) -> int | slice:
         """Which output of the critic's network is the value, or which are the values."""
-        first = self.shape.head.outputs if self.shape.networks == 1 else 0
+        first = self.shape.value_first
         return first if self.shape.value_heads == 1 else slice(first, first + self.shape.value_heads)
 
 

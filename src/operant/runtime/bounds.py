@@ -49,7 +49,7 @@ UnitFloat = Annotated[float, Interval("[0, 1]")]
 _FINITE = Interval("(-inf, inf)")
 
 
-def require(config: Any, **bounds: str | Sequence[str]) -> None:
+def require(config: Any, **bounds: str | Sequence[str | None]) -> None:
     """Check every field of a configuration against its type, and some against bounds that no type can say.
 
     A number is within the interval of its type, and finite where it has none; an integer is a whole number; a
