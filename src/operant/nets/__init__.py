@@ -2,6 +2,7 @@
 
 from operant.nets.action_bounds import Bounded, is_bounded, is_continuous
 from operant.nets.actor_critic import ActorCritic, BoundActorCritic, Pass, Spec
+from operant.nets.alone import module_of
 from operant.nets.cnn import StackedCNN, TorsoName
 from operant.nets.compiled import Program, compilable, compiler, missing_tool, outgrows_cache, programs
 from operant.nets.cuda_graphs import Graph
@@ -59,6 +60,7 @@ __all__ = [
     "is_continuous",
     "jacobian",
     "missing_tool",
+    "module_of",
     "modules",
     "network_for",
     "network_of_vectors",

@@ -163,6 +163,10 @@ class FunctionalModule(ABC):
         """Return the initial parameters `[n]` of a module."""
         return self.flat(self._made(generator))
 
+    def initial_copy(self) -> nn.Module:
+        """Return a module of this kind, with parameters of its own."""
+        return self._made(torch.Generator().manual_seed(0))
+
     def by_name(self, parameters: Tensor) -> dict[str, Tensor]:
         """Return the module's parameters `[S, ...]` by name, as views of `parameters [S, P]`."""
         own = parameters[:, : self.parameters].split_with_sizes([prod(shape) for shape in self._shapes], dim=1)
