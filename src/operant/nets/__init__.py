@@ -4,7 +4,7 @@ from operant.nets.action_bounds import Bounded, is_bounded, is_continuous
 from operant.nets.actor_critic import ActorCritic, BoundActorCritic, Pass, Spec
 from operant.nets.alone import module_of
 from operant.nets.cnn import StackedCNN, TorsoName
-from operant.nets.compiled import Program, compilable, compiler, missing_tool, outgrows_cache, programs
+from operant.nets.compiled import Program, compilable, compiler, missing_tool, one_by_one, programs
 from operant.nets.cuda_graphs import Graph
 from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
 from operant.nets.factory import Encoder, encoders, modules, network_for, network_of_vectors, whole_network
@@ -64,7 +64,7 @@ __all__ = [
     "modules",
     "network_for",
     "network_of_vectors",
-    "outgrows_cache",
+    "one_by_one",
     "programs",
     "set_precision",
     "whole_network",

@@ -132,12 +132,12 @@ class FunctionalModule(ABC):
         if changed := [name for name, buffer in self._constants.items() if not torch.equal(buffer, before[name])]:
             raise ModuleError(
                 f"{self.name} has buffers ({', '.join(changed)}), which change outside of gradients and would differ "
-                "between the seeds and in evaluations: take LayerNorm in the place of BatchNorm, or parameters"
+                "between the seeds and in evaluations: use LayerNorm instead of BatchNorm, or parameters"
             )
         with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
             if not torch.equal(single, self.call(flat, *inputs)):
                 raise ModuleError(
-                    f"{self.name} draws random numbers (Dropout?), which would be no seed's own: leave them out"
+                    f"{self.name} draws random numbers (Dropout?), which would not belong to a seed: remove them"
                 )
         return single
 
@@ -151,7 +151,7 @@ class FunctionalModule(ABC):
         try:
             vmap(self.call)(flat, *self._trial_inputs(3))
         except Exception:
-            return False  # what decides by the values of tensors, for one
+            return False  # e.g. a branch on the values of tensors
         return True
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Networks linearized at their parameters: how outputs answer to parameters, and back."""
+"""Jacobians of networks with respect to their parameters, as products."""
 
 import torch
 from torch import Tensor

@@ -1,7 +1,7 @@
-"""Networks from outside: any `torch.nn.Module` as the encoder of observations, stacked along the seed axis.
+"""Custom networks: any `torch.nn.Module` as the encoder of observations, stacked along the seed axis.
 
 The modules of all seeds (and of actor and critic) are one function of a matrix of parameters `[S, P]`, evaluated by
-`torch.func.functional_call` for all rows at once. Our own stacks are several times faster where they will do.
+`torch.func.functional_call` for all of them together. Built-in stacks are several times faster.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from operant.nets.functional import FunctionalModule, ModuleError
 from operant.nets.mlp import Activation, Layers, StackedMLP
 
 MakeModule = Callable[[Any], nn.Module]
-"""Makes a module from the size D of an observation, or from the shape `(C, H, W)` of an image; a class will do. Its
+"""Makes a module from the size D of an observation, or from the shape `(C, H, W)` of an image; a class is one. Its
 `forward` takes observations `[M, D]` or `[M, C, H, W]`, images as numbers from 0 to 1, and returns features `[M, ...]`.
 """
 
@@ -27,14 +27,14 @@ class StackedModule(FunctionalModule):
         shape: of an observation, `(D,)` or `(C, H, W)`.
         sizes: widths of the dense hidden layers that follow, and of the output.
         activation: of the dense hidden layers.
-        beside: how many numbers follow the observation in an input `[D + beside]`, such as an action: the module does
-            not see them, the dense layers do.
+        beside: number of inputs after the observation, `[D + beside]`, such as an action: only the dense layers see
+            them.
 
     Attributes:
         size: P, the number of parameters of one network: those of the module by name, then those of the dense layers.
 
     Raises:
-        ModuleError: the module has buffers, draws random numbers, or gives no features for each observation.
+        ModuleError: the module has buffers, draws random numbers, or returns no features per observation.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class StackedModule(FunctionalModule):
         return inputs[..., : -self.beside], inputs[..., -self.beside :]
 
     def _read(self, own: Tensor, obs: Tensor, rest: Tensor) -> Tensor:
-        """Return what the dense layers see, `[S, M, F + beside]`."""
+        """Return the inputs of the dense layers, `[S, M, F + beside]`."""
         features = self.run(own, obs).flatten(2)
         return torch.cat((features, rest), dim=-1) if self.beside else features
 
@@ -91,9 +91,9 @@ class StackedModule(FunctionalModule):
         return self.dense(layers[1:], self._read(layers[0][0], *self._split(inputs)))
 
     def trace(self, layers: Layers, inputs: Tensor, buffers: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Return the module's parameters, its inputs, what it makes of them, and what every dense layer does.
+        """Return the module's parameters, its inputs and features, and the outputs of every dense layer.
 
-        Autograd leads from the third to the first two, the dense layers go back by hand.
+        Autograd differentiates the features with respect to the first two; the dense layers backpropagate by hand.
         """
         with torch.enable_grad():
             own = layers[0][0].detach().requires_grad_()
@@ -102,7 +102,7 @@ class StackedModule(FunctionalModule):
         return [own, leaf, read, *self.dense.trace(layers[1:], read.detach(), buffers)]
 
     def buffers(self, inputs: Tensor) -> list[Tensor]:
-        """Return no memory: the dense layers allocate theirs in each pass."""
+        """Return no buffers: the dense layers allocate theirs in each pass."""
         return []
 
     def pullback(
@@ -130,7 +130,7 @@ class StackedModule(FunctionalModule):
     def input_gradient(
         self, layers: Layers, trace: list[Tensor], gradient: Tensor, buffers: Sequence[Tensor] = ()
     ) -> Tensor:
-        """Backpropagate to the inputs `[S, M, D + beside]` alone, of networks that see more than an observation.
+        """Backpropagate to the inputs `[S, M, D + beside]` only, of networks with more inputs than an observation.
 
         Args:
             layers: of the forward pass.
