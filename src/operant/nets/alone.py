@@ -1,7 +1,7 @@
 """One network of a stack as a `torch.nn.Module` of torch's own layers, for programs without operant: `module_of`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,7 @@ def _perceptron(stack: StackedMLP, layers: Sequence[tuple[Tensor, Tensor]]) -> n
     """Return dense layers with weights `[in, out]` and biases `[1, out]`."""
     found: list[nn.Module] = []
     for weight, bias in layers:
-        linear = nn.Linear(*weight.shape)
+        linear = nn.Linear(weight.shape[0], weight.shape[1])
         linear.load_state_dict({"weight": weight.T, "bias": bias[0]})
         found += [linear, nn.Tanh() if stack.activation == "tanh" else nn.ReLU()]
     return nn.Sequential(*found[:-1])
@@ -67,8 +67,8 @@ class _Bytes(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the outputs `[M, ...]`."""
-        found = self.module(obs.float() / 255 if obs.dtype == torch.uint8 else obs)
-        return found[0] if isinstance(found, tuple | list) else found
+        found: Any = self.module(obs.float() / 255 if obs.dtype == torch.uint8 else obs)
+        return cast(Tensor, found[0] if isinstance(found, tuple | list) else found)
 
 
 class _Convolutions(nn.Module):

@@ -4,6 +4,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -130,11 +131,11 @@ def write_graph(
     module = GreedyPolicy(network, facts, tensors | ends, seen)
     trials = [_observations(env.observation_space, count) for count in TRIALS]
     scores = "probabilities" if facts.get("scores") == "logits" else facts.get("scores")
-    names = ["action", *([scores] if scores else [])]
+    names = ["action", *([str(scores)] if scores else [])]
     file = folder / FILES[form]
     write, read = (_write_onnx, _read_onnx) if form == "onnx" else (_write_torchscript, _read_torchscript)
     try:
-        write(module, torch.from_numpy(trials[1]), file, names)
+        write(module, torch.as_tensor(trials[1]), file, names)
         run = read(file)
         found = [run(given) for given in trials]
     except Exception as error:
@@ -144,7 +145,7 @@ def write_graph(
         ) from error
     for given, outputs in zip(trials, found, strict=True):
         with torch.no_grad():
-            ours = [part.numpy() for part in module(torch.from_numpy(given))]
+            ours = [part.numpy() for part in module(torch.as_tensor(given))]
         _require_same(facts, outputs, [predict(given), *ours[1:]], form)
     about = {"observation": {"shape": facts["observation"]["shape"], "dtype": str(env.observation_space.dtype)}}
     about |= {"action": action, "inputs": ["observation"], "outputs": names, "file": file.name, "format": form}
@@ -154,12 +155,12 @@ def write_graph(
 
 def _observations(space: spaces.Space[Any], count: int) -> NDArray[Any]:
     """Draw `count` observations at random: of unbounded numbers normal ones, cut to the bounds where there are some."""
-    rng = np.random.default_rng(count)
-    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        drawn = rng.normal(0.0, 3.0, size=(count, *space.shape))
-        return np.clip(drawn, space.low, space.high).astype(space.dtype)
-    space.seed(count)
-    return np.stack([np.asarray(space.sample()) for _ in range(count)])
+    rng, own = np.random.default_rng(count), cast(Any, space)
+    if isinstance(space, spaces.Box) and np.issubdtype(own.dtype, np.floating):
+        drawn: Any = rng.normal(0.0, 3.0, size=(count, *own.shape))
+        return np.clip(drawn, own.low, own.high).astype(own.dtype)
+    own.seed(count)
+    return np.stack([np.asarray(own.sample()) for _ in range(count)])
 
 
 def _write_torchscript(module: nn.Module, example: Tensor, file: Path, names: Sequence[str]) -> None:
@@ -168,18 +169,18 @@ def _write_torchscript(module: nn.Module, example: Tensor, file: Path, names: Se
 
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of what may depend on the example: the comparison finds it
-        traced: Any = torch.jit.trace(act, (example,), check_trace=False)
+        traced: Any = cast(Any, torch.jit).trace(act, (example,), check_trace=False)
         traced.save(str(file))
 
 
 def _read_torchscript(file: Path) -> Callable[[NDArray[Any]], Arrays]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        loaded: Any = torch.jit.load(str(file))
+        loaded: Any = cast(Any, torch.jit).load(str(file))
 
     def run(given: NDArray[Any]) -> Arrays:
         with torch.no_grad():
-            return [part.numpy() for part in loaded(torch.from_numpy(given))]
+            return [part.numpy() for part in loaded(torch.as_tensor(given))]
 
     return run
 
@@ -190,7 +191,7 @@ def _write_onnx(module: nn.Module, example: Tensor, file: Path, names: Sequence[
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         log.setLevel(logging.ERROR)  # it warns of packages that are not needed
-        program: Any = torch.onnx.export(
+        program: Any = cast(Any, torch.onnx).export(
             module,
             (example,),
             input_names=["observation"],
@@ -204,11 +205,13 @@ def _write_onnx(module: nn.Module, example: Tensor, file: Path, names: Sequence[
 
 
 def _read_onnx(file: Path) -> Callable[[NDArray[Any]], Arrays]:
-    from onnx import load  # pyright: ignore[reportMissingImports] # noqa: PLC0415 - an extra
-    from onnx.reference import ReferenceEvaluator  # pyright: ignore[reportMissingImports] # noqa: PLC0415
+    onnx, reference = cast(Any, import_module("onnx")), cast(Any, import_module("onnx.reference"))
+    evaluator: Any = reference.ReferenceEvaluator(onnx.load(str(file)))
 
-    evaluator: Any = ReferenceEvaluator(load(str(file)))
-    return lambda given: evaluator.run(None, {"observation": given})
+    def run(given: NDArray[Any]) -> Arrays:
+        return evaluator.run(None, {"observation": given})
+
+    return run
 
 
 def _require_same(facts: dict[str, Any], found: Arrays, expected: Arrays, form: str) -> None:
