@@ -1,6 +1,6 @@
 """What a policy that acts greedily is made of, for `operant.runtime.exporting` and `operant.runtime.graphs`."""
 
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -10,9 +10,11 @@ from operant.control.sac import SAC
 from operant.control.sac_discrete import DiscreteSAC
 from operant.control.td3 import TD3
 from operant.nets import module_of
+from operant.nets.action_bounds import Bounded
 from operant.nets.heads import GaussianHead
 from operant.nets.mlp import Layers, StackedMLP
 from operant.runtime.exporting import require_bare
+from operant.runtime.learner import HasAgent
 
 Parts = tuple[Any, Layers, dict[str, Any], dict[str, Tensor]]
 """The shape of a stack of networks, its layers, and what is done before and after them in numbers and tensors."""
@@ -68,7 +70,7 @@ def _parts(experiment: Any, index: int) -> Parts:
     if isinstance(learner, SAC | TD3):
         facts = {"kind": "squashed", "outputs": [0, learner.bounds.dimensions]}
         return learner.actor.shape.mlp, learner.actor.layers, facts, _box(learner.bounds)
-    agent = getattr(learner, "agent", None)
+    agent = learner.agent if isinstance(learner, HasAgent) else None
     if not isinstance(agent, Agent) or agent.networks.shape.masked:
         raise ValueError(_refusal(learner))
     facts: dict[str, Any] = {}
@@ -88,11 +90,11 @@ def _choices(choices: list[int], skipped: int, scores: str) -> dict[str, Any]:
     return {"kind": "choices", "choices": choices, "outputs": [skipped, skipped + sum(choices)], "scores": scores}
 
 
-def _box(bounds: Any) -> dict[str, Tensor]:
-    return {name: cast(Tensor, getattr(bounds, name)) for name in ("middle", "half", "low", "high")}
+def _box(bounds: Bounded | GaussianHead) -> dict[str, Tensor]:
+    return {"middle": bounds.middle, "half": bounds.half, "low": bounds.low, "high": bounds.high}
 
 
-def _refusal(what: Any) -> str:
+def _refusal(what: object) -> str:
     return (
         f"export writes perceptrons that look at one vector, and this is a {type(what).__name__}: other networks are "
         "written by --format onnx or torchscript; policies that look at dictionaries, or remember, act by "

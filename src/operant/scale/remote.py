@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tinker
-import torch
 from tinker import types
 
 from operant.language.engines.protocol import Completion, Sampling
 from operant.scale.trainer import Adam, Datum, Forward, Loss, check
+from operant.tensors import from_numpy
 
 DEFAULT_RANK = 32
 """Rank of the adapter, where none is named: the service trains adapters alone."""
@@ -101,7 +101,7 @@ def _inputs(datum: Datum) -> dict[str, Any]:
 
 
 def _found(output: types.ForwardBackwardOutput) -> Forward:
-    log_probs = [torch.from_numpy(fields["logprobs"].to_numpy()) for fields in output.loss_fn_outputs]
+    log_probs = [from_numpy(fields["logprobs"].to_numpy()) for fields in output.loss_fn_outputs]
     return Forward(output.metrics.get("loss:sum", float("nan")), log_probs)
 
 

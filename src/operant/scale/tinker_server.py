@@ -108,8 +108,8 @@ class Api:
 
     def _json(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            body = json.loads(await _body(request))
-            if not isinstance(body, dict):
+            body: Any = json.loads(await _body(request))
+            if not hasattr(body, "keys"):
                 raise ValueError("the body must be a JSON object")
             return JSONResponse(handler(body))
 
@@ -145,14 +145,16 @@ class Api:
         return f"{body['session_id']}:train:{int(body['model_seq_id'])}"
 
     def _create_model(self, body: Mapping[str, Any]) -> Any:
-        model, lora = self._model_of(body), body.get("lora_config") or {}
-        kind = (body.get("optimizer_config") or {}).get("type", "adamw")
+        model = self._model_of(body)
+        lora: dict[str, Any] = body.get("lora_config") or {}
+        optimizer: dict[str, Any] = body.get("optimizer_config") or {}
+        kind = optimizer.get("type", "adamw")
         if kind != "adamw":
             raise ValueError(f"there is no optimizer {kind!r} here; adamw is")
-        options = {"base": body["base_model"], "rank": int(lora.get("rank", 32)), "seed": int(lora.get("seed") or 0)}
+        base, rank, seed = body["base_model"], int(lora.get("rank", 32)), int(lora.get("seed") or 0)
 
         def work() -> Any:
-            self._service.create(model, **options)
+            self._service.create(model, base=base, rank=rank, seed=seed)
             return {"type": "create_model", "model_id": model}
 
         return self._promise(work, model)

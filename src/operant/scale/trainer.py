@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,9 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
 _THRESHOLDS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 """Bounds of the probability ratio in `ppo`; `cispo` has the upper one alone."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,127}")
+
+
+_backward = cast(Callable[[Tensor], None], Tensor.backward)  # pyright: ignore[reportUnknownMemberType]
 
 
 class Datum(NamedTuple):
@@ -184,7 +187,7 @@ class LocalTrainer:
 
     def forward_backward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
         """See `Trainer`."""
-        return self._pass(data, loss, config, lambda total: total.backward())
+        return self._pass(data, loss, config, _backward)
 
     def _pass(
         self,
@@ -232,7 +235,7 @@ class LocalTrainer:
                 eps=adam.eps,
                 weight_decay=adam.weight_decay,
             )
-            self._optimizer.step()
+            self._optimizer.step()  # pyright: ignore[reportUnknownMemberType] - of the closure, which there is none of
             self.steps += 1
         self._optimizer.zero_grad()
         return {"gradient_norm": norm.item(), "skipped": 0.0 if finite else 1.0}
