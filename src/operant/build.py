@@ -248,6 +248,7 @@ def _meaning(learner: Any) -> dict[str, Any]:
 def _layout(learner: Any) -> dict[str, Any]:
     """Return what networks of the same number of parameters can differ in, and what the critic predicts."""
     traits = {name: getattr(learner.config, name) for name in _LAYOUT if hasattr(learner.config, name)}
+    traits |= {f"parameters of the {name}": layout for name, layout in _modules(learner).items()}
     agent = _agent(learner)
     if agent is not None:
         traits["networks of a seed"] = agent.networks.shape.networks
@@ -255,6 +256,13 @@ def _layout(learner: Any) -> dict[str, Any]:
         if predicted != "none":  # what nothing has trained fits anything
             traits["predictions of the critic"] = predicted
     return traits
+
+
+def _modules(learner: Any) -> dict[str, Any]:
+    """Return names and shapes of the parameters of networks from outside, by what these are."""
+    bound = getattr(learner, "online", None) or getattr(getattr(learner, "agent", None), "networks", None)
+    shapes = getattr(learner, "shapes", {}) if bound is None else {"network": bound.shape}
+    return {name: getattr(shape.mlp, "layout", "our own layers") for name, shape in shapes.items()}
 
 
 def package(entry: catalog.Algorithm) -> Any:

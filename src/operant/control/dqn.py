@@ -26,7 +26,7 @@ from operant.control.compatibility import require_suitable
 from operant.control.replay_collector import Act, Experience, ReplayConfig
 from operant.envs import BatchEnv, Tree
 from operant.envs.spaces import is_box
-from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders
+from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders, modules
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
@@ -93,6 +93,9 @@ class DQNConfig(ReplayConfig):
     encoder: TorsoName | str = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns the values of
+    the actions (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     scale_obs: bool = False
     """Whether observations are scaled to [-1, 1] where the bounds of their space are finite."""
     adam_eps: PositiveFloat = 1e-8
@@ -101,7 +104,7 @@ class DQNConfig(ReplayConfig):
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(self, encoder=encoders(self.encoder))
+        require(self, encoder=encoders(self.encoder), network=modules(self.network))
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
@@ -186,6 +189,7 @@ class DQN(Resumable):
             dueling=config.dueling,
             torso=config.encoder,
             bounds=_bounds(env) if config.scale_obs else None,
+            network=config.network,
         )
         self.drawn = 1 if config.per_alpha else DRAWN
         self.make_networks(shape)

@@ -29,7 +29,7 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
-from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, encoders, one_by_one
+from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, encoders, modules, one_by_one
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
 from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
@@ -98,6 +98,9 @@ class PPOConfig(StateNoiseConfig):
     encoder: TorsoName | str = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    and value (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     adam_eps: PositiveFloat = 1e-5
@@ -116,6 +119,7 @@ class PPOConfig(StateNoiseConfig):
             self,
             objective=doors.choices(OBJECTIVES, self.objective, "operant.objectives"),
             encoder=encoders(self.encoder),
+            network=modules(self.network),
         )
         _ = self.channels
         if self.num_envs * self.num_steps % self.num_minibatches:
@@ -146,9 +150,10 @@ class PPOConfig(StateNoiseConfig):
         return Spec(
             hidden=self.hidden_sizes,
             activation=self.activation,
-            shared=self.share_features,
+            shared=self.share_features or self.network is not None,
             torso=self.encoder,
             value_heads=len(self.channels),
+            network=self.network,
         )
 
 

@@ -87,6 +87,7 @@ def require_state_noise(network: object, *, continuous: bool, algorithm: str) ->
         raise ValueError(f"use_sde is noise on continuous actions, and {algorithm} chooses among finitely many here")
     if not isinstance(network, StackedMLP) or len(network.shapes) < 2:
         raise ValueError(
-            "use_sde reads the last hidden layer of a perceptron: leave out encoder, and give hidden_sizes at least one"
+            "use_sde reads the last hidden layer of a perceptron: leave out encoder, network and actor_network, and "
+            "give hidden_sizes at least one"
         )
     return network
