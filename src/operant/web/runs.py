@@ -41,7 +41,7 @@ def index(runs: Path) -> dict[str, Any]:
 def show(runs: Path, run: str) -> dict[str, Any]:
     """Return all about a run: settings, sessions, metrics, evaluations, pictures and films, and commands."""
     path = folder_of(runs, run)
-    tables = _tables(path / "config.toml", _stamp(path / "config.toml"))
+    tables = tables_of(path)
     facts = _facts(path)
     shown = shown_path(path)
     commands = {"show": f"operant show {shown}", "evaluate": f"operant evaluate {shown}"}
@@ -244,6 +244,16 @@ def _settings(path: Path, _stamp: tuple[int, int, int]) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ValueError(f"{path} has no table [settings]")
     return settings
+
+
+def tables_of(path: Path) -> dict[str, Any]:
+    """Return the tables `settings` and `config` of a run in a folder.
+
+    Raises:
+        OSError: they cannot be read.
+        ValueError: they are damaged.
+    """
+    return _tables(path / "config.toml", _stamp(path / "config.toml"))
 
 
 @lru_cache(maxsize=64)
