@@ -44,7 +44,7 @@ def opened(page, address):
 
 
 def arrived(page, at):
-    expect(page.locator(".arrival")).to_contain_text(f"Update at {at:,}:")
+    expect(page.locator(".arrival")).to_contain_text(re.compile(rf"Update at {at:,}[,.]"))
 
 
 def test_one_goes_through_a_run_by_keys_alone(page):
@@ -89,6 +89,7 @@ def test_one_goes_through_a_run_by_keys_alone(page):
     assert re.fullmatch("[0-9a-f]{64}", hash_before)
     page.reload()
     arrived(page, 2048 - 10 * UPDATE)
+    expect(canvas).to_have_attribute("data-step", step)
     expect(page.locator(".hash")).to_have_attribute("title", hash_before)
     expect(page.get_by_label("Speed")).to_have_value("0.5")
 
@@ -100,7 +101,7 @@ def test_a_point_of_the_curve_is_clicked_and_dragged(page, runs):
     at = lambda share: (box["x"] + 46 + share * (box["width"] - 58), box["y"] + box["height"] / 2)  # noqa: E731
     page.mouse.click(*at(0.5))
     expect(page.locator("canvas[data-step]")).to_be_visible()
-    expect(page.locator(".arrival")).to_contain_text(re.compile(r"Update at 1,\d{3}:"))
+    expect(page.locator(".arrival")).to_contain_text(re.compile(r"Update at 1,\d{3}[,.]"))
     expect(page.get_by_label("What the policy makes of the state").locator("tbody tr")).to_have_count(2)
     first = int(state(page)["at"])
     assert first % UPDATE == 0
@@ -109,7 +110,7 @@ def test_a_point_of_the_curve_is_clicked_and_dragged(page, runs):
     for share in (0.4, 0.3, 0.2):
         page.mouse.move(*at(share))
     page.mouse.up()
-    expect(page.locator(".arrival")).to_contain_text(re.compile(r"Update at [2-6]\d\d:"))
+    expect(page.locator(".arrival")).to_contain_text(re.compile(r"Update at [2-6]\d\d[,.]"))
     last = int(state(page)["at"])
     assert last < first
     watch = page.locator(".travel .command code").first

@@ -1,6 +1,6 @@
 // Time travel: any update of a run, its policy at play. One goes there by the curve, the slider, or keys.
 
-import { announce, call, commandLine, h, put, whole } from "./dom.js";
+import { announce, call, commandLine, count, h, put, whole } from "./dom.js";
 import { Theater } from "./theater.js";
 import { TravelTable } from "./traveltable.js";
 
@@ -192,6 +192,7 @@ export class Travel {
     const same = this.at === arrival.consumed && way === "confirm";
     this.arrival = arrival;
     this.at = this.want = arrival.consumed;
+    if (!same) this.theater.position = position;
     this.body.hidden = false;
     this.mark(arrival.consumed);
     this.tell(arrival);
@@ -207,11 +208,11 @@ export class Travel {
 
   tell(arrival) {
     const from = arrival.origin === "start" ? ORIGINS.start : `${ORIGINS[arrival.origin]} ${whole(arrival.began)}`;
-    const how = arrival.updates ? `${whole(arrival.updates)} update${arrival.updates === 1 ? "" : "s"} computed again from ${from}` : `loaded: ${from}`;
+    const how = arrival.updates ? `, ${count(arrival.updates, "update")} computed again from ${from}` : arrival.origin === "start" ? ", the start of training" : arrival.origin === "checkpoint" ? ", loaded from its checkpoint" : "";
     const sure = arrival.verified ? ["good", "verified", "The training has recorded the same hash here"]
       : arrival.confirmed !== null ? ["good", `confirmed at ${whole(arrival.confirmed)}`, "Computed on from here, the state has the hash that the training has recorded there"]
         : ["", "not compared", "The training has recorded no hash here"];
-    put(this.status, `Update at ${whole(arrival.consumed)}: ${how}. SHA-256 `, h("code", { className: "hash", title: arrival.sha256 }, arrival.sha256.slice(0, 16)), " ",
+    put(this.status, `Update at ${whole(arrival.consumed)}${how}. SHA-256 `, h("code", { className: "hash", title: arrival.sha256 }, arrival.sha256.slice(0, 16)), " ",
       h("span", { className: `badge ${sure[0]}`, title: sure[2] }, sure[1]));
     this.verify.hidden = arrival.verified || arrival.confirmed !== null || arrival.next_recorded === null;
     this.verify.title = arrival.next_recorded === null ? "" : `Compute on to ${whole(arrival.next_recorded)}, where the training has recorded a hash`;

@@ -68,7 +68,7 @@ export class TravelTable {
     }
     if (data.world) this.paint(true);
     const symbol = data.symbol ?? "V*";
-    put(this.facts, (data.exact ? [[`Greatest |V − ${symbol}|`, short(data.error, 4)], [`Mean |V − ${symbol}|`, short(data.mean_error, 4)], ...(data.loss === undefined ? [] : [["The greedy policy loses", data.loss === null ? "has no value at γ = 1" : short(data.loss, 4)]])] : [["Exact values", "the model is not known"]])
+    put(this.facts, (data.exact ? [[`Greatest |V − ${symbol}|`, short(data.error, 4)], [`Mean |V − ${symbol}|`, short(data.mean_error, 4)], ...(data.loss === undefined ? [] : [["The greedy policy loses", data.loss === null ? "has no value at γ = 1" : short(Math.abs(data.loss) < 1e-9 ? 0 : data.loss, 4)]])] : [["Exact values", "the model is not known"]])
       .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     const x = Array.from(data.values, (_, i) => i);
     this.profile.show([{ name: "learned", color: 1, x, y: [...data.values] }, ...(data.exact ? [{ name: symbol, color: 3, dashed: true, x, y: [...data.exact] }] : [])]);
