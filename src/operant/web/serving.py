@@ -75,11 +75,20 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
     if options.browser:
         _open(address)
     with listening:
-        asyncio.run(_Server(config).serve(sockets=[listening]))
+        asyncio.run(_Server(config, app.end).serve(sockets=[listening]))
 
 
 class _Server(uvicorn.Server):
-    """Ends at Ctrl-C and SIGTERM, and does not pass them on: to be stopped is how it is meant to end."""
+    """Ends at Ctrl-C and SIGTERM, and does not pass them on: to be stopped is how it is meant to end.
+
+    Args:
+        config: of uvicorn.
+        end: ends what would go on answering for ever.
+    """
+
+    def __init__(self, config: uvicorn.Config, end: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._end = end
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -93,6 +102,7 @@ class _Server(uvicorn.Server):
         yield
 
     def _stop(self) -> None:
+        self._end()
         self.force_exit = self.should_exit
         self.should_exit = True
 

@@ -7,7 +7,8 @@ from typing import Any
 from operant import doors
 from operant.catalog import ALGORITHMS
 from operant.runtime.metrics import read_records
-from operant.web.runs import folder_of, shown_path, tables_of
+from operant.web.folders import folder_of
+from operant.web.runs import shown_path, tables_of
 
 
 def states(runs: Path, run: str) -> dict[str, Any]:

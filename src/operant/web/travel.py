@@ -22,8 +22,9 @@ from operant.runtime.run import Run, RunError
 from operant.runtime.time_travel import TimeTravel
 from operant.runtime.trained import Trained
 from operant.runtime.watching import Scene, Stage
+from operant.web.folders import folder_of
 from operant.web.images import png
-from operant.web.runs import folder_of, shown_path, tables_of
+from operant.web.runs import shown_path, tables_of
 from operant.web.states import foreign
 from operant.web.workers import NotFoundError
 

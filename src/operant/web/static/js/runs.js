@@ -5,7 +5,8 @@ import { call, commandLine, fragment, h, isForPage, put, setFragment, short, who
 import { details } from "./rundetails.js";
 import { Travel, TRAVEL_KEYS } from "./travel.js";
 
-const LIVE_SECONDS = 2;
+const LIST_SECONDS = 2;
+const SLOW_SECONDS = 15;
 const SHOWN_ROWS = 500;
 const KEYS = [["/", "filter"], ["b", "band or single seeds"], ["j k", "next, previous run"], ["x", "select it"], ["p", "pin it"], ["c", "compare: to the table"], ["Esc", "clear the filter"], ...TRAVEL_KEYS];
 
@@ -85,14 +86,50 @@ class Runs {
     }
     await this.update(true);
     this.root.dataset.ready = "1";
-    const tick = async () => {
-      if (!document.hidden) {
-        await this.refresh().catch((error) => this.fail(error));
-        await this.update(false);
+    this.listen();
+    setInterval(() => this.relist(), SLOW_SECONDS * 1000); // runs that are not selected
+    document.addEventListener("visibilitychange", () => this.listen());
+  }
+
+  /** Follow the files of the selected runs; what is written while nobody looks is read at once afterwards. */
+  listen() {
+    const wanted = document.hidden ? "" : `/events?${new URLSearchParams({ runs: this.selected.join(","), file: this.metric ? "metrics" : "evaluations" })}`;
+    if (wanted === this.followed) return;
+    this.followed = wanted;
+    this.source?.close();
+    this.source = null;
+    if (!wanted) return;
+    const source = (this.source = new EventSource(wanted));
+    source.addEventListener("message", () => {
+      this.relist();
+      this.update(false);
+    });
+    source.addEventListener("list", () => this.relist());
+    source.addEventListener("open", () => (this.problem.hidden = true));
+    source.addEventListener("error", () => {
+      if (source !== this.source) return;
+      if (source.readyState !== EventSource.CLOSED) this.fail(new Error("the server does not answer: is `operant serve` still running?"));
+      else {
+        this.followed = "";
+        setTimeout(() => this.listen(), SLOW_SECONDS * 1000);
       }
-      setTimeout(tick, LIVE_SECONDS * 1000);
-    };
-    setTimeout(tick, LIVE_SECONDS * 1000);
+    });
+  }
+
+  /** Read the list again, not too often. */
+  async relist() {
+    if (document.hidden) return;
+    if (this.relisting) {
+      this.stale = true;
+      return;
+    }
+    this.relisting = true;
+    await this.refresh().catch((error) => this.fail(error));
+    setTimeout(() => {
+      this.relisting = false;
+      if (this.stale) this.relist();
+      this.stale = false;
+    }, LIST_SECONDS * 1000);
   }
 
   fail(error) {
@@ -187,6 +224,7 @@ class Runs {
   }
 
   async update(all) {
+    if (this.source !== undefined) this.listen();
     const names = this.selected.filter((name) => this.entries.some((entry) => entry.name === name));
     const turn = (this.turn = (this.turn ?? 0) + (all ? 1 : 0));
     try {
@@ -205,7 +243,7 @@ class Runs {
   plot() {
     for (const button of this.mode.children) button.setAttribute("aria-checked", String((button.dataset.mode === "seeds") === this.seeds));
     const running = this.entries.filter((entry) => this.selected.includes(entry.name) && entry.outcome === "running").length;
-    this.live.textContent = running ? `● live, every ${LIVE_SECONDS} s` : "";
+    this.live.textContent = running ? "● live" : "";
     const series = this.selected.flatMap((name) => {
       const curve = this.curves?.[name];
       if (!curve) return [];
