@@ -9,9 +9,11 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from operant.web.folders import folder_of
 from operant.web.workers import NotFoundError
@@ -63,35 +65,46 @@ class Streams:
             return PlainTextResponse(f"{MOST_STREAMS} pages follow runs already: close one\n", 503)
         known = offsets_of(request.headers.get("last-event-id", ""), len(names))
         headers = {"cache-control": "no-store"}
-        events = self._events(folders, file, known)
-        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+        return _Stream(self, self._events(folders, file, known), media_type="text/event-stream", headers=headers)
 
     async def _events(self, folders: Sequence[Path], file: str, known: list[int] | None) -> AsyncIterator[bytes]:
         """Yield an event whenever the files have more whole lines, and one whenever the list of runs may differ."""
-        self.open += 1
-        try:
-            listed, silent = self._listing(folders), 0.0
-            yield b"retry: 2000\n\n"
-            while not self._ended:
-                found = [whole_bytes(folder / file) for folder in folders]
-                now = self._listing(folders)
-                if now != listed:
-                    yield b"event: list\ndata: {}\n\n"
-                if found != known:
-                    yield event(found)
-                elif now == listed:
-                    silent += SECONDS
-                    if silent >= SILENCE:
-                        yield b":\n\n"
-                        silent = 0.0
-                known, listed = found, now
-                await asyncio.sleep(SECONDS)
-        finally:
-            self.open -= 1
+        listed, silent = self._listing(folders), 0.0
+        yield b"retry: 2000\n\n"
+        while not self._ended:
+            found = [whole_bytes(folder / file) for folder in folders]
+            now = self._listing(folders)
+            if now != listed:
+                yield b"event: list\ndata: {}\n\n"
+            if found != known:
+                yield event(found)
+            elif now == listed:
+                silent += SECONDS
+                if silent >= SILENCE:
+                    yield b":\n\n"
+                    silent = 0.0
+            known, listed = found, now
+            await asyncio.sleep(SECONDS)
 
     def _listing(self, folders: Sequence[Path]) -> list[int]:
         """Return what changes when runs come and go, or one of these begins or ends to be trained."""
         return [_changed(self._runs), *(_changed(folder / "run.json") for folder in folders)]
+
+
+class _Stream(StreamingResponse):
+    """A stream, which counts from when it is made until it ends."""
+
+    def __init__(self, streams: Streams, events: AsyncIterator[bytes], **options: Any) -> None:
+        super().__init__(events, **options)
+        self._streams = streams
+        streams.open += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams.open -= 1
 
 
 def event(offsets: Sequence[int]) -> bytes:
