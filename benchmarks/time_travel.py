@@ -111,9 +111,10 @@ def main() -> None:
         return
     for keep, row in found.items():
         print(
-            f"{keep:>5}: training {row['train_cpu_seconds']:.2f} s of CPU, {row['kept_bytes'] / 1e6:.1f} MB; an update in "
-            f"{row['median_seconds']:.3f} s, {row['median_cpu_seconds']:.3f} s of CPU (medians of {row['places']}; "
-            f"{row['most_seconds']:.3f} and {row['most_cpu_seconds']:.3f} s at most), {row['other_states']} other states"
+            f"{keep:>5}: training {row['train_cpu_seconds']:.2f} s of CPU, {row['kept_bytes'] / 1e6:.1f} MB; an update "
+            f"in {row['median_seconds']:.3f} s, {row['median_cpu_seconds']:.3f} s of CPU (medians of {row['places']}; "
+            f"{row['most_seconds']:.3f} and {row['most_cpu_seconds']:.3f} s at most), "
+            f"{row['other_states']} other states"
         )
 
 

@@ -85,6 +85,9 @@ def test_one_goes_through_a_run_by_keys_alone(page):
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     page.keyboard.press("Space")
     expect(page.get_by_role("button", name="Play")).to_be_visible()
+    page.wait_for_timeout(600)  # the address follows
+    step = canvas.get_attribute("data-step")
+    assert state(page).get("step", "0") == step
     hash_before = page.locator(".hash").get_attribute("title")
     assert re.fullmatch("[0-9a-f]{64}", hash_before)
     page.reload()

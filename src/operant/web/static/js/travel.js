@@ -6,6 +6,7 @@ import { TravelTable } from "./traveltable.js";
 
 export const TRAVEL_KEYS = [["→ ←", "time travel: next update, the one before; with Shift ten"], ["space", "play, pause"], [". ,", "next step of the episode, the one before; with Shift ten"], ["] [", "faster, slower"], ["v", "confirm the hash"], ["t", "to the slider of updates"]];
 
+const MOST_QUEUED = 20;
 const ORIGINS = { checkpoint: "the checkpoint at", memory: "the state kept in memory at", start: "the start of training", here: "where it stood, at" };
 
 export class Travel {
@@ -15,6 +16,7 @@ export class Travel {
     this.run = null;
     this.at = null;
     this.want = null;
+    this.queued = 0;
     this.theater = new Theater(this);
     this.table = new TravelTable(this);
     this.slider = h("input", { type: "range", className: "updates", min: 0, max: 1, step: 1, value: 0, list: "kept-states", "aria-label": "Update, by the budget used", oninput: () => this.pick(Number(this.slider.value)), onchange: () => this.release() });
@@ -153,10 +155,14 @@ export class Travel {
       }
     } catch (error) {
       this.wish = null;
+      this.queued = 0;
       this.fail(error);
     } finally {
       this.going = false;
       this.waiting(null);
+      const { queued } = this;
+      this.queued = 0;
+      if (queued) this.by(queued);
     }
   }
 
@@ -182,6 +188,7 @@ export class Travel {
 
   /** Give up a journey: the updates so far stay in memory. */
   stop() {
+    this.queued = 0;
     this.wish = null;
     this.want = this.at;
     if (this.at !== null) this.mark(this.at);
@@ -224,7 +231,7 @@ export class Travel {
   }
 
   confirm() {
-    if (this.verify.hidden || this.at === null) return;
+    if (this.verify.hidden || this.at === null || this.going) return;
     this.go(this.at, { way: "confirm", position: this.theater.position });
   }
 
@@ -249,7 +256,11 @@ export class Travel {
 
   /** Go on by some updates, or back. */
   by(updates, play = true) {
-    if (!this.run || this.about?.problem || this.going) return;
+    if (!this.run || this.about?.problem) return;
+    if (this.going) {
+      this.queued = Math.max(-MOST_QUEUED, Math.min(MOST_QUEUED, this.queued + updates));
+      return;
+    }
     const here = this.at ?? this.end;
     if (this.at === null) this.go(here, { play });
     else if (updates > 0 && here < this.end) this.go(here + 1, { play, times: updates });
