@@ -9,11 +9,13 @@ from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
 from operant.nets.factory import Encoder, encoders, network_for, network_of_vectors
 from operant.nets.gru import Memory, StackedGRU
 from operant.nets.heads import CategoricalHead, GaussianHead, Head, MultiCategoricalHead, head_for
+from operant.nets.image_coder import StackedImageDecoder, StackedImageEncoder
 from operant.nets.jacobian import Jacobian
 from operant.nets.matmul import set_precision
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.module import MakeModule, ModuleError, StackedModule
-from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedRMSprop
+from operant.nets.normed_mlp import Slot, Slots, StackedNormedMLP, normed, shares
+from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedLaProp, StackedRMSprop
 
 __all__ = [
     "OPTIMIZERS",
@@ -37,12 +39,18 @@ __all__ = [
     "OptimizerName",
     "Pass",
     "Program",
+    "Slot",
+    "Slots",
     "Spec",
     "StackedAdam",
     "StackedCNN",
     "StackedGRU",
+    "StackedImageDecoder",
+    "StackedImageEncoder",
+    "StackedLaProp",
     "StackedMLP",
     "StackedModule",
+    "StackedNormedMLP",
     "StackedRMSprop",
     "TorsoName",
     "compilable",
@@ -54,7 +62,9 @@ __all__ = [
     "missing_tool",
     "network_for",
     "network_of_vectors",
+    "normed",
     "outgrows_cache",
     "programs",
     "set_precision",
+    "shares",
 ]
