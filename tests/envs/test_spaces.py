@@ -134,9 +134,9 @@ def test_text_in_a_dictionary_is_left_out_and_said(text, caplog):
     assert list(form.space.spaces) == ["seen"]
     read = form.read({"seen": np.ones((3, 2), np.float32), "mission": ("go",) * 3})
     assert list(read) == ["seen"]
-    assert "the text in observations is left out: mission" in caplog.text
+    assert "the text in observations is dropped: mission" in caplog.text
 
 
 def test_text_alone_is_refused():
-    with pytest.raises(SpaceError, match="no part but text"):
+    with pytest.raises(SpaceError, match="have only text"):
         ObservationFormat.of(spaces.Dict({"mission": spaces.Text(8)}), torch.device("cpu"))

@@ -103,7 +103,7 @@ def test_nothing_to_compile_is_no_fault(choice):
 def test_settings_of_other_packages_are_refused_by_name(package, changes):
     ((name, value),) = changes.items()
     require_own(Settings("mine", "a task", **changes), "control")
-    with pytest.raises(ValueError, match=rf"^mine has no {name}, which algorithms .*: leave out {name}=") as caught:
+    with pytest.raises(ValueError, match=rf"^mine has no {name}, which algorithms .*: remove {name}=") as caught:
         require_own(Settings("mine", "a task", **changes), package)
     assert str(caught.value).endswith(f"{name}={value!r}")
 

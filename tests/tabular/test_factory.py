@@ -98,9 +98,9 @@ def test_what_does_not_fit_is_refused():
         experiment("FrozenLaki-v1")
     with pytest.raises(ValueError, match="a table needs finite spaces"):
         experiment("CartPole-v1")
-    with pytest.raises(ValueError, match="shows no model that could be simulated"):
+    with pytest.raises(ValueError, match="has no model to simulate"):
         experiment("Blackjack-v1", env_backend="tensor")
-    with pytest.raises(ValueError, match="runs on the cpu alone"):
+    with pytest.raises(ValueError, match="runs only on the cpu"):
         experiment("FrozenLake-v1", device="cuda")
     with pytest.raises(TypeError, match="q-learning needs a configuration of OneStepConfig"):
         experiment("FrozenLake-v1", RandomConfig())

@@ -15,7 +15,7 @@ from operant.envs import make
 from operant.nets import shares
 from operant.state import clone
 from operant.worlds import dreamer
-from operant.worlds.dreamer import Dreamer, DreamerConfig, frames_of
+from operant.worlds.dreamer import PRESETS, Dreamer, DreamerConfig, frames_of
 from operant.worlds.imagination import Imagined
 
 SEEDS = (3, 5)
@@ -290,22 +290,8 @@ def test_a_seed_that_diverges_leaves_the_others_alone():
     assert torch.equal(found.parameters[1], well.parameters[1])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"bins": 20}, "bins must be odd, so that one atom is 0, got 20"),
-        ({"blocks": 3}, "blocks must divide deter, which is 16, got 3"),
-        ({"imagined_frames": 9}, "imagined_frames must be at most batch_length, which is 8, got 9"),
-        ({"buffer_size": 31}, r"buffer_size must hold num_envs \* batch_length = 32 steps, got 31"),
-    ],
-)
-def test_a_configuration_that_cannot_be(options, message):
-    with pytest.raises(ValueError, match=message):
-        replace(SMALL, **options)
-
-
 def test_the_model_of_the_paper_has_the_size_of_its_name():
-    config = DreamerConfig(**{**dreamer.SIZE_12M, "buffer_size": 10_000, "batch_length": 4, "batch_size": 2})
+    config = DreamerConfig(**{**PRESETS["size12m"], "buffer_size": 10_000, "batch_length": 4, "batch_size": 2})
     found = learner(replace(config, imagination_horizon=2), seeds=(3,))
     assert 9e6 < found.networks.size < 13e6
     found.update(*batch(found))

@@ -12,7 +12,7 @@ from operant.worlds.imagination import Agent, AgentShape, Choices, Pushes, actio
 from operant.worlds.rssm import State
 from operant.worlds.world_model import WorldShape
 
-S, I, H = 2, 5, 3
+S, N, H = 2, 5, 3
 CPU = torch.device("cpu")
 BOX = gymnasium.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 6.0], np.float32))
 WORLD = WorldShape(
@@ -45,7 +45,7 @@ def agent(outputs):
 def test_choices_against_pytorch():
     found = actions_of(gymnasium.spaces.Discrete(3, start=4), unimix=0.1, device=CPU)
     assert isinstance(found, Choices)
-    outputs, taken = drawn(S, I, 3), torch.tensor([[0, 1, 2, 1, 0]] * S)
+    outputs, taken = drawn(S, N, 3), torch.tensor([[0, 1, 2, 1, 0]] * S)
     theirs = Categorical(probs=0.9 * outputs.softmax(-1) + 0.1 / 3)
     log_prob, entropy = found.log_prob_entropy(outputs, taken)
     assert_close(log_prob, theirs.log_prob(taken))
@@ -66,7 +66,7 @@ def test_choices_are_drawn_with_their_probabilities():
 def test_pushes_against_pytorch():
     found = actions_of(BOX, unimix=0.1, device=CPU)
     assert isinstance(found, Pushes)
-    outputs, noise = 3 * drawn(S, I, 4), drawn(S, I, 2, seed=1)
+    outputs, noise = 3 * drawn(S, N, 4), drawn(S, N, 2, seed=1)
     mean, std = outputs[..., :2].tanh(), 0.9 * (outputs[..., 2:] + 2).sigmoid() + 0.1
     theirs = Independent(Normal(mean, std), 1)
     taken = found.sample(outputs, noise)
@@ -93,10 +93,10 @@ def test_gumbel_noise_has_its_mean_and_variance():
 @pytest.mark.parametrize("actions", [Choices(gymnasium.spaces.Discrete(2), 0.01), Pushes(BOX, CPU)])
 def test_imagination_follows_actor_and_prior_from_where_it_starts(actions):
     found = agent(actions.outputs)
-    start = State(drawn(S, I, 8).requires_grad_(), drawn(S, I, 12).requires_grad_())
-    chance, noise = drawn(H, S, I, 3, 4, seed=1), drawn(H, S, I, 2, seed=2)
+    start = State(drawn(S, N, 8).requires_grad_(), drawn(S, N, 12).requires_grad_())
+    chance, noise = drawn(H, S, N, 3, 4, seed=1), drawn(H, S, N, 2, seed=2)
     imagined = found.imagine(start, actions, chance, noise)
-    assert imagined.features.shape == (H + 1, S, I, 20)
+    assert imagined.features.shape == (H + 1, S, N, 20)
     assert_close(imagined.features[0], start.features)
     state = start
     for t in range(H):
@@ -113,7 +113,7 @@ def test_actor_and_critic_begin_even():
     shape = Agent(AgentShape(WORLD, 2, 2))
     parameters = torch.stack([shape.initial(torch.Generator().manual_seed(seed)) for seed in (3, 5)])
     found = shape.bind(parameters, ops.symexp_support(11))
-    features = drawn(S, I, WORLD.rssm.features)
+    features = drawn(S, N, WORLD.rssm.features)
     assert (found.values(features) == 0).all()
     assert found.policy(features).abs().max() < 0.1
     assert torch.equal(shape.critic_of(parameters), torch.cat([view.flatten(1) for view in found.critic], 1))

@@ -1,4 +1,4 @@
-"""What agents act in: batched tensor environments, Gymnasium's environments, wrappers of both, and small worlds."""
+"""Environments: batched tensor environments, Gymnasium's environments, wrappers of both, and small worlds."""
 
 from operant.envs.adapter import GymnasiumEnv, RestoreError, without_episodes
 from operant.envs.atari import Atari

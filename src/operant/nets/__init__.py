@@ -3,7 +3,7 @@
 from operant.nets.action_bounds import Bounded, is_bounded, is_continuous
 from operant.nets.actor_critic import ActorCritic, BoundActorCritic, Pass, Spec
 from operant.nets.cnn import StackedCNN, TorsoName
-from operant.nets.compiled import Program, compilable, compiler, missing_tool, outgrows_cache, programs
+from operant.nets.compiled import Program, compilable, compiler, missing_tool, one_by_one, programs
 from operant.nets.cuda_graphs import Graph
 from operant.nets.ensemble import BoundEnsemble, Ensemble, EnsemblePass
 from operant.nets.factory import Encoder, encoders, network_for, network_of_vectors
@@ -63,7 +63,7 @@ __all__ = [
     "network_for",
     "network_of_vectors",
     "normed",
-    "outgrows_cache",
+    "one_by_one",
     "programs",
     "set_precision",
     "shares",

@@ -1,4 +1,4 @@
-"""Perceptrons linearized at their parameters: how outputs answer to parameters, and back."""
+"""Jacobians of perceptrons with respect to their parameters, as products."""
 
 import torch
 from torch import Tensor

@@ -1,7 +1,7 @@
-"""Networks from outside: any `torch.nn.Module` as the encoder of observations, stacked along the seed axis.
+"""Custom networks: any `torch.nn.Module` as the encoder of observations, stacked along the seed axis.
 
 The modules of all seeds (and of actor and critic) are one function of a matrix of parameters `[S, P]`, evaluated by
-`torch.func.functional_call` for all rows at once. Our own stacks are several times faster where they will do.
+`torch.func.functional_call` for all of them together. Built-in stacks are several times faster.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from torch.func import functional_call, vmap
 from operant.nets.mlp import Activation, Layers, StackedMLP
 
 MakeModule = Callable[[Any], nn.Module]
-"""Makes a module from the size D of an observation, or from the shape `(C, H, W)` of an image; a class will do. Its
+"""Makes a module from the size D of an observation, or from the shape `(C, H, W)` of an image; a class is one. Its
 `forward` takes observations `[M, D]` or `[M, C, H, W]`, images as numbers from 0 to 1, and returns features `[M, ...]`.
 """
 
@@ -32,16 +32,16 @@ class StackedModule:
         shape: of an observation, `(D,)` or `(C, H, W)`.
         sizes: widths of the dense hidden layers that follow, and of the output.
         activation: of the dense hidden layers.
-        beside: how many numbers follow the observation in an input `[D + beside]`, such as an action: the module does
-            not see them, the dense layers do.
+        beside: number of inputs after the observation, `[D + beside]`, such as an action: only the dense layers see
+            them.
 
     Attributes:
         size: P, the number of parameters of one network: those of the module by name, then those of the dense layers.
-        names: of the module's parameters, in the order in which they lie.
-        at_once: whether all seeds are computed by one call; if not, one after another.
+        names: of the module's parameters, in their order.
+        at_once: whether one call computes all seeds; else one after another.
 
     Raises:
-        ModuleError: the module has buffers, draws random numbers, or gives no features for each observation.
+        ModuleError: the module has buffers, draws random numbers, or returns no features per observation.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class StackedModule:
         if buffers := [name for name, _ in self.module.named_buffers()]:
             raise ModuleError(
                 f"{self.name} has buffers ({', '.join(buffers)}), which change outside of gradients and would differ "
-                "between the seeds and in evaluations: take LayerNorm in the place of BatchNorm, or parameters"
+                "between the seeds and in evaluations: use LayerNorm instead of BatchNorm, or parameters"
             )
         self.names, self._shapes = list(parameters), [parameter.shape for parameter in parameters.values()]
         self._own = sum(map(prod, self._shapes))
@@ -69,14 +69,14 @@ class StackedModule:
 
     @property
     def name(self) -> str:
-        """What messages call the module."""
+        """The module's name in messages."""
         return type(self.module).__name__
 
     def _made(self, generator: torch.Generator) -> nn.Module:
-        """Make a module whose initial parameters are drawn by a generator, leaving torch's own stream alone."""
+        """Make a module with initial parameters drawn by a generator, without changing torch's global stream."""
         seed = int(torch.randint(2**62, (), generator=generator))
         with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
-            # Constructors of torch draw from its own stream, which is put back behind them.
+            # Constructors of torch draw from its global stream, which is restored afterwards.
             torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
             made = self.make(self.shape[0] if len(self.shape) == 1 else self.shape)
         if not isinstance(made, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -84,7 +84,7 @@ class StackedModule:
         return made.float()
 
     def _features_and_way(self) -> tuple[int, bool]:
-        """Try the module on two networks; return its number of features, and whether one call computes all seeds."""
+        """Test the module on two networks; return its number of features, and whether one call computes all seeds."""
         inputs = torch.rand(2, 3, *self.shape, generator=torch.Generator().manual_seed(0))
         flat = self._flat(self.module).expand(2, -1)
         try:
@@ -99,12 +99,12 @@ class StackedModule:
         with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
             if not torch.equal(single, self._call(flat[0], inputs[0])):
                 raise ModuleError(
-                    f"{self.name} draws random numbers (Dropout?), which would be no seed's own: leave them out"
+                    f"{self.name} draws random numbers (Dropout?), which would not belong to a seed: remove them"
                 )
         try:
             vmap(self._call)(flat, inputs)
         except Exception:
-            return single[0].numel(), False  # what decides by the values of tensors, for one
+            return single[0].numel(), False  # e.g. a branch on the values of tensors
         return single[0].numel(), True
 
     @staticmethod
@@ -121,7 +121,7 @@ class StackedModule:
         return torch.cat((self.initial_module(generator), self.dense.initial(generator, outputs)))
 
     def initial_module(self, generator: torch.Generator) -> Tensor:
-        """Return the initial parameters `[n]` of a module alone."""
+        """Return the initial parameters `[n]` of a module only."""
         return self._flat(self._made(generator))
 
     def layers(self, parameters: Tensor) -> Layers:
@@ -159,7 +159,7 @@ class StackedModule:
         return inputs[..., : -self.beside], inputs[..., -self.beside :]
 
     def _read(self, own: Tensor, obs: Tensor, rest: Tensor) -> Tensor:
-        """Return what the dense layers see, `[S, M, F + beside]`."""
+        """Return the inputs of the dense layers, `[S, M, F + beside]`."""
         features = self._features(own, obs)
         return torch.cat((features, rest), dim=-1) if self.beside else features
 
@@ -168,9 +168,9 @@ class StackedModule:
         return self.dense(layers[1:], self._read(layers[0][0], *self._split(inputs)))
 
     def trace(self, layers: Layers, inputs: Tensor, buffers: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Return the module's parameters, its inputs, what it makes of them, and what every dense layer does.
+        """Return the module's parameters, its inputs and features, and the outputs of every dense layer.
 
-        Autograd leads from the third to the first two, the dense layers go back by hand.
+        Autograd differentiates the features with respect to the first two; the dense layers backpropagate by hand.
         """
         with torch.enable_grad():
             own = layers[0][0].detach().requires_grad_()
@@ -179,7 +179,7 @@ class StackedModule:
         return [own, leaf, read, *self.dense.trace(layers[1:], read.detach(), buffers)]
 
     def buffers(self, inputs: Tensor) -> list[Tensor]:
-        """Return no memory: the dense layers allocate theirs in each pass."""
+        """Return no buffers: the dense layers allocate theirs in each pass."""
         return []
 
     def pullback(
@@ -207,7 +207,7 @@ class StackedModule:
     def input_gradient(
         self, layers: Layers, trace: list[Tensor], gradient: Tensor, buffers: Sequence[Tensor] = ()
     ) -> Tensor:
-        """Backpropagate to the inputs `[S, M, D + beside]` alone, of networks that see more than an observation.
+        """Backpropagate to the inputs `[S, M, D + beside]` only, of networks with more inputs than an observation.
 
         Args:
             layers: of the forward pass.

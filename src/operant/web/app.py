@@ -46,19 +46,23 @@ class Workers:
     Attributes:
         playground: solves, learns and draws.
         library: reads runs and keeps labels.
+        travel: keeps the run at hand whose updates are gone to.
     """
 
     playground: Worker
     library: Worker
+    travel: Worker
 
     def of(self, name: str) -> Worker:
         """Return the worker of a function by its name."""
+        if name.startswith("travel."):
+            return self.travel
         return self.playground if name.startswith(("playground.", "explorables.")) else self.library
 
     async def close(self) -> None:
         """End the processes."""
-        await self.playground.close()
-        await self.library.close()
+        for worker in (self.playground, self.library, self.travel):
+            await worker.close()
 
 
 def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
@@ -69,7 +73,7 @@ def make_app(runs: Path, hosts: Hosts, token: str | None = None) -> Guard:
         hosts: the names under which it is asked for.
         token: that requests need; None for none.
     """
-    workers = Workers(Worker(runs), Worker(runs))
+    workers = Workers(Worker(runs), Worker(runs), Worker(runs))
     files = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()}
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Environments whose rows are columns of one tensor."""
+"""Batched environments with their states in one tensor."""
 
 from operant.envs.tensor.board_games import BoardGame, Positions
 from operant.envs.tensor.cart_pole import CART_POLES, CartPoleSwingUp, ContinuousCartPole

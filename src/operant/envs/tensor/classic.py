@@ -1,7 +1,7 @@
 """Gymnasium's classic control tasks on arrays: the same dynamics, rewards, ends and time limits.
 
-Products of parameters are formed once, and angles enter by as few sines and cosines as will do, since small batches pay
-for each operation rather than for its size. Agreement with Gymnasium is therefore to rounding.
+Products of parameters are precomputed, and sines and cosines are minimized, since the cost of small batches is the
+number of operations. Agreement with Gymnasium is therefore up to rounding.
 """
 
 import math
@@ -24,7 +24,7 @@ def _wrap(angle: Array) -> Array:
 
 
 class CartPole(TensorEnv):
-    """Keep a pole upright on a cart that is pushed left (0) or right (1); reward 1 a step.
+    """Keep a pole upright on a cart that is pushed left (0) or right (1); reward 1 per step.
 
     Barto, Sutton and Anderson 1983, "Neuronlike adaptive elements that can solve difficult learning control problems";
     the equations without friction are those of Florian 2005, "Correct equations for the dynamics of the cart-pole
@@ -136,7 +136,7 @@ class Pendulum(TensorEnv):
 
 
 class Acrobot(TensorEnv):
-    """Swing the tip of a two-link arm above a line by a torque at the middle joint of -1, 0 or 1 N m; reward -1 a step.
+    """Swing the tip of a two-link arm above a line by a torque at the middle joint of -1, 0 or 1 N m; reward -1.
 
     Sutton and Barto 1998, "Reinforcement Learning: An Introduction", section 11.3; integrated by
     fourth-order Runge-Kutta. State: both angles (rad, 0 hangs down, the second is relative to the first), their
@@ -221,7 +221,7 @@ class Acrobot(TensorEnv):
 
 
 class MountainCar(TensorEnv):
-    """Drive an underpowered car out of a valley by pushing left (0), not (1) or right (2); reward -1 a step.
+    """Drive an underpowered car out of a valley by pushing left (0), not (1) or right (2); reward -1 per step.
 
     Moore 1990, "Efficient memory-based learning for robot control". State and observation: position (m), velocity.
     """
@@ -274,7 +274,7 @@ class MountainCar(TensorEnv):
 
 
 class MountainCarContinuous(MountainCar):
-    """The same with a push in [-1, 1]; reward 100 at the goal, minus a tenth of the action's square a step."""
+    """The same with a push in [-1, 1]; reward 100 at the goal, minus a tenth of the action's square per step."""
 
     task = "MountainCarContinuous-v0"
     DEFAULTS: ClassVar = {**MountainCar.DEFAULTS, "force": 0.0015, "goal_position": 0.45}
