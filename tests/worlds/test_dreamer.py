@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing import assert_close
 
 import operant
@@ -311,3 +312,25 @@ def test_a_run_is_trained_and_evaluated(tmp_path):
         **small,
     )
     assert operant.load(tmp_path / "run").evaluate(2).scores == trained.evaluate(2).scores
+
+
+def test_a_gradient_is_a_program_that_looks_at_no_numbers():
+    """Traced at some frames, it is the same function of others, in which other episodes end."""
+    config = replace(SMALL, batch_length=5, imagined_frames=1, imagination_horizon=1)
+    found = learner(config, task="operant/PixelCatch-v0", seeds=(3,))
+    for _ in range(3):
+        found.collect()
+    first, second = batch(found), batch(found)
+    assert not torch.equal(first[0].last, second[0].last)
+
+    def flat(*tensors):
+        frames, draws = tensors[:7], tensors[7:10]
+        gradient, spread, _ = found.gradient(dreamer.Frames(*frames), dreamer.Draws(*draws), tensors[-1])
+        return gradient, spread
+
+    def tensors(given):
+        return [*vars(given[0]).values(), *vars(given[1]).values(), found.scale]
+
+    program = make_fx(flat)(*tensors(first))
+    for traced, computed in zip(program(*tensors(second)), flat(*tensors(second)), strict=True):
+        assert_close(traced, computed, atol=1e-5, rtol=1e-4)
