@@ -36,6 +36,7 @@ from operant.ops.kl import (
     gaussian_kl,
     kl_estimate,
 )
+from operant.ops.latent import bernoulli_log_prob, gaussian_mixture_log_prob, gaussian_mixture_sample
 from operant.ops.moments import (
     explained_variance,
     standardize,
@@ -124,6 +125,7 @@ __all__ = [
     "aggregate",
     "approximate_kl",
     "backtrack",
+    "bernoulli_log_prob",
     "bradley_terry",
     "categorical_entropy",
     "categorical_fisher",
@@ -153,6 +155,8 @@ __all__ = [
     "gaussian_fisher",
     "gaussian_kl",
     "gaussian_log_prob",
+    "gaussian_mixture_log_prob",
+    "gaussian_mixture_sample",
     "gaussian_mode",
     "gaussian_sample",
     "group_advantages",
