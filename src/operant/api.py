@@ -47,6 +47,7 @@ from operant.runtime.run_paths import TakenError, default_run_path
 from operant.runtime.settings import Settings, counted_seeds
 from operant.runtime.shards import group
 from operant.runtime.signals import saving_first
+from operant.runtime.time_travel import TimeTravel
 from operant.runtime.trackers import trackers_of
 from operant.runtime.trained import Trained
 from operant.runtime.training import resume_from
@@ -277,7 +278,7 @@ def resume(
                 folder.keep_settings()
             if accept_changes:
                 folder.keep_inputs()
-            folder.add_session(command)
+            folder.add_session(command, experiment.learner.consumed)
             folder.note_callbacks(unnamed(callbacks))
             return _go(Trained(folder, experiment), progress, stopping, report, called)
 
@@ -286,11 +287,12 @@ def load(
     run: str | Path,
     *,
     best: bool = False,
+    at: int | None = None,
     remote_code: bool = False,
     accept_changes: bool = False,
     objects: Mapping[str, Any] | None = None,
 ) -> Trained:
-    """Return a run with its latest checkpoint loaded, to be evaluated or looked at.
+    """Return a run with its latest checkpoint loaded, to be evaluated or looked at; or as it was at another update.
 
     Gymnasium's environments that it was trained in begin new episodes; only `resume` goes on with those it was in.
 
@@ -298,18 +300,26 @@ def load(
         run: its folder.
         best: for each seed the policy that scored highest in the evaluations while it was trained, in place of the
             latest one (`operant.runtime.weights.Best`).
+        at: the first update that had used this much of the budget (0: the start): its state is computed again, bit for
+            bit, from the nearest checkpoint before it (`operant.runtime.time_travel`). Default: the latest checkpoint.
         remote_code: as for `resume`.
         accept_changes: whether to go on where inputs of the run have changed since.
         objects: as for `resume`.
 
     Raises:
+        ValueError: the run has not come as far as `at`, or both `at` and `best` are given.
         RunError: there is no run, it has no checkpoint yet, or kept no best policies, it wants to run code that is
-            not allowed, or its inputs have changed.
+            not allowed, its inputs have changed, or the update cannot be computed again.
         CheckpointError: there are checkpoints, but all are damaged.
     """
     for name, thing in (objects or {}).items():
         doors.hold(thing, name)
     folder = Run.open(run)
+    if at is not None:
+        if best:
+            raise ValueError(f"best and at={at} name different policies: leave out one of them")
+        experiment = reassemble(folder, remote_code, accept_changes)
+        return Trained(folder, experiment, arrival=TimeTravel(folder, experiment.learner).go(at))
     found = folder.checkpoints.latest()
     if found is None:
         raise RunError(f"{folder.path} has no checkpoint yet; train it with `operant resume {folder.path}`")

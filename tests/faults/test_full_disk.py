@@ -101,5 +101,5 @@ def test_a_run_that_does_not_fit_is_not_made(tmp_path):
 def test_facts_that_do_not_fit_stay_as_they_were(tmp_path):
     run = make(tmp_path / "run")
     with full_disk(10), pytest.raises(RunError, match="File too large"):
-        run.add_session(["x"])
+        run.add_session(["x"], 0)
     assert len(Run.open(run.path).facts()["sessions"]) == 1

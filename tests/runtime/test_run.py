@@ -58,7 +58,7 @@ def test_facts_say_where_it_comes_from(run):
 
 
 def test_sessions_are_added(run):
-    Run.open(run.path).add_session(["operant", "resume"])
+    Run.open(run.path).add_session(["operant", "resume"], 0)
     facts = Run.open(run.path).facts()
     assert [s["command"][1] for s in facts["sessions"]] == ["train", "resume"]
     assert facts["resolved"] == {"threads": 1}
@@ -139,7 +139,7 @@ def test_missing_permission(tmp_path, request):
     with pytest.raises(RunError, match=r"cannot write in .*Permission denied"), again.lock():
         pass
     with pytest.raises(RunError, match=r"Permission denied"):
-        again.add_session([])
+        again.add_session([], 0)
 
 
 def test_a_configuration_that_a_file_cannot_hold_leaves_no_folder(tmp_path):

@@ -80,7 +80,7 @@ def test_a_missing_package_is_named_with_the_command_to_install_it(tmp_path, mon
 def test_a_run_is_the_same_run_in_every_session_and_trackers_are_no_difference(tmp_path):
     one, other = (Run.create(tmp_path / name, Settings("ppo", "x", track=()), Config()) for name in "ab")
     assert identity(one) == identity(Run.open(tmp_path / "a")) != identity(other)
-    one.add_session(["again"])
+    one.add_session(["again"], 0)
     assert identity(one) == identity(Run.open(tmp_path / "a"))
     third = Run.create(tmp_path / "c", Settings("ppo", "x", track=("wandb",)), Config())
     assert different_settings([one, third]) == {}

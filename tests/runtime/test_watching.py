@@ -1,3 +1,5 @@
+import itertools
+
 import gymnasium
 import numpy as np
 import pytest
@@ -96,7 +98,7 @@ def test_wrong_requests_are_refused():
         Stage(Leaning(), "CartPole-v1", seeds=SEEDS, index=2)
     gymnasium.register("Blind-v0", entry_point=gymnasium.Env)
     try:
-        with pytest.raises(ValueError, match="Blind-v0 cannot be rendered as 'rgb_array'; it knows"):
+        with pytest.raises(ValueError, match="Blind-v0 cannot be rendered as 'rgb_array'; it supports"):
             Stage(Leaning(), "Blind-v0", seeds=SEEDS)
     finally:
         del gymnasium.registry["Blind-v0"]
@@ -119,7 +121,7 @@ class Bare(CartPoleEnv):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Dark, r"OperantTest-v0 shows no picture: its render\(\) must return an array .*, got None"),
+        (Dark, r"OperantTest-v0 shows no image: its render\(\) must return an array .*, got None"),
         (Bare, "OperantTest-v0 cannot be rendered: its constructor takes no render_mode: "),
     ],
 )
@@ -153,10 +155,32 @@ def test_the_policy_sees_the_observations_of_a_wrapper():
 
 def test_the_moment_of_a_frame_is_known():
     moments = []
-    with Stage(Leaning(), "CartPole-v1", seeds=(3, 4), value=lambda obs: float(obs.shape[0])) as stage:
+
+    def describe(obs, memory):
+        return {"value": obs.new_full((2, 1), float(obs.shape[1]))}
+
+    with Stage(Leaning(), "CartPole-v1", seeds=(3, 4), describe=describe) as stage:
         (first, second), _ = stage.play(2, lambda frame: moments.append(stage.moment))
     steps = [moment.step for moment in moments]
     assert steps == [*range(int(first) + 1), *range(int(second) + 1)]
     assert [moment.score for moment in moments] == steps
     assert [moment.value for moment in moments if moment.step in (first, second)][-1] == 0.0
     assert moments[0].value == 1.0
+
+
+def test_a_scene_says_what_the_policy_makes_of_the_state():
+    def describe(obs, memory):
+        return {"q": torch.stack((obs[..., 2], -obs[..., 2]), -1) * torch.tensor([1.0, 2.0]).view(2, 1, 1)}
+
+    with Stage(Leaning(), "CartPole-v1", seeds=SEEDS, index=1, describe=describe, max_steps=3) as stage:
+        scenes = list(itertools.islice(stage.scenes(), 5))
+    assert [scene.step for scene in scenes] == [0, 1, 2, 3, 0]
+    assert [scene.score for scene in scenes] == [0.0, 1.0, 2.0, 3.0, 0.0]
+    assert [scene.reward for scene in scenes] == [0.0, 1.0, 1.0, 1.0, 0.0]
+    assert [scene.ended for scene in scenes] == [False, False, False, True, False]
+    assert scenes[3].action is None
+    assert scenes[3].told == {}
+    for scene in (*scenes[:3], scenes[4]):
+        left, right = scene.told["q"]
+        assert (left, scene.action) == (-right, [float(left / 2 > 0.05)])
+        assert scene.value is None

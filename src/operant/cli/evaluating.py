@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from operant.api import Trained
     from operant.language.evaluation import Sampled
     from operant.runtime.evaluation import Evaluation
+    from operant.runtime.time_travel import Arrival
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class EvaluateOptions(Opening):
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
     """Score the policy of each seed that did best in the evaluations while it was trained, not the latest one."""
+
+    at: int | None = None
+    """Score the policies of the first update that had used this much of the budget (0: the start), computed again bit
+    for bit from the nearest checkpoint before it. Default: the latest ones."""
 
     exact: tyro.conf.FlagCreatePairsOff[bool] = False
     """Of a board game: solve it by enumeration, and count the mistakes of each seed's greedy policy in all positions,
@@ -87,7 +92,11 @@ def evaluate(arguments: list[str]) -> int:
     sampled: list[Sampled] = []
     truth: Certificates | Losses | None = None
     trained = api.load(
-        options.run, best=options.best, remote_code=options.remote_code, accept_changes=options.accept_changes
+        options.run,
+        best=options.best,
+        at=options.at,
+        remote_code=options.remote_code,
+        accept_changes=options.accept_changes,
     )
     with closing(trained.experiment):
         if options.exact:
@@ -128,6 +137,8 @@ def _print(trained: "Trained", evaluation: "Evaluation", sampled: Sequence["Samp
     print(seed_table(seeds, evaluation, threshold=threshold, counted=counted))
     if notes := score_notes(trained, evaluation):
         print(f"\n{notes}")
+    if trained.arrival is not None:
+        print(f"\n{arrived(trained.arrival)}")
     if sampled:
         print(f"\n{sampled_table(seeds, sampled)}")
     if answers:
@@ -135,6 +146,15 @@ def _print(trained: "Trained", evaluation: "Evaluation", sampled: Sequence["Samp
     if trained.consumed is not None:
         when = ", ".join(f"{seed} after {steps:,}" for seed, steps in zip(seeds, trained.consumed, strict=True))
         print(f"\nThe best policies of the evaluations in training, by seed: {when}.")
+
+
+def arrived(arrival: "Arrival") -> str:
+    """Return what is said of a state that was gone to."""
+    came = "the start" if arrival.origin == "start" else f"checkpoint {arrival.began}"
+    again = f"{arrival.updates} update{'s'[: arrival.updates != 1]} computed again from {came}"
+    how = again if arrival.updates else f"loaded from {came}"
+    checked = "equal to the hash of the training" if arrival.verified else "the training recorded no hash here"
+    return f"The state at {arrival.consumed:,}: {how}. SHA-256 {arrival.sha256} ({checked})."
 
 
 def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None, wrappers: Sequence[str] = ()) -> None:
@@ -155,7 +175,8 @@ def keep(trained: "Trained", evaluation: "Evaluation", backend: str | None, wrap
 def _stamp(trained: "Trained") -> dict[str, Any]:
     """Return when policies learned what they act by: one number, or one a seed where they are the best ones."""
     if trained.consumed is None:
-        return {"consumed": trained.experiment.learner.consumed}
+        state = {} if trained.arrival is None else {"sha256": trained.arrival.sha256}
+        return {"consumed": trained.experiment.learner.consumed} | state
     return {"best": True, "consumed": trained.consumed}
 
 

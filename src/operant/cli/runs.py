@@ -72,7 +72,10 @@ class MergeOptions(Answering):
 
 @dataclass(frozen=True)
 class CleanOptions(Answering):
-    """Remove all but the newest good checkpoint of runs, what was put aside, and leftovers of killed processes."""
+    """Remove all but the newest good checkpoint of runs, what was put aside, and leftovers of killed processes.
+
+    Checkpoints along the training (history/) go, too.
+    """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of the runs."""

@@ -3,21 +3,20 @@
 import math
 import os
 import re
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from operant.cli.arguments import parse
 from operant.cli.captions import captioned
+from operant.cli.evaluating import arrived
 from operant.cli.output import location, number, require_extra
 
 if TYPE_CHECKING:
     from operant.api import Trained
-    from operant.envs import Tree
     from operant.runtime.watching import Frame, Played, Stage
 
 FORMATS: dict[str, tuple[float, dict[str, Any]]] = {
@@ -51,7 +50,8 @@ class WatchOptions:
     """Which seed acts: its place among the seeds of the run, from 0, or the one that scored best at the end."""
 
     out: Path | None = None
-    """The film, a .gif or an .mp4. Default: media/<task>-seed<seed>.gif in the folder of the run."""
+    """The film, a .gif or an .mp4. Default: media/<task>-seed<seed>.gif in the folder of the run; with --at, -at<STEP>
+    is added."""
 
     episodes: int = 1
     """How many to play."""
@@ -64,6 +64,10 @@ class WatchOptions:
 
     best: tyro.conf.FlagCreatePairsOff[bool] = False
     """Show the policy that did best in the evaluations while the seed was trained, not the latest one."""
+
+    at: int | None = None
+    """Show the policy of the first update that had used this much of the budget (0: the start), computed again bit for
+    bit from the nearest checkpoint before it. Default: the latest one."""
 
     sample: tyro.conf.FlagCreatePairsOff[bool] = False
     """Sample actions from the policy instead of taking the likeliest (greedy)."""
@@ -91,7 +95,7 @@ def watch(arguments: list[str]) -> int:
     require_extra("render", "watching", ["pygame"] if options.live else ["pygame", "imageio_ffmpeg"])
     from operant import api
 
-    trained = api.load(options.run, best=options.best, accept_changes=True)  # which is warned of
+    trained = api.load(options.run, best=options.best, at=options.at, accept_changes=True)  # which is warned of
     with closing(trained.experiment):
         index = trained.best_seed if options.seed_index == "best" else options.seed_index
         how = {"episodes": options.episodes, "sample": options.sample, "max_steps": options.max_steps}
@@ -100,6 +104,8 @@ def watch(arguments: list[str]) -> int:
         else:
             path, played = film(trained, index, path=options.out, **how)
             print(f"filmed: {location(path)}")
+    if trained.arrival is not None:
+        print(arrived(trained.arrival))
     if played.cut:
         episodes = f"{played.cut} of {options.episodes} episodes were" if options.episodes > 1 else "the episode was"
         print(f"{episodes} cut after {options.max_steps} steps, without an end; for more, --max-steps")
@@ -133,7 +139,8 @@ def film(
     with _stage(trained, index, sample, max_steps) as stage:
         seed = trained.run.settings.seeds[index]
         task = re.sub(r"[^A-Za-z0-9._-]+", "-", trained.run.settings.task)
-        path = path or trained.run.media_path / f"{task}-seed{seed}.gif"
+        place = "" if trained.arrival is None else f"-at{trained.arrival.consumed}"
+        path = path or trained.run.media_path / f"{task}-seed{seed}{place}.gif"
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(_Film(path, stage.frames_per_second)) as writer:
             return path, stage.play(episodes, lambda frame: writer.add(captioned(frame, stage.moment)))
@@ -184,6 +191,7 @@ def _show(trained: "Trained", index: int, *, episodes: int, sample: bool, max_st
 def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live: bool = False) -> "Stage":
     from operant import streams
     from operant.runtime.experiment import Numbering
+    from operant.runtime.learner import Describing
     from operant.runtime.watching import Stage
 
     learner, settings = trained.experiment.learner, trained.run.settings
@@ -200,14 +208,5 @@ def _stage(trained: "Trained", index: int, sample: bool, max_steps: int, *, live
         env_kwargs=settings.env_kwargs,
         device=learner.device,
         wrappers=trained.wrappers,
-        value=_state_value(trained, index),
+        describe=learner.describe if isinstance(learner, Describing) else None,
     )
-
-
-def _state_value(trained: "Trained", index: int) -> "Callable[[Tree], float] | None":
-    """Return what tells the value of a state, for a table that has values; None for other runs."""
-    learner = trained.experiment.learner
-    if trained.run.entry.package != "tabular" or not learner.learns_values:
-        return None
-    values = learner.values[index]
-    return lambda obs: float(values[int(cast(Any, obs)[0])])

@@ -7,6 +7,7 @@ from typing import Any
 from operant.runtime.checkpoints import CheckpointError
 from operant.runtime.course import Course, Point
 from operant.runtime.evaluation import Evaluation
+from operant.runtime.history import History
 from operant.runtime.learner import Learner
 from operant.runtime.metrics import RecordWriter, read_records
 from operant.runtime.run import Run, RunError
@@ -15,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 SAVE_ATTEMPTS = 3
 REWARD = "reward"
-"""Metric of learners that reward the answers that they have sampled."""
+"""Metric of learners that reward their sampled answers."""
 
 
 class TrainingFiles:
-    """The run's files, or nothing at all where there is no run.
+    """The run's files; does nothing without a run.
 
     Attributes:
         checkpoint: the latest one of this session.
@@ -27,15 +28,22 @@ class TrainingFiles:
         evaluated: budget consumed at the last evaluation; None before the first one.
         course: the evaluations so far.
         seconds_before: of training in the sessions before.
+        history: of the states along the run; None where there is no run.
+
+    Args:
+        run: the run.
+        consumed: budget used so far.
+        budget: of each seed.
     """
 
-    def __init__(self, run: Run | None, consumed: int):
+    def __init__(self, run: Run | None, consumed: int, budget: int):
         self.checkpoint: Path | None = None
         self.missed = 0
         self.evaluated: int | None = consumed or None
         self.course = Course()
         self.seconds_before = 0.0
         self._run = run
+        self.history = None if run is None else History(run, budget)
         self._failures = 0
         self._records: RecordWriter | None = None
         self._evaluations: RecordWriter | None = None
@@ -67,7 +75,7 @@ class TrainingFiles:
             self._records.write(record)
 
     def evaluation(self, record: dict[str, Any], evaluation: Evaluation) -> None:
-        """Write an evaluation, durably, and remember it."""
+        """Write an evaluation durably, and add it to the course."""
         self.evaluated = record["consumed"]
         self.course.points.append(Point(record["consumed"], evaluation))
         if self._evaluations:
@@ -78,7 +86,7 @@ class TrainingFiles:
         """Write a checkpoint; a failure is only warned about, unless it is the third in a row or the last one.
 
         Raises:
-            CheckpointError: it is.
+            CheckpointError: it is one of these.
         """
         if self._run is None or self._records is None:
             return
@@ -97,10 +105,14 @@ class TrainingFiles:
                     f"the state at {learner.consumed} could not be saved ({error}); the latest good checkpoint is "
                     f"{self.checkpoint or 'an earlier one, if any'}: make room on the disk and resume from it"
                 ) from error
-            logger.warning("no checkpoint at %d (%s); training goes on with the earlier ones", learner.consumed, error)
+            logger.warning(
+                "no checkpoint at %d (%s); training continues with the earlier ones", learner.consumed, error
+            )
 
     def close(self) -> None:
         """Close the files."""
+        if self.history:
+            self.history.close()
         for writer in (self._records, self._evaluations):
             if writer:
                 writer.close()

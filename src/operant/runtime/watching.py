@@ -1,6 +1,6 @@
-"""Showing what a policy does: episodes in Gymnasium's own environment, frame by frame."""
+"""Rendered episodes of a policy in Gymnasium's own environment."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -17,19 +17,19 @@ from operant import streams
 from operant.envs import GymnasiumEnv, Tree, Wrapper
 from operant.envs.registry import make_single, specified
 from operant.runtime.learner import Policy
-from operant.runtime.predicting import holding, seen
+from operant.runtime.predicting import first_leaf, holding, seen
 
 Frame = NDArray[np.uint8]
-"""A picture `[height, width, 3]`."""
+"""An image `[height, width, 3]`."""
 
 
 class Moment(NamedTuple):
-    """How an episode goes.
+    """Progress of an episode.
 
     Attributes:
         step: actions taken so far.
         score: rewards so far, undiscounted.
-        value: of the current state, as the policy knows it; None where it knows none.
+        value: of the current state by the policy's estimate, or None.
     """
 
     step: int
@@ -37,12 +37,43 @@ class Moment(NamedTuple):
     value: float | None
 
 
+class Scene(NamedTuple):
+    """A moment of an episode, and what the policy makes of it.
+
+    Attributes:
+        frame: what there is to see; None where a window shows it, or nothing does.
+        obs: the observation as the environment gives it, its numbers in a row; of a dictionary its first part.
+        step: actions taken so far.
+        score: rewards so far, undiscounted.
+        reward: of the latest action.
+        told: what policy and critic say of the state (`operant.runtime.learner.Describing`); nothing at an end.
+        action: that the policy takes now, as the policy's numbers; None at an end.
+        terminated: whether the task has ended the episode here.
+        ended: whether it has ended here, also by a step limit.
+    """
+
+    frame: Frame | None
+    obs: list[float]
+    step: int
+    score: float
+    reward: float
+    told: Mapping[str, list[float]]
+    action: list[float] | None
+    terminated: bool
+    ended: bool
+
+    @property
+    def value(self) -> float | None:
+        """The value of the state, 0 after a termination; None where none is known."""
+        return 0.0 if self.terminated else self.told.get("value", [None])[0]
+
+
 class Played(NamedTuple):
-    """Episodes that were shown.
+    """Shown episodes.
 
     Attributes:
         scores: undiscounted sum of rewards of each.
-        cut: how many ended at the limit of the show, and not by the task.
+        cut: number of episodes that `max_steps` truncated.
     """
 
     scores: list[float]
@@ -50,9 +81,9 @@ class Played(NamedTuple):
 
 
 class Stage:
-    """One environment that is rendered, and the seed's policy that acts in it.
+    """A rendered environment with the policy of one seed.
 
-    The first episode is the one that an evaluation in Gymnasium's environment begins with.
+    The first episode is the first one of an evaluation in Gymnasium's environment.
 
     Args:
         policy: acts for S seeds.
@@ -62,19 +93,20 @@ class Stage:
         noise: draws the noise `[S, 1, ...]` that the policy samples with. Default: it acts greedily.
         wrap: puts the environment in a wrapper, where the policy does not see its observations as they are.
         live: whether to open a window, which shows every step at its own pace, instead of making frames.
+        blind: whether not to render at all, as where the environment cannot be.
         env_kwargs: parameters of one's own for the constructor of the environment.
         device: where the policy lives.
-        max_steps: after which an episode is cut; a task may have a shorter limit of its own. Default: never.
+        max_steps: after which an episode is truncated; a task may have a shorter limit. Default: never.
         wrappers: of the environments that the policy has learned in; those that hold in evaluations change
             observations here, too.
-        value: the value of an observation `[1, ...]`, for `moment`. Default: none is known.
+        describe: what policies make of observations (`operant.runtime.learner.Describing`). Default: nothing is known.
 
     Attributes:
-        moment: that the latest frame shows.
-        frames_per_second: at which speed frames look natural.
+        moment: of the latest frame.
+        frames_per_second: natural speed of the frames.
 
     Raises:
-        ValueError: there is no such seed, or the environment cannot be rendered so.
+        ValueError: unknown seed, or the environment cannot be rendered.
     """
 
     def __init__(
@@ -87,24 +119,26 @@ class Stage:
         noise: Callable[[], Tensor] | None = None,
         wrap: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = lambda env: env,
         live: bool = False,
+        blind: bool = False,
         env_kwargs: Mapping[str, Any] | None = None,
         device: str | torch.device = "cpu",
         max_steps: int | None = None,
         wrappers: Sequence[Wrapper] = (),
-        value: Callable[[Tree], float] | None = None,
+        describe: Callable[[Tree, Tree | None], Mapping[str, Tensor]] | None = None,
     ):
         if not 0 <= index < len(seeds):
             raise ValueError(
                 f"index must lie between 0 and {len(seeds) - 1}, as there are {len(seeds)} seeds; got {index}"
             )
-        self._value, self.moment = value, Moment(0, 0.0, None)
+        self._describe, self.moment = describe, Moment(0, 0.0, None)
         self._wrappers = holding(wrappers, task)
-        mode = "human" if live else "rgb_array"
+        mode = None if blind else "human" if live else "rgb_array"
         spec = specified(task, env_kwargs)
         self.frames_per_second = _check_rendering(spec, mode)
         own = spec.max_episode_steps
         self._longest = max_steps if max_steps is not None and (own is None or own > max_steps) else None
-        self._policy, self._count, self._index, self._noise, self._live = policy, len(seeds), index, noise, live
+        self._policy, self._count, self._index, self._noise = policy, len(seeds), index, noise
+        self._makes_frames = mode == "rgb_array"
 
         def make() -> gymnasium.Env[Any, Any]:
             try:
@@ -115,40 +149,76 @@ class Stage:
                     raise
                 raise ValueError(f"{task} cannot be rendered: its constructor takes no render_mode: {error}") from error
 
-        # Only in this mode is the end of an episode there to be seen: the reset comes one step later.
+        # Only this mode shows the end of an episode: the reset comes one step later.
         self._shown = SyncVectorEnv([make], copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         (row,) = streams.row_seeds([seeds[index]], 1, "evaluation")
         self._env = GymnasiumEnv(self._shown, [streams.episode_seed(row, 0)], task=task, device=device)
+
+    def check(self) -> None:
+        """Make sure that frames can be made.
+
+        Raises:
+            ValueError: `render()` returns no image.
+        """
+        self._env.reset()
+        self._frame()
 
     def play(self, episodes: int, show: Callable[[Frame], object] = lambda frame: None) -> Played:
         """Play whole episodes.
 
         Args:
-            episodes: how many.
-            show: gets every frame; not called for a live stage.
+            episodes: number of episodes.
+            show: called with every frame, unless live.
         """
-        obs, memory = self._env.reset(), None
-        scores, score, steps, cut = list[float](), 0.0, 0, 0
-        self._note(steps, score, obs)
-        self._render(show)
-        while True:
-            with torch.no_grad():
-                noise = self._noise() if self._noise else None
-                actions, memory = self._policy.act(seen(self._for_all(obs), self._wrappers), memory, noise)
-            step = self._env.step(actions[self._index])
-            obs = step.obs
-            if not bool(step.valid):
-                memory = None
-            score += float(step.score) * bool(step.valid)
-            steps = (steps + 1) * bool(step.valid)  # a step that is not valid begins an episode
-            self._note(steps, score, None if bool(step.terminated) else obs)
-            self._render(show)
-            if bool(step.terminated | step.truncated):
-                scores.append(score)
-                cut += steps == self._longest and not bool(step.terminated)
-                score = 0.0
+        scores, cut = list[float](), 0
+        for scene in self.scenes():
+            self.moment = Moment(scene.step, scene.score, scene.value)
+            if scene.frame is not None:
+                show(scene.frame)
+            if scene.ended:
+                scores.append(scene.score)
+                cut += scene.step == self._longest and not scene.terminated
                 if len(scores) == episodes:
-                    return Played(scores, cut)
+                    break
+        return Played(scores, cut)
+
+    def scenes(self) -> Iterator[Scene]:
+        """Play one episode after another, scene by scene: a state, what the policy makes of it, and what it does."""
+        obs, memory = self._env.reset(), None
+        score, reward, steps, terminated, ended = 0.0, 0.0, 0, False, False
+        while True:
+            known = seen(self._for_all(obs), self._wrappers)
+            told = {} if ended or self._describe is None else self._own(self._describe(known, memory))
+            frame = self._frame()
+            # At an end the action is ignored, and only asked for once another episode is.
+            chosen = None if ended else self._act(known, memory)
+            yield Scene(
+                frame,
+                _floats(first_leaf(obs)[0]),
+                steps,
+                score,
+                reward,
+                told,
+                None if chosen is None else _floats(chosen[0][self._index]),
+                terminated,
+                ended,
+            )
+            actions, memory = chosen or self._act(known, memory)
+            step = self._env.step(actions[self._index])
+            obs, valid = step.obs, bool(step.valid)  # a step that is not valid begins an episode
+            memory = memory if valid else None
+            reward = float(step.score) * valid
+            score, steps = (score + reward, steps + 1) if valid else (0.0, 0)
+            terminated = bool(step.terminated)
+            ended = bool(step.terminated | step.truncated)
+
+    def _act(self, known: Tree, memory: Tree | None) -> tuple[Tensor, Tree | None]:
+        with torch.no_grad():
+            return self._policy.act(known, memory, self._noise() if self._noise else None)
+
+    def _own(self, told: Mapping[str, Tensor]) -> dict[str, list[float]]:
+        """Return what is said of the only observation of the seed that acts."""
+        return {name: _floats(values[self._index, 0]) for name, values in told.items()}
 
     def close(self) -> None:
         """Close the window and the environment."""
@@ -168,30 +238,33 @@ class Stage:
             return {key: self._for_all(part) for key, part in obs.items()}
         return obs.expand(self._count, *obs.shape)
 
-    def _note(self, step: int, score: float, obs: Tree | None) -> None:
-        """Keep how the episode goes; at an end (no observation) the state is worth 0."""
-        value = None
-        if self._value is not None:
-            value = 0.0 if obs is None else self._value(obs)
-        self.moment = Moment(step, score, value)
-
-    def _render(self, show: Callable[[Frame], object]) -> None:
-        if not self._live:
-            pictures: Any = self._shown.render()
-            if not isinstance(pictures[0], np.ndarray) or pictures[0].ndim != 3:
-                raise ValueError(
-                    f"{self._env.task} shows no picture: its render() must return an array [height, width, 3] of bytes "
-                    f"where render_mode is 'rgb_array', got {pictures[0]!r:.80}"
-                )
-            show(np.ascontiguousarray(pictures[0], dtype=np.uint8))
+    def _frame(self) -> Frame | None:
+        """Return what there is to see; None where a window shows it, or nothing does."""
+        if not self._makes_frames:
+            return None
+        images: Any = self._shown.render()
+        if not isinstance(images[0], np.ndarray) or images[0].ndim != 3:
+            raise ValueError(
+                f"{self._env.task} shows no picture: its render() must return an array [height, width, 3] of bytes "
+                f"where render_mode is 'rgb_array', got {images[0]!r:.80}"
+            )
+        return np.ascontiguousarray(images[0], dtype=np.uint8)
 
 
-def _check_rendering(spec: EnvSpec, mode: str) -> float:
-    """Return the frames a second of a task, or refuse to render it."""
+def _floats(tensor: Tensor) -> list[float]:
+    return [float(number) for number in tensor.cpu().double().flatten().numpy()]
+
+
+def _check_rendering(spec: EnvSpec, mode: str | None) -> float:
+    """Return the frames a second of a task.
+
+    Raises:
+        ValueError: it cannot be rendered so.
+    """
     env, task = make_single(spec), spec.id
     metadata = env.metadata
     env.close()
     known = metadata.get("render_modes", [])
-    if mode not in known:
+    if mode is not None and mode not in known:
         raise ValueError(f"{task} cannot be rendered as {mode!r}; it knows {known}")
     return float(metadata.get("render_fps", 30))

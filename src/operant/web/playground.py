@@ -41,7 +41,7 @@ SOLVERS: Mapping[str, str] = {
 
 def presets(_: Path) -> list[dict[str, Any]]:
     """Return the worlds to begin with: `name`, `title`, `note`, `gamma`, `algorithm`, and what `read` returns."""
-    return [{**vars(world), **_described(parse_grid(world.drawing))} for world in WORLDS]
+    return [{**vars(world), **described(parse_grid(world.drawing))} for world in WORLDS]
 
 
 def read(_: Path, drawing: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def read(_: Path, drawing: str) -> dict[str, Any]:
     Raises:
         DrawingError: it is wrong; the message names line and column.
     """
-    return _described(parse_grid(drawing))
+    return described(parse_grid(drawing))
 
 
 def exact(_: Path, drawing: str, gamma: float) -> dict[str, Any]:
@@ -127,7 +127,8 @@ def _solved(model: MDP, gamma: float) -> Solution:
     return known.solve(model, gamma=gamma, tolerance=TOLERANCE)
 
 
-def _described(grid: Grid) -> dict[str, Any]:
+def described(grid: Grid) -> dict[str, Any]:
+    """Return the cells `[R][C]`, rules and jumps of a grid."""
     jumps = [
         f"{grid.symbols.flat[jump.cell]} {grid.symbols.flat[jump.target]} {_signed(jump.reward)}" for jump in grid.jumps
     ]

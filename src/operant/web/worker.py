@@ -30,6 +30,11 @@ FUNCTIONS: Mapping[str, str] = {
     "runs.curves": "operant.web.runs:curves",
     "runs.compare": "operant.web.runs:compare",
     "runs.medium": "operant.web.runs:medium",
+    "runs.states": "operant.web.states:states",
+    "travel.load": "operant.web.travel:load",
+    "travel.go": "operant.web.travel:go",
+    "travel.scenes": "operant.web.travel:scenes",
+    "travel.table": "operant.web.travel:table",
     "completions.index": "operant.web.completions:index",
     "completions.steps": "operant.web.completions:steps",
     "completions.batch": "operant.web.completions:batch",
@@ -39,6 +44,13 @@ FUNCTIONS: Mapping[str, str] = {
     "labels.undo": "operant.web.labels:undo",
 }
 """What may be called, and where it is; each takes the folder of runs first."""
+
+
+EXPECTED = (
+    *("RunError", "DivergedError", "CheckpointError", "StoreError", "ConflictError"),
+    *("EnvError", "RestoreError", "WorkerError", "ModuleNotFoundError"),
+)
+"""Errors whose message says all that a page needs."""
 
 
 def answer(runs: Path, line: bytes) -> tuple[int, bytes]:
@@ -64,7 +76,7 @@ def answer(runs: Path, line: bytes) -> tuple[int, bytes]:
     except Exception as error:
         if type(error).__name__ != "ConflictError" and isinstance(error, ValueError):
             return 400, _error(str(error))
-        expected = type(error).__name__ in ("RunError", "CheckpointError", "StoreError", "ConflictError")
+        expected = type(error).__name__ in EXPECTED
         if not expected:
             traceback.print_exc()
         return 409 if expected else 500, _error(str(error) if expected else f"{type(error).__name__}: {error}")

@@ -20,6 +20,8 @@ HEADER = struct.Struct(">HQ")
 """Status and length of an answer."""
 DEADLINE = 120.0
 """Seconds that a call may take; the first one on a machine compiles kernels."""
+IDLE = 90.0
+"""Seconds without a call after which a process ends: one with torch in it takes 200 MB and more."""
 
 
 class NotFoundError(LookupError):
@@ -27,15 +29,17 @@ class NotFoundError(LookupError):
 
 
 class Worker:
-    """A process that answers calls one after another; it is started by the first call.
+    """A process that answers calls one after another; the first call starts it, and it ends when none comes.
 
     Args:
         runs: the folder of runs.
         deadline: seconds that a call may take.
+        idle: seconds without a call after which the process ends.
     """
 
-    def __init__(self, runs: Path, *, deadline: float = DEADLINE) -> None:
-        self._runs, self._deadline = runs, deadline
+    def __init__(self, runs: Path, *, deadline: float = DEADLINE, idle: float = IDLE) -> None:
+        self._runs, self._deadline, self._idle = runs, deadline, idle
+        self._rest: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
 
@@ -46,6 +50,8 @@ class Worker:
             function: a name in `operant.web.worker.FUNCTIONS`.
             arguments: of the function, by name.
         """
+        if self._rest is not None:
+            self._rest.cancel()
         async with self._lock:
             try:
                 return await asyncio.wait_for(self._exchange(function, arguments), self._deadline)
@@ -59,6 +65,14 @@ class Worker:
             except BaseException:  # given up: its answer would be taken for that of the next call
                 await self._kill()
                 raise
+            finally:
+                self._rest = asyncio.create_task(self._end_later())
+
+    async def _end_later(self) -> None:
+        await asyncio.sleep(self._idle)
+        self._rest = None  # from here on it is not called off: a process is ended whole
+        async with self._lock:
+            await self._end()
 
     async def _exchange(self, function: str, arguments: Mapping[str, Any]) -> tuple[int, bytes]:
         process = await self._started()
@@ -81,6 +95,11 @@ class Worker:
 
     async def close(self) -> None:
         """End the process, if there is one."""
+        if self._rest is not None:
+            self._rest.cancel()
+        await self._end()
+
+    async def _end(self) -> None:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             with suppress(TimeoutError):

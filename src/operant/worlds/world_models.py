@@ -13,19 +13,16 @@ distribution, not the best candidate, whose score is the luckiest.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from operant import ops, streams
 from operant.control.agent import require_rows
 from operant.control.compatibility import require_suitable
 from operant.envs import BatchEnv, Tree, begins_anew, learned, start
-from operant.nets import Bounded, StackedAdam, TorsoName, is_continuous
-from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, require
+from operant.nets import StackedAdam
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.replay import Replay
@@ -33,8 +30,10 @@ from operant.runtime.rollouts import Act, Collector, Rollout
 from operant.runtime.weights import Weights
 from operant.state import Resumable, State
 from operant.worlds.autoencoder import StackedVAE
+from operant.worlds.dreaming import Controllers, dream, episode_returns
 from operant.worlds.evolution import Evolution
 from operant.worlds.mixture_rnn import MixtureRNNShape, Noise, Steps
+from operant.worlds.world_models_config import WorldModelsConfig
 
 STEPS = 50
 """Gradient steps of V or M in one iteration."""
@@ -47,90 +46,6 @@ Stage = Literal["collect", "see", "predict", "control"]
 
 STAGES: tuple[Stage, ...] = ("collect", "see", "predict", "control")
 """In their order."""
-
-
-@dataclass(frozen=True)
-class WorldModelsConfig:
-    """Hyperparameters of World Models."""
-
-    num_envs: PositiveInt = 16
-    """Environments of each seed, N."""
-    num_steps: PositiveInt = 64
-    """Steps of each in one iteration of collecting."""
-    collect_steps: PositiveInt = 20_000
-    """Steps of a seed that are collected before V, M and C are trained; a larger budget is for more such rounds."""
-    buffer_size: PositiveInt = 100_000
-    """Steps of a seed that are kept."""
-    encoder: TorsoName = "auto"
-    """Convolutions of V, which its decoder mirrors: `nature` or `small`; `auto` chooses by the size of the images."""
-    latent_size: PositiveInt = 8
-    """Numbers of a latent vector, Z."""
-    vae_hidden_sizes: tuple[PositiveInt, ...] = (64,)
-    """Widths of the dense layers between V's convolutions and the latent vector."""
-    vae_gradient_steps: PositiveInt = 1500
-    """Gradient steps of V in a round."""
-    vae_batch_size: PositiveInt = 64
-    """Images of one of them."""
-    vae_learning_rate: PositiveFloat = 1e-3
-    """Step size of Adam for V."""
-    free_nats: NonNegativeFloat = 1.5
-    """KL divergence of each number of a latent vector that costs nothing; with none, V may learn to say nothing."""
-    rnn_hidden_size: PositiveInt = 32
-    """Numbers that M remembers, H."""
-    mixture_components: PositiveInt = 5
-    """Gaussians of M's mixture, K."""
-    rnn_gradient_steps: PositiveInt = 6000
-    """Gradient steps of M in a round."""
-    rnn_batch_size: PositiveInt = 32
-    """Sequences of one of them."""
-    sequence_length: PositiveInt = 16
-    """Steps of a sequence, over which gradients flow back."""
-    rnn_learning_rate: PositiveFloat = 3e-3
-    """Step size of Adam for M."""
-    lr_schedule: Literal["constant", "linear"] = "linear"
-    """Whether the step sizes stay as they are or fall linearly to a tenth while V, and while M, is trained."""
-    max_grad_norm: PositiveFloat | None = 1.0
-    """Largest gradient norm of M of one seed; None: no clipping."""
-    train_in: Literal["dream", "environment"] = "dream"
-    """Where C is trained: in episodes that M imagines, or in the environment, whose steps the budget counts."""
-    temperature: PositiveFloat = 1.0
-    """τ of the dream: above 1 it is less certain than M is, toward 0 the likeliest always happens."""
-    generations: PositiveInt = 300
-    """Generations of CMA-ES in a round; in the environment as many as the budget pays for."""
-    population_size: PositiveInt = 32
-    """Controllers of a generation."""
-    rollouts: PositiveInt = 32
-    """Episodes that a controller is judged by."""
-    max_dream_steps: PositiveInt = 1000
-    """Steps after which a dreamed episode is cut; in the environment each controller acts for `rollouts` times as
-    many."""
-    initial_sigma: PositiveFloat = 0.5
-    """First standard deviation of the controller's weights in the search."""
-
-    def __post_init__(self) -> None:
-        """Validate."""
-        require(self)
-        if self.buffer_size < self.num_envs * (self.sequence_length + 1):
-            raise ValueError(
-                f"buffer_size must hold num_envs * (sequence_length + 1) = {self.num_envs * (self.sequence_length + 1)}"
-                f" steps, got {self.buffer_size}"
-            )
-        if self.collect_steps < self.num_envs * (self.sequence_length + 1):
-            raise ValueError(
-                "collect_steps must be at least num_envs * (sequence_length + 1) = "
-                f"{self.num_envs * (self.sequence_length + 1)}, so that M has sequences to learn from, got "
-                f"{self.collect_steps}"
-            )
-        if self.train_in == "environment" and self.num_envs % self.population_size:
-            raise ValueError(
-                f"num_envs must be a multiple of population_size, which is {self.population_size}, to train the "
-                f"controller in the environment, got {self.num_envs}"
-            )
-        if self.train_in == "environment" and self.rollouts % (self.num_envs // self.population_size):
-            raise ValueError(
-                f"rollouts must be a multiple of num_envs / population_size = {self.num_envs // self.population_size} "
-                f"to train the controller in the environment, got {self.rollouts}"
-            )
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -198,8 +113,7 @@ class WorldModels(Resumable):
         start(env, seeds)
         self.collector = Collector(env, seeds=len(seeds))
         self.features = self.collector.features
-        self.bounds = Bounded(env.action_space, device=env.device) if is_continuous(env.action_space) else None
-        self.first_action = int(getattr(env.action_space, "start", 0))
+        self.controllers = Controllers.of(env.action_space, env.device)
         self._make_networks()
         self.replay = Replay(seeds=len(seeds), rows=config.num_envs, capacity=config.buffer_size, device=env.device)
         self.streams = [streams.torch_generator(seed, "world models", device=env.device) for seed in seeds]
@@ -210,10 +124,8 @@ class WorldModels(Resumable):
 
     def _make_networks(self) -> None:
         config = self.config
-        actions = (
-            int(getattr(self.collector.env.action_space, "n", 0)) if self.bounds is None else self.bounds.dimensions
-        )
-        self.vae = StackedVAE(self.features.shape, config.latent_size, config.vae_hidden_sizes, config.encoder)
+        actions = self.controllers.actions
+        self.vae = StackedVAE(self.features.shape, config.latent_size, config.vae_hidden_sizes, config.torso)
         self.rnn = MixtureRNNShape(
             latent=config.latent_size,
             actions=actions,
@@ -290,21 +202,17 @@ class WorldModels(Resumable):
         """Take `num_steps` steps in every environment, at random in the first round, and remember them."""
 
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor], Tensor]:
-            code = self._controlled(obs, self.controller.unsqueeze(1), t) if self.rounds else self._random(obs.shape[1])
-            return (code,), self._to_env(code)
+            code = (
+                self._controlled(obs, self.controller.unsqueeze(1), t)
+                if self.rounds
+                else self.controllers.random(obs.shape[1], self.streams)
+            )
+            return (code,), self.controllers.to_env(code)
 
         rollout = self._played(self.config.num_steps, act)
         dropped = self.replay.add(rollout, rollout.kept[0])
         self._latents = None
         return {**rollout.metrics, "health/dropped_transitions": dropped}
-
-    def _random(self, rows: int) -> Tensor:
-        """Return random actions `[S, N, A]` as M sees them."""
-        if self.bounds is not None:
-            return torch.stack([self.bounds.uniform((rows,), stream) for stream in self.streams])
-        n = self.rnn.actions
-        drawn = [torch.randint(n, (rows,), generator=stream, device=self.device) for stream in self.streams]
-        return one_hot(torch.stack(drawn), n).float()
 
     def _played(self, steps: int, act: Act) -> Rollout:
         """Take steps in every environment, and note where episodes begin next."""
@@ -322,28 +230,10 @@ class WorldModels(Resumable):
         """
         if t and (result := self.collector.result) is not None:
             self.starts = (result.terminated | result.truncated).view_as(self.starts)
-        hidden = self.hidden.masked_fill(self.starts.unsqueeze(-1), 0.0)
-        code, self.hidden = self._step(self.bound_vision.encode(obs)[0], hidden, weights)
+        latent, hidden = self.bound_vision.encode(obs)[0], self.hidden.masked_fill(self.starts.unsqueeze(-1), 0.0)
+        code = self.controllers.act(latent, hidden, weights)
+        self.hidden = self.bound_model.follow(latent, code, hidden)[1]
         return code
-
-    def _step(self, latent: Tensor, hidden: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what controllers do, `[S, M, A]`, and what is remembered after it, `[S, M, H]`."""
-        code = self._code(self._scores(latent, hidden, weights))
-        return code, self.bound_model.follow(latent, code, hidden)[1]
-
-    @staticmethod
-    def _scores(latent: Tensor, hidden: Tensor, weights: Tensor) -> Tensor:
-        """Return the outputs `[S, M, A]` of controllers `[S, K, F, A]`, each for its M / K rows."""
-        seen = torch.cat((latent, hidden, torch.ones_like(latent[..., :1])), -1)
-        return (seen.unflatten(1, (weights.shape[1], -1)) @ weights).flatten(1, 2)
-
-    def _code(self, scores: Tensor) -> Tensor:
-        """Return the actions `[..., A]`, as M sees them, that outputs of controllers mean."""
-        return scores.tanh() if self.bounds is not None else one_hot(scores.argmax(-1), self.rnn.actions).float()
-
-    def _to_env(self, code: Tensor) -> Tensor:
-        """Return actions as the environment wants them."""
-        return code.argmax(-1) + self.first_action if self.bounds is None else self.bounds.to_env(code)
 
     @property
     def _falls(self) -> float:
@@ -438,27 +328,17 @@ class WorldModels(Resumable):
     def dream(self, weights: Tensor) -> tuple[Tensor, Metrics]:
         """Return what controllers `[S, K, F, A]` earn in dreams, the mean return `[S, K]`, and metrics.
 
-        Every dream begins where a real episode began. The dreams of a generation differ in what controllers do alone.
+        Every dream begins where a real episode began.
         """
-        config, (seeds, population) = self.config, weights.shape[:2]
-        rows, horizon = config.rollouts, config.max_dream_steps
-        latent = self._drawn(self._first(rows)).repeat(1, population, 1)
-        hidden = latent.new_zeros(*latent.shape[:2], config.rnn_hidden_size)
-        drawn = [Noise.draw((horizon, rows), config.mixture_components, config.latent_size, s) for s in self.streams]
+        config, horizon = self.config, self.config.max_dream_steps
+        latent = self._drawn(self._first(config.rollouts))
+        shape = horizon, config.rollouts
+        drawn = [Noise.draw(shape, config.mixture_components, config.latent_size, s) for s in self.streams]
         noise = Noise(*(torch.stack(part, 1) for part in zip(*drawn, strict=True)))
-        alive = torch.ones(latent.shape[:2], dtype=torch.bool, device=self.device)
-        total, length = latent.new_zeros(latent.shape[:2]), latent.new_zeros(latent.shape[:2])
-        for t in range(horizon):
-            code = self._code(self._scores(latent, hidden, weights))
-            outputs, hidden = self.bound_model.follow(latent, code, hidden)
-            now = Noise(*(part[t].repeat(1, population, *[1] * (part.dim() - 3)) for part in noise))
-            latent, rewards, ends = self.bound_model.imagine(outputs, now, config.temperature)
-            total, length = total + rewards * alive, length + alive
-            alive = alive & ~ends
-            if not alive.any():
-                break
-        returns = total.view(seeds, population, rows).mean(2)
-        return returns, {"dream/episode_length": length.mean(1)}
+        returns, lengths = dream(
+            self.bound_model, self.controllers, weights, latent, noise=noise, temperature=config.temperature
+        )
+        return returns, {"dream/episode_length": lengths}
 
     def _first(self, count: int) -> Tensor:
         """Return places `[S, count]`, drawn from those where an episode begins."""
@@ -486,7 +366,7 @@ class WorldModels(Resumable):
         """Return what controllers `[S, K, F, A]` earn in the environment, the mean return `[S, K]`, and metrics."""
 
         def act(obs: Tensor, t: int) -> tuple[tuple[()], Tensor]:
-            return (), self._to_env(self._controlled(obs, weights, t))
+            return (), self.controllers.to_env(self._controlled(obs, weights, t))
 
         fresh = self.starts
         rollout = self._played(self._trial_steps, act)
@@ -501,8 +381,8 @@ class WorldModels(Resumable):
         mean, log_std = self.bound_vision.encode(self.features.by_seed(obs))
         latent = mean if noise is None else ops.gaussian_sample(mean, log_std, noise)
         hidden = mean.new_zeros(*mean.shape[:2], self.config.rnn_hidden_size) if memory is None else memory
-        code, hidden = self._step(latent, cast(Tensor, hidden), self.controller.unsqueeze(1))
-        return self._to_env(code), hidden
+        code = self.controllers.act(latent, cast(Tensor, hidden), self.controller.unsqueeze(1))
+        return self.controllers.to_env(code), self.bound_model.follow(latent, code, cast(Tensor, hidden))[1]
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
         """Draw the noise for one action of each of `rows` rows of every seed: that of latent vectors."""
@@ -516,24 +396,3 @@ class WorldModels(Resumable):
         if begins_anew(self.collector.env):
             self.starts.fill_(True)
             self.replay.cut()
-
-
-def episode_returns(rollout: Rollout, fresh: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean return and number `[S, N]` of the episodes that begin and end in a rollout.
-
-    Where there is none, the rewards since the last beginning, or of the whole rollout, count as those of one.
-
-    Args:
-        rollout: some steps.
-        fresh: `[S, N]` bool, whether an episode begins with the first of them.
-    """
-    ended = rollout.terminated | rollout.truncated
-    total = torch.zeros_like(rollout.rewards[0])
-    earned, count, begun = torch.zeros_like(total), torch.zeros_like(total), fresh
-    for rewards, ends in zip(rollout.rewards, ended, strict=True):
-        total = total + rewards
-        whole = ends & begun
-        earned, count = earned + total.where(whole, 0.0), count + whole
-        total, begun = total.masked_fill(ends, 0.0), begun | ends
-    none = count == 0
-    return torch.where(none, total, earned / count.clamp(min=1)), count.clamp(min=1)

@@ -1,0 +1,310 @@
+"""Going to any update of a run: the state of its learner there, bit for bit, and the hash that shows it.
+
+The nearest earlier state that is known (a checkpoint of the run, one that was passed before, or the start) is loaded,
+and the updates from there on are computed again. As they are deterministic, they give the same bits; where the training
+has recorded the SHA-256 of a state on the way (`operant.runtime.history`), it is compared. Nothing is written into the
+run.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+from operant.runtime.checkpoints import CheckpointError, load, verify
+from operant.runtime.encoding import digest, flatten, unflatten
+from operant.runtime.history import hashes
+from operant.runtime.learner import Learner
+from operant.runtime.metrics import read_records
+from operant.runtime.run import Run, RunError
+from operant.state import State
+
+MEMORY_BYTES = 128 << 20
+"""Of the states that are kept in memory, unless told otherwise."""
+
+
+Origin = Literal["checkpoint", "memory", "start", "here"]
+
+
+class DivergedError(RunError):
+    """Updates that were computed again have not led to the state of the training."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Where a learner stands after a journey.
+
+    Attributes:
+        consumed: budget used, per seed.
+        sha256: of its state, as it is now (`operant.runtime.encoding.digest`).
+        recorded: that of the state of the training there; None where the training has recorded none.
+        origin: what was loaded: a checkpoint of the run, a state from memory, the start of training; or nothing, where
+            the learner stood before.
+        began: budget used at the origin.
+        updates: that were computed again from there.
+    """
+
+    consumed: int
+    sha256: str
+    recorded: str | None
+    origin: Origin
+    began: int
+    updates: int
+
+    @property
+    def verified(self) -> bool:
+        """Whether the state was compared with that of the training, and is the same."""
+        return self.recorded == self.sha256
+
+
+class _Snapshot(NamedTuple):
+    """A state in memory."""
+
+    structure: str
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, state: State) -> "_Snapshot":
+        structure, tensors = flatten(state)
+        return cls(json.dumps(structure), {name: tensor.detach().clone() for name, tensor in tensors.items()})
+
+    def state(self) -> State:
+        return unflatten(json.loads(self.structure), {name: tensor.clone() for name, tensor in self.tensors.items()})
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+class _Snapshots:
+    """States by the budget used, as many as fit; those that were not asked for the longest time go first."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._bytes = most, 0
+        self._kept: OrderedDict[int, _Snapshot] = OrderedDict()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._kept)
+
+    def __contains__(self, consumed: int) -> bool:
+        return consumed in self._kept
+
+    def keep(self, consumed: int, state: State) -> None:
+        if consumed in self._kept or sum(tensor.nbytes for tensor in flatten(state)[1].values()) > self._most:
+            return
+        self._kept[consumed] = snapshot = _Snapshot.of(state)
+        self._bytes += snapshot.bytes
+        while self._bytes > self._most:
+            self._bytes -= self._kept.popitem(last=False)[1].bytes
+
+    def state(self, consumed: int) -> State:
+        self._kept.move_to_end(consumed)
+        return self._kept[consumed].state()
+
+
+class TimeTravel:
+    """Takes the learner of a run to any of its updates.
+
+    Args:
+        run: the run, which may go on training meanwhile.
+        learner: of an experiment made of the run's configuration, before its first update
+            (`operant.build.reassemble`).
+        memory: bytes of states that are kept in memory, so that one can go back and forth.
+
+    Attributes:
+        learner: the same; between two journeys it stands where the last one has ended.
+    """
+
+    def __init__(self, run: Run, learner: Learner, *, memory: int = MEMORY_BYTES) -> None:
+        if learner.consumed:
+            raise ValueError(f"the learner has used {learner.consumed} of its budget: make an experiment of its own")
+        self.learner = learner
+        self._run, self._recorded = run, hashes(run)
+        self._start = None if "init" in run.resolved() else _Snapshot.of(learner.state_dict())
+        self._snapshots = _Snapshots(memory)
+        self._before: dict[int, int] = {}
+        self._here: int | None = None
+        self._journey: tuple[Origin, int, int] = ("start", 0, 0)
+        self._budgets = _budgets(run)
+
+    @property
+    def here(self) -> int | None:
+        """The budget used where the learner stands; None where an update was given up or has led elsewhere."""
+        return self._here
+
+    @property
+    def end(self) -> int:
+        """The budget that the run has used so far, which is as far as one can go."""
+        checkpoints = [_consumed(path) for path in [*self._run.checkpoints.paths(), *self._run.history.paths()]]
+        records = [*read_records(self._run.metrics_path)[-1:], *read_records(self._run.evaluations_path)[-1:]]
+        return max([0, *checkpoints, *(int(record.get("consumed", 0)) for record in records)])
+
+    def go(self, at: int) -> Arrival:
+        """Go to the first update that has used a budget of `at`, or to the start (0).
+
+        Raises:
+            ValueError: the run has not come that far, or `at` is negative.
+            DivergedError: the updates, computed again, have led to another state than the training.
+            RunError: there is nothing to compute them from.
+        """
+        for _ in self.toward(at):
+            pass
+        return self.arrival()
+
+    def toward(self, at: int) -> Iterator[int]:
+        """Go as `go` does, one update a step, yielding the budget used after each.
+
+        Raises:
+            ValueError, DivergedError, RunError: as for `go`.
+        """
+        end = self.end
+        if not 0 <= at <= end:
+            raise ValueError(f"at must lie between 0 and {end}, which {self._run.path.name} has used, got {at}")
+        self._recorded, self._budgets = hashes(self._run), _budgets(self._run)
+        target = next((after for after, before in self._before.items() if before < at <= after), at)
+        self._begin(target)
+        while self.learner.consumed < target:
+            self._update()
+            yield self.learner.consumed
+
+    def back(self) -> Iterator[int]:
+        """Go to the update before the one where the learner stands, yielding as `toward` does."""
+        here = self.learner.consumed
+        if here and here not in self._before:
+            earlier = max((consumed for consumed in self._known() if consumed < here), default=0)
+            yield from self.toward(earlier)
+            while (now := self.learner.consumed) < here:
+                yield from self.toward(now + 1)
+        yield from self.toward(self._before.get(here, 0))
+
+    def confirm(self) -> Iterator[int]:
+        """Go on to the next state whose hash the training has recorded, and come back, yielding as `toward` does.
+
+        Where the hash there is the same, so is every state on the way: the next one follows from it alone.
+
+        Raises:
+            DivergedError: it is another one.
+            RunError: the training has recorded none from here on.
+        """
+        here = self.learner.consumed
+        later = self.next_recorded()
+        if later is None:
+            raise RunError(f"{self._run.path} has recorded no hash of a state from {here} on")
+        self._journey = "here", here, 0
+        while self.learner.consumed < later:  # computed and not loaded, which would confirm nothing
+            self._update()
+            yield self.learner.consumed
+        yield from self.toward(here)
+
+    def next_recorded(self) -> int | None:
+        """Return the budget used at the next state, from here on, whose hash the training has recorded."""
+        return min((consumed for consumed in self._recorded if consumed >= self.learner.consumed), default=None)
+
+    def arrival(self) -> Arrival:
+        """Return where the learner stands now."""
+        consumed = self.learner.consumed
+        sha256 = digest(self.learner.state_dict())
+        return Arrival(consumed, sha256, self._recorded.get(consumed), *self._journey)
+
+    def _known(self) -> set[int]:
+        """Return where there are states that can be loaded."""
+        paths = [*self._run.history.paths(), *self._run.checkpoints.paths()]
+        return {*self._snapshots, *map(_consumed, paths), *([] if self._start is None else [0])}
+
+    def _begin(self, target: int) -> None:
+        """Load the nearest state that is not later than `target`, and note it as the origin of the journey."""
+        here = self._here if self._here is not None and self._here <= target else -1
+        for consumed in sorted((known for known in self._known() if here < known <= target), reverse=True):
+            for origin, state in self._found(consumed):
+                self._here = None
+                self.learner.load_state_dict(state)
+                if self._differs():  # a checkpoint that a crash goes back to may be of a later update at this budget
+                    continue
+                self._here = consumed
+                self._journey = origin, consumed, 0
+                self._snapshots.keep(consumed, self.learner.state_dict())
+                return
+        if self._here is None:
+            raise RunError(
+                f"{self._run.path.name} has no state from before {target} to compute it from; those that were kept are "
+                f"{self._listed()}"
+            )
+        self._journey = "here", here, 0
+
+    def _found(self, consumed: int) -> Iterator[tuple[Origin, State]]:
+        """Yield the states that there are at a budget used, and where they come from; damaged ones are left out."""
+        if consumed in self._snapshots:
+            yield "memory", self._snapshots.state(consumed)
+        for checkpoints in (self._run.history, self._run.checkpoints):
+            path = checkpoints.folder / f"step_{consumed:012d}"
+            with suppress(CheckpointError):
+                verify(path)
+                yield "checkpoint", load(path)
+        if consumed == 0 and self._start is not None:
+            yield "start", self._start.state()
+
+    def _differs(self) -> bool:
+        """Whether the state is another one than the training has recorded here."""
+        recorded = self._recorded.get(self.learner.consumed)
+        return recorded is not None and recorded != digest(self.learner.state_dict())
+
+    def _update(self) -> None:
+        """Compute one update again.
+
+        Raises:
+            DivergedError: it has not led to the state of the training.
+            RunError: the training made it under another budget.
+        """
+        before, (origin, began, updates) = self.learner.consumed, self._journey
+        self._require_budget(before)
+        self._here = None  # one that is given up half way leaves the learner nowhere
+        self.learner.iterate()
+        self._journey = origin, began, updates + 1
+        after = self.learner.consumed
+        if after > before and self._differs():
+            raise DivergedError(
+                f"the state of {self._run.path.name} at {after}, computed again from {began}, is not that of the "
+                "training: their SHA-256 differ. Versions of operant and torch, the processor and the number of its "
+                "threads must be those of the training, and environments must be deterministic. States that were kept: "
+                f"{self._listed()}"
+            )
+        self._here = after
+        if after > before:
+            self._before[after] = before
+            self._snapshots.keep(after, self.learner.state_dict())
+
+    def _require_budget(self, consumed: int) -> None:
+        """Make sure that the training made its next update under the budget that the run has now.
+
+        Raises:
+            RunError: it did not: schedules stretch over the budget.
+        """
+        budget = next(budget for start, budget in self._budgets if start <= consumed)
+        if budget != self._run.settings.budget:
+            raise RunError(
+                f"{self._run.path.name} was trained under a budget of {budget} at {consumed}, and has one of "
+                f"{self._run.settings.budget} now, over which its schedules stretch; states that were kept: "
+                f"{self._listed()}"
+            )
+
+    def _listed(self) -> str:
+        """Return where states were kept, as text."""
+        paths = {*map(_consumed, [*self._run.history.paths(), *self._run.checkpoints.paths()])}
+        return ", ".join(map(str, sorted(paths))) or "none"
+
+
+def _budgets(run: Run) -> list[tuple[int, int]]:
+    """Return from which budget used on a run was trained under which budget, the latest first."""
+    sessions: list[dict[str, Any]] = run.facts()["sessions"]
+    own = run.settings.budget
+    known = [(int(session.get("from", 0)), int(session.get("budget", own))) for session in sessions]
+    return sorted(known, key=lambda pair: pair[0], reverse=True) or [(0, own)]
+
+
+def _consumed(path: Path) -> int:
+    return int(path.name.removeprefix("step_"))

@@ -1,0 +1,92 @@
+"""The tables of a run, next to the exact solution of its world where the model is known."""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operant import mdp as known
+from operant.envs.drawing import parse_grid
+from operant.envs.grid import GridWorld
+from operant.envs.registry import make_single, specified
+from operant.mdp import MDP
+from operant.runtime.trained import Trained
+from operant.web.playground import MOST_STATES, TOLERANCE, described, packed
+from operant.web.simulating import bits
+from operant.web.worlds import WORLDS
+
+
+class Tables:
+    """What the learner of a run knows of its world.
+
+    Args:
+        trained: the run, whose learner changes while one looks.
+    """
+
+    def __init__(self, trained: Trained) -> None:
+        self._learner, self._settings = trained.experiment.learner, trained.run.settings
+        tabular = trained.run.entry.package == "tabular" and hasattr(self._learner, "feasible")
+        self._has_table = tabular and self._learner.learns_values and self._learner.states <= MOST_STATES
+        self._mdp: MDP | None = getattr(trained.experiment, "mdp", None)
+
+    def show(self, seed_index: int) -> dict[str, Any]:
+        """Return the table of a seed, what is exact, and how far it is from that; `table` says whether there is one."""
+        if not self._has_table:
+            return {"table": False}
+        learner = self._learner
+        if not 0 <= seed_index < len(learner.seeds):
+            raise ValueError(f"seed_index must be from 0 to {len(learner.seeds) - 1}, got {seed_index!r}")
+        values, policy = learner.values[seed_index], learner.policy()[seed_index]
+        q = np.where(learner.feasible, learner.q[seed_index], -np.inf) if learner.learns_action_values else None
+        return {
+            "table": True,
+            "world": self._world,
+            "states": learner.states,
+            "actions": learner.actions,
+            "values": packed(values),
+            "q": None if q is None else packed(q),
+            "policy": packed(bits(policy > 0), "<i8" if learner.actions > 15 else "<u2"),
+            "visits": packed(learner.visits[seed_index].sum(axis=1), "<i4"),
+            **self._exactly(values, policy),
+        }
+
+    def _exactly(self, values: NDArray[np.float64], policy: NDArray[np.float64]) -> dict[str, Any]:
+        """Return the exact values, the distance from them, and what the greedy policy loses at the start."""
+        truth = self._truth
+        if truth is None or self._mdp is None:
+            return {"exact": None}
+        error = np.abs(values - truth)
+        found = {"exact": packed(truth), "error": float(error.max(initial=0.0)), "mean_error": float(error.mean())}
+        if not self._learner.learns_action_values:
+            return found | {"symbol": "V^π"}
+        try:
+            own = known.policy_evaluation(self._mdp, policy, gamma=self._learner.config.gamma).values
+        except ValueError:  # a policy that goes round for ever has no value at γ = 1
+            return found | {"symbol": "V*", "loss": None}
+        return found | {"symbol": "V*", "loss": float(self._mdp.start @ (truth - own))}
+
+    @cached_property
+    def _truth(self) -> NDArray[np.float64] | None:
+        """The values that the table should have: of the best policy, or of the one that is predicted."""
+        if self._mdp is None:
+            return None
+        gamma, followed = self._learner.config.gamma, getattr(self._learner, "followed", None)
+        try:
+            if followed is not None:
+                return known.policy_evaluation(self._mdp, followed, gamma=gamma).values
+            return known.solve(self._mdp, gamma=gamma, tolerance=TOLERANCE).values
+        except ValueError:
+            return None
+
+    @cached_property
+    def _world(self) -> dict[str, Any] | None:
+        """The cells of a grid world; None for other worlds."""
+        task, env_kwargs = self._settings.task, self._settings.env_kwargs
+        env = make_single(specified(task, env_kwargs))
+        bare = env.unwrapped
+        env.close()
+        if isinstance(bare, GridWorld):
+            return described(bare.grid)
+        found = [world for world in WORLDS if world.task == task and not env_kwargs]
+        return described(parse_grid(found[0].drawing)) if found else None

@@ -1,0 +1,273 @@
+"""Time travel as the page of a run shows it: any update of the run, its policy at play, and its table.
+
+One run is open at a time: its experiment stays in this process, so that the next update is near. A call computes for a
+moment only and says how far it has come, so that the page shows progress, and giving up is not to call again.
+"""
+
+import base64
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from operant import streams
+from operant.build import reassemble
+from operant.runtime.experiment import Numbering
+from operant.runtime.learner import Describing
+from operant.runtime.run import Run, RunError
+from operant.runtime.time_travel import TimeTravel
+from operant.runtime.trained import Trained
+from operant.runtime.watching import Scene, Stage
+from operant.web.folders import folder_of
+from operant.web.images import png
+from operant.web.runs import shown_path, tables_of
+from operant.web.states import foreign
+from operant.web.workers import NotFoundError
+
+MOMENT = 0.2
+"""Seconds that a call computes before it says how far it has come."""
+MOST_SCENES = 60
+"""Of one answer."""
+MOST_STEPS = 2000
+"""After which an episode is cut, as by `operant watch`."""
+MOST_NUMBERS = 64
+"""Of an observation."""
+
+Way = Literal["to", "back", "confirm"]
+
+
+class _Open:
+    """The run that is open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        tables = tables_of(path)
+        if problem := foreign(path, tables["settings"], tables["config"]):
+            raise RunError(problem)
+        run = Run.open(path)
+        self.trained = Trained(run, reassemble(run, remote_code=False))
+        self.travel = TimeTravel(run, self.trained.experiment.learner)
+        self._is_table = run.entry.package == "tabular"
+        self.confirmed: int | None = None
+        self._walk: tuple[tuple[Way, int], Iterator[int]] | None = None
+        self._play: _Play | None = None
+
+    @property
+    def here(self) -> int | None:
+        return self.travel.here
+
+    def walk(self, way: Way, at: int) -> bool:
+        """Go on for a moment, and return whether it is done; `back` and `confirm` first go to where they begin."""
+        if self._walk is None or self._walk[0] != (way, at):
+            self.stop()
+            self._walk = (way, at), self._steps(way, at)
+        until = time.monotonic() + MOMENT
+        try:
+            for _ in self._walk[1]:
+                if time.monotonic() >= until:
+                    return False
+        except BaseException:
+            self._walk = None
+            raise
+        self._walk = None
+        return True
+
+    def _steps(self, way: Way, at: int) -> Iterator[int]:
+        if way == "to" or self.here != at:
+            yield from self.travel.toward(at)
+        if way == "back":
+            yield from self.travel.back()
+        if way == "confirm":
+            later = self.travel.next_recorded()
+            yield from self.travel.confirm()
+            self.confirmed = later
+
+    def scenes(self, seed_index: int, start: int, *, sample: bool) -> tuple[float, list[Scene]]:
+        """Return the frames a second, and the scenes of the first episode of a seed from one on, some of them."""
+        key = seed_index, sample
+        if self._play is None or self._play.key != key or self._play.position > start:
+            self.stop()
+            stage = self._stage(seed_index, sample=sample)
+            self._play = _Play(key, stage, stage.scenes())
+        return self._play.stage.frames_per_second, self._play.more(start)
+
+    def _stage(self, seed_index: int, *, sample: bool) -> Stage:
+        """Return where the policy of a seed acts, as in `operant watch`; rendered, if that can be."""
+        learner, settings = self.trained.experiment.learner, self.trained.run.settings
+        stream = streams.torch_generator(settings.seeds[0], "watching", device=learner.device)
+        policy = learner
+        if self._is_table:
+            from operant.tabular.learner import Player  # noqa: PLC0415 - numba and scipy are for tables alone
+
+            policy = Player(learner)  # which remembers no earlier episodes
+        options: dict[str, Any] = {
+            "seeds": settings.seeds,
+            "index": seed_index,
+            "noise": (lambda: policy.noise(1, stream)) if sample else None,
+            "max_steps": MOST_STEPS,
+            "env_kwargs": settings.env_kwargs,
+            "device": learner.device,
+            "wrappers": self.trained.wrappers,
+            "describe": learner.describe if isinstance(learner, Describing) else None,
+        }
+        if isinstance(self.trained.experiment, Numbering):
+            options["wrap"] = self.trained.experiment.wrap
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        with suppress(ValueError, ModuleNotFoundError):
+            stage = Stage(policy, settings.task, **options)
+            stage.check()
+            return stage
+        return Stage(policy, settings.task, blind=True, **options)
+
+    @cached_property
+    def tables(self) -> Any:
+        """What is known of a table; None for networks."""
+        if not self._is_table:
+            return None
+        from operant.web.tables import Tables  # noqa: PLC0415 - as above
+
+        return Tables(self.trained)
+
+    def stop(self) -> None:
+        """End the episode that is played."""
+        self.confirmed = None
+        if self._play is not None:
+            self._play.stage.close()
+            self._play = None
+
+    def close(self) -> None:
+        self.stop()
+        self.trained.close()
+
+
+@dataclass
+class _Play:
+    """An episode that is played, scene by scene."""
+
+    key: tuple[int, bool]
+    stage: Stage
+    scenes: Iterator[Scene]
+    position: int = 0
+    ended: bool = False
+
+    def more(self, start: int) -> list[Scene]:
+        """Return scenes from one on, as many as a moment makes; none behind the end."""
+        until, found = time.monotonic() + MOMENT, list[Scene]()
+        while not self.ended and len(found) < MOST_SCENES:
+            scene = next(self.scenes)
+            self.ended = scene.ended
+            self.position += 1
+            if self.position > start:
+                found.append(scene)
+            if found and time.monotonic() >= until:
+                break
+        return found
+
+
+_open: _Open | None = None
+
+
+def load(runs: Path, run: str) -> dict[str, Any]:
+    """Open a run, so that going to an update of it does not wait for that."""
+    _opened(folder_of(runs, run))
+    return {}
+
+
+def go(runs: Path, run: str, at: int, way: Way = "to") -> dict[str, Any]:
+    """Go to an update of a run for a moment, or on to it.
+
+    Args:
+        runs: the folder of runs.
+        run: its name.
+        at: budget used; of the update before it, or after confirming it, where one comes from.
+        way: `to` the first update that has used it; `back` to the one before it; or `confirm` it by the next state
+            whose hash the training has recorded.
+
+    Returns:
+        `done`, and `consumed`: how far it has come; once it is done also the hash and where the state comes from.
+
+    Raises:
+        ValueError: the run has not come that far.
+        RunError: the update cannot be computed again, or leads elsewhere than the training.
+    """
+    if way not in ("to", "back", "confirm") or isinstance(at, bool) or not isinstance(at, int):  # pyright: ignore[reportUnnecessaryIsInstance] - from JSON
+        raise ValueError(f"way must be to, back or confirm, and at a whole number, got {way!r} and {at!r}")
+    place = _opened(folder_of(runs, run))
+    if not place.walk(way, at):
+        return {"done": False, "consumed": place.here}
+    return {"done": True, **_arrived(place)}
+
+
+def scenes(  # noqa: PLR0917 - by name, from JSON
+    runs: Path, run: str, at: int, seed_index: int = 0, start: int = 0, sample: bool = False
+) -> dict[str, Any]:
+    """Return some scenes of the first episode that the policy of an update plays.
+
+    Args:
+        runs: the folder of runs.
+        run: its name.
+        at: the budget used where the run stands, after `go`.
+        seed_index: whose policy acts.
+        start: the first scene.
+        sample: whether the policy samples, or takes the likeliest action.
+
+    Returns:
+        `scenes`, with frames as PNG in base64, or none where the task cannot be rendered; and `rate`, a second.
+        `away`: the run stands elsewhere, so that one has to `go` first.
+    """
+    place = _opened(folder_of(runs, run))
+    if place.here != at:
+        return {"away": True}
+    if not 0 <= start <= MOST_STEPS:
+        raise ValueError(f"start must be from 0 to {MOST_STEPS}, got {start}")
+    rate, found = place.scenes(seed_index, start, sample=sample)
+    return {"away": False, "rate": rate, "scenes": [_scene(scene) for scene in found]}
+
+
+def table(runs: Path, run: str, at: int, seed_index: int = 0) -> dict[str, Any]:
+    """Return the table of an update, next to the exact solution where the model is known; nothing for networks."""
+    place = _opened(folder_of(runs, run))
+    if place.here != at:
+        return {"away": True}
+    return {"away": False, **({"table": False} if place.tables is None else place.tables.show(seed_index))}
+
+
+def _opened(path: Path) -> _Open:
+    """Return a run, opened; the one before it is closed."""
+    global _open  # noqa: PLW0603 - one process, one open run
+    if _open is None or _open.path != path:
+        if _open is not None:
+            _open.close()
+            _open = None
+        _open = _Open(path)
+    if not _open.path.is_dir():
+        raise NotFoundError(f"{path.name} is gone")
+    return _open
+
+
+def _arrived(place: _Open) -> dict[str, Any]:
+    arrival = place.travel.arrival()
+    return {
+        **vars(arrival),
+        "verified": arrival.verified,
+        "confirmed": place.confirmed,
+        "next_recorded": place.travel.next_recorded(),
+        "commands": {
+            "evaluate": _command(place.path, "evaluate", arrival.consumed),
+            "watch": _command(place.path, "watch", arrival.consumed),
+        },
+    }
+
+
+def _scene(scene: Scene) -> dict[str, Any]:
+    frame = None if scene.frame is None else base64.b64encode(png(scene.frame)).decode()
+    obs = scene.obs if len(scene.obs) <= MOST_NUMBERS else []
+    return {**scene._asdict(), "frame": frame, "obs": obs, "value": scene.value, "told": dict(scene.told)}
+
+
+def _command(path: Path, command: str, at: int) -> str:
+    return f"operant {command} {shown_path(path)} --at {at}"
