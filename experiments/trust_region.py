@@ -26,8 +26,8 @@ from operant.catalog import find
 from operant.control import assemble
 from operant.control.agent import Samples
 from operant.control.trpo import TRPO
-from operant.control.vine import draw_luck, follow
 from operant.envs import make
+from operant.experimental.vine import draw_luck, follow, vine_of
 from operant.runtime.settings import Settings
 
 SEEDS = range(5)
@@ -169,7 +169,7 @@ def measured(axis: Axes, claims: Claims) -> dict[str, Any]:
 
 def unequal_steps(axis: Axes, claims: Claims, trpo: TRPO) -> dict[str, Any]:
     """Compare the divergence that steps of equal length in the parameters cause, from one policy."""
-    batch = trpo.sample()[0].standardized()
+    batch = trpo.collect()[0].standardized()
     gradient, _ = trpo.policy_gradient(batch)
     natural = ops.natural_step(trpo.fisher(batch), gradient, delta=0.01, damping=trpo.config.cg_damping)
     generator = torch.Generator().manual_seed(0)
@@ -217,7 +217,7 @@ def empirical_curvature(trpo: TRPO, batch: Samples, step: Tensor, draws: int = 2
 
 def estimates(axis: Axes, claims: Claims, trpo: TRPO) -> dict[str, Any]:
     """Estimate the KL of growing steps in four ways, from 1024 states, with the spread over draws of the actions."""
-    batch = trpo.sample()[0].standardized()
+    batch = trpo.collect()[0].standardized()
     head, networks = trpo.agent.head, trpo.agent.networks
     gradient, _ = trpo.policy_gradient(batch)
     fisher = trpo.fisher(batch)
@@ -300,7 +300,7 @@ def branches(axis: Axes, claims: Claims) -> dict[str, Any]:
     left, right = (torch.full((len(SEEDS), rows, 1), push) for push in (-0.5, 0.5))
     spreads = []
     for steps in lengths:
-        plan = replace(trpo.config.vine, steps=steps, lam=1.0)
+        plan = replace(vine_of(trpo.config), steps=steps, lam=1.0)
         samples = []
         for _ in range(REPEATS):
             luck, other_luck = (draw_luck(agent, steps - 1) for _ in range(2))

@@ -94,3 +94,11 @@ def test_episode_seeds_differ_by_row_and_episode():
 def test_negative_numbers_are_refused(seed, index):
     with pytest.raises(ValueError, match=rf"must be non-negative, got seed {seed} and index"):
         streams.seed_sequence(seed, "policy", *index)
+
+
+def test_each_seed_draws_from_its_own_stream_whatever_its_neighbors():
+    both = streams.draw(streams.of_seeds([3, 5], "policy"), lambda stream: torch.rand(4, generator=stream), dim=1)
+    alone = streams.draw(streams.of_seeds([5], "policy"), lambda stream: torch.rand(4, generator=stream))
+    assert both.shape == (4, 2)
+    assert torch.equal(both[:, 1], alone[0])
+    assert torch.equal(alone[0], torch.rand(4, generator=streams.torch_generator(5, "policy")))

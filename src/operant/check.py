@@ -4,16 +4,19 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from operant.build import check_names, find, package
+from operant.envs.base import is_mapping
 from operant.runtime.encoding import flatten, unflatten
+from operant.runtime.learner import HasWeights
 from operant.runtime.metrics_window import LOSSES
 from operant.runtime.settings import Settings
 from operant.state import State, clone
+from operant.tensors import nested
 
 Make = Callable[[Sequence[int]], Any]
 """`make(seeds)` returns a new learner of these seeds."""
@@ -133,8 +136,9 @@ def _check_steps(learner: Any, iterations: int, seeds: int) -> None:
                 )
         if not isinstance(metrics, Mapping):
             raise LearnerError(f"iterate returned {metrics!r}: it returns metrics by name, {{}} if there are none")
-        _check_metrics(metrics, seeds)
-        kept = {name: (value, value.clone()) for name, value in metrics.items() if isinstance(value, Tensor)}
+        reported = cast(Mapping[Any, Any], metrics)
+        _check_metrics(reported, seeds)
+        kept = {name: (value, value.clone()) for name, value in reported.items() if isinstance(value, Tensor)}
 
 
 def _check_metrics(metrics: Mapping[Any, Any], seeds: int) -> None:
@@ -152,7 +156,7 @@ def _check_metrics(metrics: Mapping[Any, Any], seeds: int) -> None:
             )
         if bool(metric.isinf().any()) or (name.startswith(LOSSES) and bool(metric.isnan().any())):
             raise LearnerError(
-                f"metric {name!r} is {metric.tolist()}, which is not finite; what an iteration has nothing to report "
+                f"metric {name!r} is {nested(metric)}, which is not finite; what an iteration has nothing to report "
                 "of is NaN or left out, and what a loss cannot be is a mistake"
             )
 
@@ -215,7 +219,7 @@ def _check_refusals(other: Any, learner: Any) -> None:
 def _check_neighbors(block: Any, alone: Any, rtol: float) -> None:
     reports = block.iterate(), alone.iterate()
     pairs = {f"metric {name!r}": [report.get(name) for report in reports] for name in reports[0]}
-    if isinstance(weights := getattr(block, "learned", None), Mapping):
+    if isinstance(block, HasWeights) and is_mapping(weights := block.learned):
         pairs |= {f"what it learned, {name!r},": [weights[name], alone.learned[name]] for name in weights}
     for what, (beside, single) in pairs.items():
         if single is None:

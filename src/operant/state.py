@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from operant.tensors import from_numpy
+
 State = dict[str, Any]
 """Nested dicts and lists whose leaves are tensors, ints, floats, strings, booleans or None; keys are strings."""
 
@@ -141,9 +143,9 @@ def clone(state: Any) -> Any:
     if isinstance(state, Part):
         return Part({key: value.detach().to("cpu", copy=True) for key, value in state.items()}, mark=state.mark)
     if isinstance(state, Mapping):
-        return {key: clone(value) for key, value in state.items()}
+        return {key: clone(value) for key, value in cast(Mapping[str, Any], state).items()}
     if isinstance(state, list | tuple):
-        return [clone(value) for value in state]
+        return [clone(value) for value in cast(Sequence[Any], state)]
     return state
 
 
@@ -164,7 +166,7 @@ def save(value: Any, entry: str = "") -> Any:
         case torch.Generator():
             saved = generator_state(value)
         case np.ndarray():
-            saved = torch.from_numpy(_signed(value).copy())
+            saved = from_numpy(_signed(value).copy())
         case Stateful():
             saved = value.state_dict()
         case Mapping():
@@ -364,7 +366,7 @@ def _replacement(value: Any, state: Any, entry: str) -> Any:
 
 
 def _kind(value: Any) -> str:
-    kinds = {"nothing": None | type(None), "a word": str, "a number": int | float, "a list": list | tuple}
+    kinds: dict[str, Any] = {"nothing": type(None), "a word": str, "a number": int | float, "a list": (list, tuple)}
     return next((name for name, kind in kinds.items() if isinstance(value, kind)), f"a {type(value).__name__}")
 
 

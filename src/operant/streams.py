@@ -6,10 +6,11 @@ names are independent, and adding one never shifts another.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 def seed_sequence(seed: int, purpose: str, *index: int) -> np.random.SeedSequence:
@@ -38,6 +39,16 @@ def integer(seed: int, purpose: str, *index: int, bits: int = 31) -> int:
 def torch_generator(seed: int, purpose: str, *index: int, device: str | torch.device = "cpu") -> torch.Generator:
     """Return a `torch.Generator` on `device` that starts the stream `(seed, purpose, *index)`."""
     return torch.Generator(device=device).manual_seed(integer(seed, purpose, *index, bits=63))
+
+
+def of_seeds(seeds: Sequence[int], purpose: str, *, device: str | torch.device = "cpu") -> list[torch.Generator]:
+    """Return the stream `(seed, purpose)` of each of S seeds."""
+    return [torch_generator(seed, purpose, device=device) for seed in seeds]
+
+
+def draw(generators: Sequence[torch.Generator], sample: Callable[[torch.Generator], Tensor], dim: int = 0) -> Tensor:
+    """Return what each seed draws from its own stream, stacked at the dimension `dim`."""
+    return torch.stack([sample(generator) for generator in generators], dim)
 
 
 def row_seeds(seeds: Sequence[int], rows: int, purpose: str, first: int = 0) -> list[int]:

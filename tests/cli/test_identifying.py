@@ -69,8 +69,8 @@ def test_training_and_evaluating_with_another_physics(cli, tmp_path):
     assert weak["mean"] < plain["mean"] / 2
     status, _, err = cli("evaluate", tmp_path / "run", "--randomize", shifted, "--env-backend", "gymnasium")
     assert status != 0
-    assert "take --env-backend tensor" in err
+    assert "use --env-backend tensor" in err
     shifted.write_text("force = 1.0\n", encoding="utf-8")
     status, _, err = cli("train", "ppo", "CartPole-v1", "--randomize", shifted)
     assert status != 0
-    assert "has 'force'; what it may have" in err
+    assert "has 'force'; allowed keys" in err

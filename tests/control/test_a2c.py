@@ -368,7 +368,7 @@ def test_a_single_sample_cannot_be_standardized():
 
 
 def test_several_critics_cannot_share_the_layers_of_one_actor():
-    with pytest.raises(ValueError, match="critics must be 1, or more where they share no layers with the actor, got 2"):
+    with pytest.raises(ValueError, match="critics must be 1, or more if they share no layers with the actor, got 2"):
         learner(critic_ensemble_size=2, share_features=True)
 
 

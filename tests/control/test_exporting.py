@@ -94,7 +94,7 @@ def test_what_learned_in_a_wrapper_is_refused(tmp_path):
     common = {"seeds": 1, "budget": 32, "evaluate_episodes": 1, "evaluate_every": 32, "progress": "silent"}
     trained = operant.train("ppo", "CartPole-v1", run=tmp_path / "run", **common, **ON_POLICY)
     experiment = SimpleNamespace(learner=trained.experiment.learner, env=Doubled(trained.experiment.env))
-    with closing(trained), pytest.raises(ValueError, match="has learned in Doubled, which it cannot do without"):
+    with closing(trained), pytest.raises(ValueError, match="was trained with Doubled and cannot do without"):
         network_of(experiment, 0)
 
 

@@ -11,8 +11,9 @@ import torch
 
 import operant
 from operant import catalog
-from operant.control import A3CConfig, PPOConfig, assemble, configuration, ppo
+from operant.control import PPOConfig, assemble, configuration, ppo
 from operant.envs import Atari, Wrapper, make
+from operant.experimental.a3c import A3CConfig
 from operant.runtime.evaluation import StoppedError, evaluate_policy
 from operant.runtime.settings import Settings
 
@@ -213,7 +214,9 @@ def slow():
 
 def test_environments_are_evaluated_in_worker_processes_under_the_deadline_of_the_run(slow):
     made = experiment(slow, vectorization="async", worker_seconds=1.0)
-    with pytest.raises(RuntimeError, match=r"OperantTestSlow-v0: the worker processes of rows 0, 1 have not answered"):
+    with pytest.raises(
+        RuntimeError, match=r"OperantTestSlow-v0: the worker processes of environments 0, 1 have not replied"
+    ):
         made.evaluate(1, backend="gymnasium")
     made.close()
     assert not multiprocessing.active_children()
@@ -385,5 +388,5 @@ def test_what_is_no_network_is_refused(net):
         PPOConfig(encoder="natur")
     with pytest.raises(ValueError, match=r"net.py"):
         experiment(config=dataclasses.replace(SMALL, encoder="net.py:Missing"))
-    with pytest.raises(ValueError, match="networks with a memory take no encoder from outside"):
+    with pytest.raises(ValueError, match="recurrent networks take no custom encoder"):
         operant.train("recurrent-ppo", "CartPole-v1", encoder=net, budget=100, progress="silent")

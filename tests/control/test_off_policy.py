@@ -5,7 +5,7 @@ import torch
 
 from control.learners import assert_a_refused_state_changes_nothing, build, poison
 from control.off_policy import QUICK
-from operant.control.off_policy import alternate, merge
+from operant.control.off_policy import alternate, explore, merge
 from operant.control.td3 import TD3, TD3Config
 from operant.runtime.metrics_window import DROPPED, EPISODES, LENGTH, RETURN
 
@@ -49,23 +49,36 @@ def test_a_transition_that_is_dropped_is_reported():
 
 
 @pytest.mark.parametrize(("rounds", "steps", "updates"), [(1, 1, 1), (3, 2, 4)])
-def test_steps_and_updates_take_turns(rounds, steps, updates):
-    td3 = build(TD3, TD3Config(**QUICK), "Pendulum-v1")
-    log = []
+def test_steps_and_updates_take_turns(rounds, steps, updates, monkeypatch):
+    td3 = build(TD3, TD3Config(**{**QUICK, "train_freq": steps, "gradient_steps": updates}), "Pendulum-v1")
+    log, collect = [], td3.collect
 
-    def act():
-        log.append("act")
-        return td3.collecting() if steps == 1 else lambda obs, t: torch.zeros(2, 4, 1)
+    def logged_collect():
+        log.append("collect")
+        return collect()
 
-    def update():
+    def logged_update(batch):
         log.append("update")
         return {"losses/critic": float(len(log))}
 
-    metrics = alternate(td3.experience, rounds=rounds, steps=steps, updates=updates, act=act, update=update)
-    assert log == (["act"] + ["update"] * updates) * rounds
-    assert td3.experience.replay.size == rounds * steps * 4
-    assert metrics["losses/critic"] == len(log), "the last improvement is reported"
+    monkeypatch.setattr(td3, "collect", logged_collect)
+    monkeypatch.setattr(td3, "update", logged_update)
+    metrics = alternate(td3, rounds)
+    assert log == (["collect"] + ["update"] * updates) * rounds
+    assert td3.experience.replay.size == td3.consumed == rounds * steps * 4
+    assert metrics["losses/critic"] == len(log), "the last update is reported"
     assert metrics[EPISODES].tolist() == [0, 0]
+
+
+def test_random_actions_come_first_and_fill_whole_steps_of_all_environments():
+    td3 = build(TD3, TD3Config(**{**QUICK, "learning_starts": 6}), "Pendulum-v1")
+    explore(td3)
+    assert td3.consumed == td3.experience.replay.size == 8
+
+
+@pytest.mark.parametrize(("budget", "expected"), [(65, 4), (64 + 16, 4), (64 + 17, 8)])
+def test_gradient_steps_of_a_run_are_those_of_whole_iterations(budget, expected):
+    assert TD3Config(**QUICK).updates(budget) == expected
 
 
 def test_a_refused_state_leaves_the_learner_as_it_was():

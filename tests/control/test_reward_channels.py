@@ -8,9 +8,10 @@ import torch
 from control.learners import Changed, assert_resumes_exactly, build, learner
 from control.probes import Probe
 from operant import ops
-from operant.control import PPO, A2CConfig, A3CConfig, PPOConfig, RecurrentPPO, RecurrentPPOConfig
+from operant.control import PPO, A2CConfig, PPOConfig, RecurrentPPO, RecurrentPPOConfig
 from operant.control.a2c import A2C
 from operant.control.reward_channels import RewardChannel, RewardChannels
+from operant.experimental.a3c import A3CConfig
 from operant.nets import programs
 from operant.runtime.rollouts import Rollout
 

@@ -42,7 +42,7 @@ def some(task, **config):
     """Return a learner whose policy depends on the state, and a batch that it has collected."""
     trpo = learner(task, **config)
     trpo.agent.parameters += 0.3 * torch.randn(trpo.agent.parameters.shape, generator=torch.Generator().manual_seed(1))
-    batch, _ = trpo.sample()
+    batch, _ = trpo.collect()
     return trpo, batch.standardized()
 
 
@@ -320,7 +320,7 @@ def test_one_update_is_the_same_alone_and_beside_other_seeds(task, sampling):
     block, alone = learner(task, (3, 5, 8), sampling=sampling), learner(task, (5,), sampling=sampling)
     for _ in range(2):
         block.iterate()
-    batch = block.sample()[0].standardized()
+    batch = block.collect()[0].standardized()
     transplant(block, alone, 1)
     before = alone.agent.parameters.clone()
     for trpo, part in ((block, batch), (alone, batch.map(lambda tensor: tensor[1:2]))):
@@ -512,4 +512,4 @@ def test_a_policy_whose_every_step_is_refused_is_warned_of(caplog):
     trpo = learner(cg_damping=0.0, cg_max_steps=50, num_steps=64)
     train(trpo, budget=12 * trpo.rollout_steps, progress="silent")
     texts = [record.getMessage() for record in caplog.records]
-    assert sum("given up, so that its policy stays as it is (health/refused_steps)" in text for text in texts) == 2
+    assert sum("rejected, so its policy does not change (health/refused_steps)" in text for text in texts) == 2

@@ -31,7 +31,7 @@ def test_without_a_mark_episodes_start_on_any_open_cell():
         ({"actions": 5}, "actions must be 4, 8 or 9, got 5"),
         ({"actions": 8, "slip": 0.1}, "slip needs 4 actions"),
         ({"stepp": 1.0}, "'stepp' is not a setting of a grid; the settings are step, goal"),
-        ({"wind": (1, 2)}, "wind needs 3 numbers, one a column, got 2"),
+        ({"wind": (1, 2)}, "wind needs 3 numbers, one per column, got 2"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):
@@ -46,7 +46,7 @@ def test_a_grid_needs_two_cells(shape):
 
 
 def test_a_grid_needs_an_open_cell():
-    with pytest.raises(ValueError, match="no cell is left to act in"):
+    with pytest.raises(ValueError, match="no open cell is left"):
         Grid(np.array([list("#G")]), np.zeros((1, 2)), Rules())
 
 

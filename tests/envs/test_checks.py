@@ -67,13 +67,13 @@ def test_observations_that_keep_to_their_space_are_left_alone(scripted, caplog):
 @pytest.mark.parametrize(
     ("space", "good", "bad", "message"),
     [
-        (spaces.Discrete(4), 3, 4, r"observation is 4, which is no member of Discrete\(4\) \(environment 0, 1 steps"),
-        (spaces.Discrete(4, start=2), 2, 1, "observation is 1, which is no member"),
+        (spaces.Discrete(4), 3, 4, r"observation is 4, not a member of Discrete\(4\) \(environment 0, 1 steps"),
+        (spaces.Discrete(4, start=2), 2, 1, "observation is 1, not a member"),
         (
             spaces.MultiDiscrete([2, 3]),
             np.array([1, 2]),
             np.array([0, 3]),
-            r"observation\[1\] is 3, which is no member",
+            r"observation\[1\] is 3, not a member",
         ),
         (
             spaces.Dict({"n": spaces.Discrete(2), "b": BOX}),

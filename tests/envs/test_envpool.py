@@ -213,7 +213,7 @@ def test_ppo_learns_in_it_what_counts_in_gymnasium(tmp_path):
 
 
 def test_a_task_that_envpool_does_not_have_is_refused():
-    with pytest.raises(ValueError, match=r"EnvPool has no 'operant/.*'; take env_backend='gymnasium'"):
+    with pytest.raises(ValueError, match=r"EnvPool has no 'operant/.*'; use env_backend='gymnasium'"):
         pool("operant/HiddenCartPole-v0")
     with pytest.raises(ValueError, match="'CartPol-v1' is not a registered environment; did you mean CartPole-v1"):
         pool("CartPol-v1")

@@ -115,7 +115,9 @@ def test_a_mask_that_does_not_fit_the_actions_is_refused(mask):
 def test_several_choices_are_masked_in_a_row():
     several, mask = spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(5)
     assert Features.of(spaces.Dict(a=box(2), action_mask=mask), several).masked == 5
-    with pytest.raises(ValueError, match="one entry for each of 5 alternatives of 2 choices in a row, got MultiBinary"):
+    with pytest.raises(
+        ValueError, match="one entry for each of 5 alternatives of 2 choices, concatenated, got MultiBinary"
+    ):
         Features.of(spaces.Dict(a=box(2), action_mask=spaces.MultiBinary(2)), several)
 
 
@@ -125,7 +127,7 @@ def test_a_mask_of_continuous_actions_is_refused():
 
 
 def test_a_mask_alone_is_refused():
-    with pytest.raises(ValueError, match="hold nothing but a mask"):
+    with pytest.raises(ValueError, match="hold only a mask"):
         Features.of(spaces.Dict(action_mask=spaces.MultiBinary(3)), ACTIONS)
 
 
@@ -161,9 +163,9 @@ def test_a_picture_may_be_all_that_a_dictionary_holds():
 
 def test_pictures_of_a_dictionary_that_have_no_place_are_refused():
     picture = spaces.Box(0, 255, (8, 9), np.uint8)
-    with pytest.raises(ValueError, match=r"parts left, right of the observation are pictures; .* one picture of them"):
+    with pytest.raises(ValueError, match=r"parts left, right of the observation are images; .* one image of them"):
         Features.of(spaces.Dict(left=picture, right=picture), ACTIONS)
-    with pytest.raises(ValueError, match=r"part 'camera' of a dictionary within the observation is a picture"):
+    with pytest.raises(ValueError, match=r"part 'camera' of a nested dictionary of the observation is an image"):
         Features.of(spaces.Dict(head=spaces.Dict(camera=picture), speed=box(1)), ACTIONS)
 
 

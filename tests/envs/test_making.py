@@ -183,8 +183,11 @@ def test_warnings_of_mujoco_are_told_once_and_leave_no_file(tmp_path, monkeypatc
         ({"vectorization": "threads"}, "'threads'"),
         ({"task": "FrozenLake-v1", "backend": "tensor"}, r"no tensor environment; .*Acrobot-v1, CartPole-v1"),
         ({"backend": "gymnasium", "dtype": torch.float64}, "float64"),
-        ({"episodic_life": True}, r"only games of Atari .*'CartPole-v1' with 'tensor': leave out .*episodic_life=True"),
-        ({"task": "FrozenLake-v1", "clip_rewards": False}, r"only games .*'FrozenLake-v1' .*leave out clip_rewards=F"),
+        ({"episodic_life": True}, r"only Atari games .*'CartPole-v1' with 'tensor': remove .*episodic_life=True"),
+        (
+            {"task": "FrozenLake-v1", "clip_rewards": False},
+            r"only Atari games .*'FrozenLake-v1' .*remove clip_rewards=F",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):

@@ -142,7 +142,7 @@ def test_what_cannot_be_drawn_is_refused(given, message):
 
 
 def test_physics_that_nobody_can_reach_is_refused():
-    with pytest.raises(ValueError, match="take --env-backend tensor"):
+    with pytest.raises(ValueError, match="use --env-backend tensor"):
         Randomize(make("CartPole-v1", 1, [0], backend="gymnasium"), parameters={"length": 1.0})
     with pytest.raises(ValueError, match="observations of a Box of numbers"):
         Randomize(make("FrozenLake-v1", 1, [0]), noise=0.1)

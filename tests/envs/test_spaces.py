@@ -3,7 +3,17 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from operant.envs.spaces import ActionFormat, GymnasiumActions, ObservationFormat, SpaceError, members
+from operant.envs.spaces import (
+    ActionFormat,
+    GymnasiumActions,
+    ObservationFormat,
+    SpaceError,
+    is_box,
+    is_dict,
+    is_multi_discrete,
+    is_tuple,
+    members,
+)
 
 CPU = torch.device("cpu")
 
@@ -134,9 +144,20 @@ def test_text_in_a_dictionary_is_left_out_and_said(text, caplog):
     assert list(form.space.spaces) == ["seen"]
     read = form.read({"seen": np.ones((3, 2), np.float32), "mission": ("go",) * 3})
     assert list(read) == ["seen"]
-    assert "the text in observations is left out: mission" in caplog.text
+    assert "the text in observations is dropped: mission" in caplog.text
 
 
 def test_text_alone_is_refused():
-    with pytest.raises(SpaceError, match="no part but text"):
+    with pytest.raises(SpaceError, match="have only text"):
         ObservationFormat.of(spaces.Dict({"mission": spaces.Text(8)}), torch.device("cpu"))
+
+
+def test_spaces_are_told_apart():
+    kinds = {
+        is_box: spaces.Box(-1, 1, (2,)),
+        is_multi_discrete: spaces.MultiDiscrete([2, 3]),
+        is_dict: spaces.Dict({"a": spaces.Discrete(2)}),
+        is_tuple: spaces.Tuple((spaces.Discrete(2),)),
+    }
+    for ask in kinds:
+        assert [ask(space) for space in kinds.values()] == [ask is own for own in kinds]

@@ -185,7 +185,7 @@ def test_a_worker_that_dies_is_named_and_ends_all(pool):
     os.kill(made.processes[1].pid, signal.SIGKILL)
     made.processes[1].join()
     for _ in range(2):
-        message = r"Still lost the worker processes of rows 2 \(exit code -9\).*`operant resume` goes on"
+        message = r"Still lost the worker processes of environments 2 \(exit code -9\).*`operant resume` continues"
         with pytest.raises(WorkerError, match=message):
             env.step(ACTIONS)
 
@@ -195,7 +195,7 @@ def test_a_worker_that_hangs_is_named_when_the_deadline_is_over(call, pool):
     made = pool(deadline=0.5)
     env = wrapped(made)
     os.kill(made.processes[0].pid, signal.SIGSTOP)
-    with pytest.raises(WorkerError, match=r"rows 0, 1 have not answered for 0.5 seconds.*operant resume"):
+    with pytest.raises(WorkerError, match=r"environments 0, 1 have not replied for 0.5 seconds.*operant resume"):
         env.step(ACTIONS) if call == "step" else env.reset()
     start = time.monotonic()
     made.close()
@@ -280,7 +280,7 @@ def assert_fails(pool, error, message, happening, *, where="", deadline=30.0):
 @pytest.mark.parametrize(("where", "rows"), [("", "0, 1, 2"), (LAST, "2")])
 def test_an_environment_whose_making_hangs_is_named_when_the_deadline_is_over(where, rows, pool):
     start = time.monotonic()
-    message = rf"Begun: the worker processes of rows {rows} have not made their environments within 1 seconds"
+    message = rf"Begun: the worker processes of environments {rows} have not made them within 1 seconds"
     assert_fails(pool, WorkerError, message, sleep, where=where, deadline=1.0)
     assert time.monotonic() - start < 4.0
 
@@ -288,7 +288,7 @@ def test_an_environment_whose_making_hangs_is_named_when_the_deadline_is_over(wh
 @pytest.mark.parametrize(("where", "rows"), [("", "0, 1"), (LAST, "2")])
 @pytest.mark.parametrize("happening", [die, die_slowly])
 def test_an_environment_whose_making_kills_its_process_is_named(where, rows, happening, pool):
-    message = rf"Begun lost the worker processes of rows {rows} \(exit code 7\)"
+    message = rf"Begun lost the worker processes of environments {rows} \(exit code 7\)"
     assert_fails(pool, WorkerError, message, happening, where=where)
 
 
@@ -331,7 +331,9 @@ def test_a_question_that_was_given_up_does_not_confuse_the_next(pool):
 def test_making_by_name_has_the_deadline():
     gymnasium.register("OperantTestBegun-v0", Begun, kwargs={"happening": sleep})
     try:
-        with pytest.raises(WorkerError, match=r"OperantTestBegun-v0: the worker processes of rows 0, 1 have not"):
+        with pytest.raises(
+            WorkerError, match=r"OperantTestBegun-v0: the worker processes of environments 0, 1 have not"
+        ):
             make("OperantTestBegun-v0", 2, [0], vectorization="async", deadline=0.5)
     finally:
         gymnasium.registry.pop("OperantTestBegun-v0")

@@ -84,7 +84,7 @@ def test_a_worker_that_hangs_is_named_when_the_deadline_is_over(call, wrapped):
     env.reset()
     for row in (0, 2):
         os.kill(vector.processes[row].pid, signal.SIGSTOP)
-    with pytest.raises(RuntimeError, match=r"rows 0, 2 have not answered for 0.5 seconds.*operant resume"):
+    with pytest.raises(RuntimeError, match=r"environments 0, 2 have not replied for 0.5 seconds.*operant resume"):
         env.step(ACTIONS) if call == "step" else env.reset()
     assert_closed(vector, env)
 

@@ -63,7 +63,7 @@ def test_a_head_adds_its_prior_which_never_changes():
 
 def test_each_head_learns_from_its_own_transitions_towards_its_own_targets():
     made = trained(learner())
-    batch, _ = made.draw(16)
+    batch, _ = made.sample(16, 1.0)
     next_q = made.target(batch.next_obs)
     gradient, _, _ = made.gradient(batch, next_q, None)
     own = made.experience.replay.read("extras.masks", batch.index[::4])
@@ -138,5 +138,5 @@ def test_it_keeps_the_contract_of_learners():
 
 
 def test_priorities_are_refused():
-    with pytest.raises(ValueError, match=r"per_alpha must be 0 for several heads, which err differently, got 0\.6"):
+    with pytest.raises(ValueError, match=r"per_alpha must be 0 for several heads, whose errors differ, got 0\.6"):
         BootstrappedDQNConfig(per_alpha=0.6)

@@ -112,5 +112,5 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"Flat.potential returned numbers of shape \[3, 2\], expected \[3\]"):
         Flat(env).reset(range(3))
     for wrong in ([1.0], [1.0, np.nan, 0.0]):
-        with pytest.raises(ValueError, match="potential must be 3 finite numbers, one a state"):
+        with pytest.raises(ValueError, match="potential must be 3 finite numbers, one per state"):
             shaped(walk(0.0), wrong, gamma=0.9)

@@ -98,9 +98,9 @@ def test_where_none_was_kept(course, tmp_path):
     for file in folder.iterdir():
         file.unlink()
     folder.rmdir()
-    with pytest.raises(RunError, match="has kept no best policies"):
+    with pytest.raises(RunError, match="has no best policies"):
         Best(run, place=0).load()
-    with pytest.raises(RunError, match="has kept no best policies"):
+    with pytest.raises(RunError, match="has no best policies"):
         trained_state(f"{run.path}/best", "model", seed=0)
     with pytest.raises(ValueError, match="--best is for runs, and tiny is none"):
         find_chat_model("tiny", best=True)

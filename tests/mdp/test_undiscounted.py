@@ -24,7 +24,7 @@ def test_a_model_that_never_ends_is_refused():
 
 
 def test_a_loop_that_pays_is_refused():
-    with pytest.raises(ValueError, match="collected for ever in state 0"):
+    with pytest.raises(ValueError, match="collected forever in state 0"):
         solve(loop(1.0), gamma=1.0)
 
 
@@ -40,7 +40,7 @@ def test_states_without_bound_are_counted_in_words(loops, words):
 def test_a_proper_policy_is_bounded_and_another_is_not():
     mdp = loop(1.0)
     check_bounded(mdp, proper_policy(mdp))
-    with pytest.raises(ValueError, match="collected for ever"):
+    with pytest.raises(ValueError, match="collected forever"):
         check_bounded(mdp, np.array([0, -1]))
 
 

@@ -99,7 +99,7 @@ def transitions(**changes):
             "state 0, action 0: the probability of state 0 is nan, expected 0 to 1$",
         ),
         ({"rewards": [0, 1, np.inf]}, "state 2, action 1: the reward on the way to state 2 is inf, expected a finite"),
-        ({"rewards": [0, -np.inf, 0]}, "not feasible, not given an infinite reward"),
+        ({"rewards": [0, -np.inf, 0]}, "without an infinite reward"),
     ],
 )
 def test_transitions(changes, message):
@@ -151,7 +151,7 @@ def test_rows_that_float32_has_rounded_are_divided_by_their_sums(caplog):
     model = MDP.from_arrays(single[:, None], 0.0)
     assert np.add.reduceat(model.probabilities, model.indptr[:-1]) == pytest.approx(1.0, abs=1e-15)
     assert len(caplog.records) == 1
-    assert "only as exactly as float32 can (state " in caplog.text
+    assert "only within float32 rounding (state " in caplog.text
     caplog.clear()
     given = MDP.from_arrays(exact[:, None], 0.0)
     assert caplog.text == ""

@@ -108,7 +108,7 @@ def test_every_value_head_begins_like_a_single_one(shared):
 
 @pytest.mark.parametrize(("heads", "critics"), [(0, 1), (2, 2)])
 def test_value_heads_that_cannot_be_are_refused(heads, critics):
-    with pytest.raises(ValueError, match=f"value_heads .* got {heads} of {critics} critics"):
+    with pytest.raises(ValueError, match=f"value_heads .* got {heads} with {critics} critics"):
         Spec(hidden=(5,), activation="tanh", shared=False, critics=critics, value_heads=heads)
 
 

@@ -196,7 +196,7 @@ def test_residual_blocks_keep_the_number_of_channels():
 
 @pytest.mark.parametrize(("torso", "side"), [("nature", 35), ("small", 2)])
 def test_pictures_that_are_too_small_are_refused(torso, side):
-    with pytest.raises(ValueError, match=f"pictures of {side} x {side} pixels are too small for the torso '{torso}'"):
+    with pytest.raises(ValueError, match=f"images of {side} x {side} pixels are too small for the torso '{torso}'"):
         StackedCNN((1, side, side), (2,), activation="relu", torso=torso)
 
 
@@ -207,5 +207,5 @@ def test_an_unknown_torso_is_refused():
 
 @pytest.mark.parametrize("shape", [(40, 40), (0, 40, 40)])
 def test_what_is_no_picture_is_refused(shape):
-    with pytest.raises(ValueError, match=r"pictures need a shape \(channels, height, width\), got"):
+    with pytest.raises(ValueError, match=r"images need a shape \(channels, height, width\), got"):
         StackedCNN(shape, (2,), activation="relu")

@@ -19,9 +19,9 @@ def test_the_network_is_that_of_the_observation():
 
 
 def test_other_shapes_are_refused():
-    with pytest.raises(ValueError, match=r"networks look at vectors \(D,\) or pictures \(C, H, W\), got \(9, 9\)"):
+    with pytest.raises(ValueError, match=r"networks take vectors \(D,\) or images \(C, H, W\), got \(9, 9\)"):
         network_for((9, 9), (2,), activation="tanh")
-    with pytest.raises(ValueError, match=r"a memory look at vectors \(D,\), got observations \(1, 9, 9\)"):
+    with pytest.raises(ValueError, match=r"recurrent networks take vectors \(D,\), got observations \(1, 9, 9\)"):
         network_for((1, 9, 9), (2,), activation="tanh", memory=Memory(units=5, steps=3))
-    with pytest.raises(ValueError, match=r"a memory look at vectors \(D,\), got observations \(1, 9, 9\)"):
+    with pytest.raises(ValueError, match=r"recurrent networks take vectors \(D,\), got observations \(1, 9, 9\)"):
         network_for((85,), (2,), activation="tanh", memory=Memory(units=5, steps=3), picture=(1, 9, 9))

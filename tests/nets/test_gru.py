@@ -145,11 +145,11 @@ def test_layers_are_views():
 
 def test_samples_that_are_no_whole_sequences_are_refused():
     gru = make()
-    with pytest.raises(ValueError, match="7 samples are no whole sequences of 5 steps"):
+    with pytest.raises(ValueError, match="7 samples are not a multiple of the 5 steps of a sequence"):
         gru.trace(gru.layers(parameters_of(gru, 1)), seen(1, 7, steps=1))
 
 
 @pytest.mark.parametrize("memory", [Memory(0, 1), Memory(1, 0)], ids=str)
 def test_a_memory_of_nothing_is_refused(memory):
-    with pytest.raises(ValueError, match="a memory needs at least one unit and one step, got Memory"):
+    with pytest.raises(ValueError, match="a recurrent network needs at least one unit and one step, got Memory"):
         StackedGRU(D, (), OUT, activation="tanh", memory=memory)

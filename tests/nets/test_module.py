@@ -232,7 +232,7 @@ class Summed(nn.Module):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (batch_norm, r"has buffers \(1.running_mean, .*: take LayerNorm in the place of BatchNorm"),
+        (batch_norm, r"has buffers \(1.running_mean, .*: use LayerNorm instead of BatchNorm"),
         (dropout, r"draws random numbers \(Dropout\?\)"),
         (Summed, r"forward of Summed must return features \[3, ...\] of 3 observations, got shape \[\]"),
         (lambda inputs: nn.Linear(inputs + 1, 3), r"Linear does not take observations of shape \[3, 4\]: RuntimeError"),

@@ -1,4 +1,4 @@
-"""Choosing in a search tree: hand-worked numbers, loops, and what has to hold."""
+"""Action selection in a search tree: hand-worked numbers, loops, and what has to hold."""
 
 import math
 

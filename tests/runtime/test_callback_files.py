@@ -119,7 +119,7 @@ def test_a_changed_file_matters_to_resume_alone(home, caplog):
     (home / "stop.py").write_text(STOP.replace('"x"', '"y"'))
     assert operant.load(home / "run").evaluate(2).episodes == 2
     assert caplog.records == []
-    with pytest.raises(RunError, match=r"callbacks .*stop.py is no longer what it was.*accept_changes=True"):
+    with pytest.raises(RunError, match=r"callbacks .*stop.py has changed.*accept_changes=True"):
         operant.resume(home / "run", progress="silent")
     operant.resume(home / "run", progress="silent", accept_changes=True)
     assert (home / "run" / "started").read_text() == "xy"
@@ -128,7 +128,7 @@ def test_a_changed_file_matters_to_resume_alone(home, caplog):
     with pytest.raises(RunError, match="is missing"):
         operant.resume(home / "run", progress="silent")
     assert operant.resume(home / "run", progress="silent", accept_changes=True).outcome.consumed == 400
-    assert any("is gone; training goes on without it" in record.getMessage() for record in caplog.records)
+    assert any("is gone; training continues without it" in record.getMessage() for record in caplog.records)
 
 
 def test_a_resumed_run_says_which_objects_it_does_not_call_again(home, caplog):
@@ -141,7 +141,7 @@ def test_a_resumed_run_says_which_objects_it_does_not_call_again(home, caplog):
     operant.resume(home / "run", progress="silent", callbacks=[Watching()])
     assert not caplog.records
     operant.resume(home / "run", progress="silent")
-    assert f"the callback {name} was an object of Python" in caplog.text
+    assert f"the callback {name} was a Python object" in caplog.text
     assert "callbacks" not in Run.open(home / "run").facts()["sessions"][-1]
 
 

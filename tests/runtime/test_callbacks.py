@@ -159,7 +159,7 @@ def test_an_error_switches_one_off_with_file_and_line(make_run, caplog, backgrou
     assert error.endswith(f"({__file__}, line {line})")
     (text,) = [record.getMessage() for record in caplog.records]
     assert text.startswith("callback Broken is not called again, as it raised ValueError")
-    assert text.endswith("training goes on")
+    assert text.endswith("training continues")
     (kept,) = read_records(run.path / "warnings.jsonl")
     assert kept["text"] == text
 
@@ -209,7 +209,7 @@ def test_one_that_blocks_does_not_stall_training(make_run, monkeypatch, caplog):
     assert outcome.consumed == 400
     assert listener.told("end")
     texts = [record.getMessage() for record in caplog.records]
-    assert texts[0].startswith("callback Slow is 4 events behind: it is not told what comes")
+    assert texts[0].startswith("callback Slow is 4 events behind: further events are dropped")
     assert texts[1].startswith("callback Slow is still busy 0.1 seconds after the end of training")
     assert len(texts) == 2
 
@@ -233,7 +233,7 @@ def test_one_that_was_too_slow_for_a_while_gets_the_rest(make_run, monkeypatch, 
     told.end(None)
     assert [record["consumed"] for record in slow.told("metrics")] == [0, 1]
     assert slow.told("end") == [None]
-    assert caplog.records[-1].getMessage() == "callback Slow was too slow for 3 events, which it was not told"
+    assert caplog.records[-1].getMessage() == "callback Slow was too slow for 3 events, which were dropped"
 
 
 def test_a_report_is_told_in_the_training_thread():

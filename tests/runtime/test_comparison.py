@@ -60,7 +60,7 @@ def test_a_curve_and_what_lies_between_its_points(make):
 def test_a_record_that_is_no_evaluation(make):
     run = make("a", {100: [[1.0], [2.0]]})
     run.evaluations_path.write_text('{"consumed": 100}\n')
-    with pytest.raises(RunError, match="holds a record that is no evaluation"):
+    with pytest.raises(RunError, match="holds a record that is not an evaluation"):
         evaluations(run)
 
 
@@ -97,7 +97,7 @@ def test_another_protocol_is_refused(settings, message, make):
 
 
 def test_an_unfinished_run_is_refused(make):
-    with pytest.raises(RunError, match="was last scored at 60 of 100; go on with `operant resume"):
+    with pytest.raises(RunError, match="was last scored at 60 of 100; continue it with `operant resume"):
         compare([make("a", {60: [[1.0], [2.0]]})])
 
 

@@ -92,7 +92,8 @@ def test_nothing_to_compile_is_no_fault(choice):
     ("package", "changes"),
     [
         ("tabular", {"compile": "on"}),
-        ("tabular", {"wrappers": ("my.py:Bonus",)}),
+        ("tabular", {"clip_rewards": False}),
+        ("language", {"wrappers": ("my.py:Bonus",)}),
         ("language", {"vectorization": "async"}),
         ("language", {"worker_seconds": 3.0}),
         ("language", {"clip_rewards": False}),
@@ -103,7 +104,7 @@ def test_nothing_to_compile_is_no_fault(choice):
 def test_settings_of_other_packages_are_refused_by_name(package, changes):
     ((name, value),) = changes.items()
     require_own(Settings("mine", "a task", **changes), "control")
-    with pytest.raises(ValueError, match=rf"^mine has no {name}, which algorithms .*: leave out {name}=") as caught:
+    with pytest.raises(ValueError, match=rf"^mine has no {name}, which algorithms .*: remove {name}=") as caught:
         require_own(Settings("mine", "a task", **changes), package)
     assert str(caught.value).endswith(f"{name}={value!r}")
 

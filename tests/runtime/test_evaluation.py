@@ -61,7 +61,7 @@ def test_it_stops_as_soon_as_the_slowest_row_is_through():
 
 def test_it_is_given_up_when_asked_to_stop():
     env = Corridor([2, 7])
-    with pytest.raises(StoppedError, match="in the middle of an evaluation"):
+    with pytest.raises(StoppedError, match="during an evaluation"):
         evaluate_policy(Constant(), env, seeds=1, episodes=6, interrupted=lambda: env.steps == 3)
     assert env.steps == 3
 
@@ -175,7 +175,8 @@ def test_episodes_that_were_cut_count_and_are_warned_of(caplog):
 def test_a_long_episode_is_said_to_be_one_while_it_goes_on(caplog):
     evaluate_policy(Constant(), Corridor([2, 12_000]), seeds=1, episodes=2)
     assert [record.message for record in caplog.records] == [
-        "an episode of an evaluation in Corridor (row 1) goes on after 10240 steps; so evaluations take long"
+        "an episode of an evaluation in Corridor (environment 1) has not ended after 10240 steps; "
+        "so evaluations take long"
     ]
 
 

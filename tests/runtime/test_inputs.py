@@ -78,8 +78,8 @@ def test_a_run_says_what_has_changed(home, tmp_path, monkeypatch, caplog):
     with pytest.raises(RunError, match=r"as 3 of its inputs changed .*--accept-changes.*accept_changes=True"):
         run.require_inputs()
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        f"dataset {home / 'data.jsonl'} is no longer what it was",
-        f"model {home / 'model'} is no longer what it was",
+        f"dataset {home / 'data.jsonl'} has changed",
+        f"model {home / 'model'} has changed",
         f"rewards {home / 'reward.py'} is missing",
     ]
     run.require_inputs(["init"])

@@ -51,7 +51,7 @@ def test_a_folder_that_cannot_be_written_does_not_stop_training(tmp_path, caplog
     (tmp_path / FOLDER).write_text("", encoding="utf-8")
     with caplog.at_level(logging.WARNING):
         keep_ledgers(tmp_path, [ledger()])
-    assert "training goes on" in caplog.text
+    assert "training continues" in caplog.text
 
 
 def test_what_a_killed_process_has_left_is_removed_by_the_next_one(tmp_path):

@@ -32,7 +32,7 @@ def test_numbers_and_tensors_may_alternate():
 
 
 def test_a_metric_that_changes_its_shape_is_named():
-    with pytest.raises(ValueError, match="metric 'a' must be a number, or one a seed"):
+    with pytest.raises(ValueError, match="metric 'a' must be a number, or one per seed"):
         reports({"a": torch.zeros(2)}, {"a": torch.zeros(3)})
 
 
@@ -108,7 +108,7 @@ def loss(*values):
 def test_ten_bad_reports_in_a_row_end_training():
     guard = Guard()
     guard.check(reports(*[loss(1.0, NAN)] * 9))
-    with pytest.raises(NonFiniteError, match=r"losses/policy of seed 1 .*not finite in 10 iterations in a row"):
+    with pytest.raises(NonFiniteError, match=r"losses/policy of seed 1 .*NaN or Inf in 10 iterations in a row"):
         guard.check(reports(loss(1.0, math.inf)))
 
 
@@ -118,7 +118,7 @@ def test_what_was_bad_to_the_end_of_a_short_training_is_warned_of(caplog):
     guard.close()
     (record,) = caplog.records
     assert record.getMessage().startswith(
-        "losses/value of seed 1 (counted from 0): was not finite in each of the last 3 iterations"
+        "losses/value of seed 1 (counted from 0): was NaN or Inf in each of the last 3 iterations"
     )
     guard.check(reports({"losses/value": torch.tensor([1.0, NAN]), "health/skipped_updates": torch.tensor([0, 2])}))
     guard.check(reports({"losses/value": torch.tensor([1.0, NAN]), "health/skipped_updates": torch.tensor([0, 2])}))
@@ -196,7 +196,7 @@ def test_a_short_training_is_warned_of_its_skipped_updates_at_its_end(caplog):
 
 
 def test_scalars_have_no_seed():
-    with pytest.raises(NonFiniteError, match="losses/x: was not finite"):
+    with pytest.raises(NonFiniteError, match="losses/x: was NaN or Inf"):
         Guard(patience=2).check(reports({"losses/x": NAN}, {"losses/x": NAN}))
 
 

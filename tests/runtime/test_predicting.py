@@ -124,7 +124,7 @@ def test_memory_goes_on_from_call_to_call(predictor):
     _, memory = acting.predict(batch, seed_index=1)
     memory[0] = 0
     assert acting.predict(batch, memory, seed_index=1)[1].tolist() == [[10.0] * 3, [20.0] * 3]
-    with pytest.raises(ValueError, match="memory is of 2 rows, but there are 3 observations"):
+    with pytest.raises(ValueError, match="memory has 2 rows, but there are 3 observations"):
         acting.predict(np.zeros((3, 3)), memory)
 
 
@@ -232,5 +232,5 @@ def test_a_wrapper_that_remembers_observations_cannot_be_asked_about_one():
             self.observation_space = spaces.Box(-1, 1, (8,))
 
     env = Stacked(make("CartPole-v1", 2, (3, 5)))
-    with pytest.raises(ValueError, match=r"Stacked makes observations in step\(\), by more than a single one"):
+    with pytest.raises(ValueError, match=r"Stacked makes observations in step\(\), from more than a single one"):
         Predictor(Scripted([0], [1]), "CartPole-v1", seeds=2, wrappers=[env])

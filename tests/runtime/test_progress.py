@@ -43,8 +43,8 @@ def test_what_goes_beyond_the_budget_is_explained(terminal):
     text = shown("auto", terminal=terminal, reports=[Line(410)])
     assert "205 %" not in text
     assert "100 %" in text
-    assert "(410 of 200: the last iteration is not cut short)" in text
-    assert "not cut short" not in shown("auto", terminal=terminal, reports=[Line(204)])
+    assert "(410 of 200: the last iteration is always finished)" in text
+    assert "always finished" not in shown("auto", terminal=terminal, reports=[Line(204)])
 
 
 def test_plain_lines_keep_their_distance():

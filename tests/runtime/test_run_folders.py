@@ -110,7 +110,7 @@ def test_what_does_not_belong_together_is_not_merged(make_run, tmp_path):
     one = make_run("one")
     for other, message in (
         (make_run("seeds"), "seed 0 is in several"),
-        (make_run("gamma", seeds=(5, 6), gamma=0.5), r"not of one configuration: gamma is 0.99 in one, 0.5 in gamma"),
+        (make_run("gamma", seeds=(5, 6), gamma=0.5), r"different configurations: gamma is 0.99 in one, 0.5 in gamma"),
         (make_run("points", seeds=(5, 6), points=(100,)), "one 2 times; points 1 times"),
     ):
         with pytest.raises(RunError, match=message):

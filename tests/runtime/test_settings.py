@@ -15,7 +15,7 @@ def test_a_file_names_the_settings_that_the_package_has():
     assert set(settings.table("language")) == common | {"checkpoint_seconds", "keep_checkpoints", "callbacks", "track"}
     assert set(settings.table("control")) == set(settings.table(None)) == {field.name for field in fields(Settings)}
     assert settings.table("tabular").keys() - settings.table("language").keys() == {
-        *("env_kwargs", "env_backend", "evaluate_episodes", "evaluate_max_steps"),
+        *("env_kwargs", "env_backend", "evaluate_episodes", "evaluate_max_steps", "wrappers"),
     }
 
 
@@ -81,7 +81,7 @@ def test_every_field_is_explained_on_the_command_line(capsys):
     for field in fields(Settings):
         assert f"--{field.name.replace('_', '-')}" in text
     assert "twentieth of the budget" in text
-    assert "what a crash can cost" in text.replace("│ ", "").replace("\n", " ")
+    assert "the most that a crash can cost" in text.replace("│ ", "").replace("\n", " ")
 
 
 def test_the_command_line_parses_seeds():

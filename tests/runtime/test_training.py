@@ -246,7 +246,7 @@ def test_a_learner_that_stands_before_the_checkpoint_is_refused(make_run):
     run = make_run()
     quiet(Regression(), run, budget=100)
     before = final_bytes(run)
-    with pytest.raises(RunError, match=r"has a checkpoint at 100 but the learner stands at 0; .*operant resume"):
+    with pytest.raises(RunError, match=r"has a checkpoint at 100 but the learner is at 0; .*operant resume"):
         quiet(Regression(), run)
     assert final_bytes(run) == before
 
@@ -452,7 +452,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_over(make_run, whole):
         run.checkpoints.folder.mkdir()
     again = Run.open(run.path)
     for attempt in (lambda: resume_from(again, Regression()), lambda: train(Regression(), again, budget=200)):
-        with pytest.raises(RunError, match=r"checkpoints of .* are gone: .*Bring the folder back"):
+        with pytest.raises(RunError, match=r"checkpoints of .* are gone: .*Restore the folder"):
             attempt()
     assert read_records(run.metrics_path)[-1]["consumed"] == 100
 

@@ -98,7 +98,7 @@ def test_wrong_requests_are_refused():
         Stage(Leaning(), "CartPole-v1", seeds=SEEDS, index=2)
     gymnasium.register("Blind-v0", entry_point=gymnasium.Env)
     try:
-        with pytest.raises(ValueError, match="Blind-v0 cannot be rendered as 'rgb_array'; it knows"):
+        with pytest.raises(ValueError, match="Blind-v0 cannot be rendered as 'rgb_array'; it supports"):
             Stage(Leaning(), "Blind-v0", seeds=SEEDS)
     finally:
         del gymnasium.registry["Blind-v0"]
@@ -121,7 +121,7 @@ class Bare(CartPoleEnv):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Dark, r"OperantTest-v0 shows no picture: its render\(\) must return an array .*, got None"),
+        (Dark, r"OperantTest-v0 shows no image: its render\(\) must return an array .*, got None"),
         (Bare, "OperantTest-v0 cannot be rendered: its constructor takes no render_mode: "),
     ],
 )

@@ -91,7 +91,7 @@ def test_a_score_that_is_no_number_is_the_lowest(best):
 
 def test_networks_that_are_not_finite_are_passed_over(best):
     best.offer(Pupil([float("nan"), 1.0], [1.0, 1.0], consumed=10), scored(9.0, 1.0))
-    with pytest.raises(RunError, match="has kept no best policies"):
+    with pytest.raises(RunError, match="has no best policies"):
         best.load()
     best.offer(Pupil([1.0, 1.0], [1.0, 1.0], consumed=20), scored(3.0, 1.0))
     best.offer(Pupil([2.0, float("inf")], [2.0, 2.0], consumed=30), scored(9.0, 2.0))
@@ -108,7 +108,7 @@ def test_failing_to_keep_is_only_warned_of(best, caplog, monkeypatch):
     best.offer(Pupil([1.0, 1.0], [1.0, 1.0], consumed=10), scored(1.0, 1.0))
     monkeypatch.setattr("operant.runtime.checkpoints.save_file", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
     best.offer(Pupil([2.0, 2.0], [2.0, 2.0], consumed=20), scored(2.0, 2.0))
-    assert "the best policies could not be kept in" in caplog.text
+    assert "the best policies could not be saved in" in caplog.text
     assert best.load().consumed.tolist() == [10, 10]
 
 

@@ -91,20 +91,18 @@ def test_tied_arms_share_the_score():
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(
-        ValueError, match=r"CliffWalking-v1 has observations Discrete\(48\), so more than one state: take"
+        ValueError, match=r"CliffWalking-v1 has observations Discrete\(48\), so more than one state: use"
     ):
         experiment("ucb1", "CliffWalking-v1")
     with pytest.raises(ValueError, match=r"CartPole-v1 has observations Box.* so more than one state"):
         experiment("ucb1", "CartPole-v1")
-    with pytest.raises(
-        ValueError, match="ShortCorridor-v0 is not one of those, so that it is not known how its arms pay"
-    ):
+    with pytest.raises(ValueError, match="ShortCorridor-v0 is not one of those, so its arms are unknown"):
         experiment("ucb1", "operant/ShortCorridor-v0")
     with pytest.raises(ValueError, match="did you mean operant/Testbed-v0"):
         experiment("ucb1", "operant/Testbet-v0")
     with pytest.raises(ValueError, match="leave env_backend at 'auto' for training"):
         experiment("ucb1", TASKS[0], env_backend="gymnasium")
-    with pytest.raises(ValueError, match="runs on the cpu alone"):
+    with pytest.raises(ValueError, match="runs only on the cpu"):
         experiment("ucb1", TASKS[0], device="cuda")
     with pytest.raises(ValueError, match="KLUCB is for arms that pay 1 or 0"):
         experiment("kl-ucb", TASKS[0])
@@ -122,9 +120,7 @@ def test_what_does_not_fit_is_refused():
 def test_a_bandit_of_ones_own_is_refused_while_its_law_is_not_known():
     gymnasium.register("Unknown-v0", entry_point=Unknown)
     try:
-        with pytest.raises(
-            ValueError, match="Unknown-v0 is not one of those, so that it is not known how its arms pay"
-        ):
+        with pytest.raises(ValueError, match="Unknown-v0 is not one of those, so its arms are unknown"):
             arms_of("Unknown-v0", (0,))
     finally:
         del gymnasium.registry["Unknown-v0"]
@@ -165,5 +161,5 @@ def test_the_command_line(tmp_path, capsys):
     }
     assert answer("resume", path, "--progress", "silent")["per_seed_scores"] == trained["per_seed_scores"]
     assert main(["train", "ucb1", "CliffWalking-v1", "--run", str(tmp_path / "other")]) == 2
-    assert "take an algorithm such as q-learning" in capsys.readouterr().err
+    assert "use an algorithm such as q-learning" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()

@@ -125,7 +125,7 @@ def test_what_cannot_be_learned_in_is_refused():
     with pytest.raises(ValueError, match="observations and actions that are Discrete and start at 0, but CartPole-v1"):
         learner(box, seeds=(0,))
     rows = make("CliffWalking-v1", 2, (0,), backend="gymnasium")
-    with pytest.raises(ValueError, match="1 seeds need an environment of 1 rows"):
+    with pytest.raises(ValueError, match="1 seeds need 1 environments"):
         learner(rows, seeds=(0,))
     box.close(), rows.close()
     with pytest.raises(ValueError, match="at least one seed"):

@@ -127,7 +127,7 @@ def test_the_greedy_arm_of_a_gradient_bandit_has_the_largest_preference():
 
 
 def test_arms_that_do_not_pay_one_are_refused():
-    with pytest.raises(ValueError, match="KLUCB is for arms that pay 1 or 0, but these pay normal numbers"):
+    with pytest.raises(ValueError, match="KLUCB is for Bernoulli rewards, but these are normal"):
         KLUCB(KLUCBConfig(), Arms.normal([0.1, 0.2]), seeds=(0,))
 
 

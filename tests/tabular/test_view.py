@@ -43,7 +43,7 @@ def test_every_kind_of_table_can_be_seen(tmp_path, algorithm, task, shape):
         with pytest.raises(ValueError, match="random learns no values, so that there is no `values`"):
             trained.values  # noqa: B018 - a property
     elif not shape:
-        with pytest.raises(ValueError, match="learns values of states, not of actions"):
+        with pytest.raises(ValueError, match="learns state values, not action values"):
             trained.q  # noqa: B018 - a property
     trained.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from operant.web.serving import Options, _listen, serve
+from operant.web.serving import Options, serve
 
 
 def start(*arguments, cwd):
@@ -63,11 +63,3 @@ def test_a_port_that_is_in_use(tmp_path):
     taken = socket.create_server(("127.0.0.1", 0))
     with taken, pytest.raises(ValueError, match="is in use; name another one with --port"):
         serve(Options(port=taken.getsockname()[1], runs=tmp_path, browser=False), lambda _: None)
-
-
-@pytest.mark.parametrize(
-    ("host", "port", "message"), [("127.0.0.1", 70_000, "from 0 to 65535"), ("no.such.host.invalid", 0, "no address")]
-)
-def test_an_address_that_is_none(host, port, message):
-    with pytest.raises(ValueError, match=message):
-        _listen(host, port)

@@ -128,7 +128,7 @@ def test_it_certifies_what_it_plays():
     counted = found.certify(solved, 1, simulations=1)
     assert counted.positions == 4520
     assert 0 < counted.mistakes < 4520
-    with pytest.raises(ValueError, match="in board games alone"):
+    with pytest.raises(ValueError, match="only in board games"):
         learner().certificates()
 
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from operant import doors
 
@@ -118,6 +118,11 @@ class Algorithm:
         base = find(self.base)
         return base.preset_values if issubclass(self.config_class, base.config_class) else {}
 
+    @property
+    def experimental(self) -> bool:
+        """Whether its interface may change in any version (`operant.experimental`)."""
+        return self.module.startswith("operant.experimental.")
+
     def budget_for(self, task: str) -> int:
         """Return how much is trained on a task, such as `arithmetic:digits=3`, unless another budget is asked for."""
         return dict(self.budgets).get(task.partition(":")[0], self.budget)
@@ -133,4 +138,4 @@ class Algorithm:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    return tuple(map(_tuples, cast(list[Any], value))) if isinstance(value, list) else value

@@ -37,7 +37,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "environments": "num_envs",
         "slice_steps": "steps_per_iteration",
     },
-    "AlternatingConfig": {
+    "OffPolicyConfig": {
         "environments": "num_envs",
         "warmup": "learning_starts",
         "steps": "train_freq",

@@ -8,7 +8,7 @@ of a built-in learner is like that one. What nothing says has a default, and is 
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 from operant import catalog, doors
 from operant.catalog.algorithm import ActionKind, Algorithm, Sight
@@ -46,25 +46,29 @@ def algorithm(name: str | type) -> Algorithm:
     facts = _facts(learner, name)
     place = doors.place_of(doors.name_of(learner))
     assert place is not None  # noqa: S101 - of `name_of`
-    found = Algorithm(
-        **{
-            "title": learner.__name__,
-            "family": "none",
-            "package": "control",
-            "on_policy": True,
-            "actions": get_args(ActionKind),
-            "sees": get_args(Sight),
-            "idea": _first_paragraph(learner),
-            "paper": "not published",
-            **{key: tuple(value.items()) if isinstance(value, Mapping) else value for key, value in facts.items()},
-            "name": name,
-            "module": place.where,
-            "learner": place.name,
-            "config": doors.name_of(config),
-        }
-    )
+    said: dict[str, Any] = {
+        "title": learner.__name__,
+        "family": "none",
+        "package": "control",
+        "on_policy": True,
+        "actions": get_args(ActionKind),
+        "sees": get_args(Sight),
+        "idea": _first_paragraph(learner),
+        "paper": "not published",
+        **{key: _items(value) for key, value in facts.items()},
+        "name": name,
+        "module": place.where,
+        "learner": place.name,
+        "config": doors.name_of(config),
+    }
+    found = Algorithm(**said)
     known = found.preset_values
     return dataclasses.replace(found, presets=tuple(p for p in found.presets if p == "paper" or p in known))
+
+
+def _items(fact: Any) -> Any:
+    """Return the items of a table, and any other fact as it is."""
+    return tuple(cast(Mapping[str, Any], fact).items()) if isinstance(fact, Mapping) else fact
 
 
 def is_learner(found: Any) -> bool:
@@ -111,7 +115,7 @@ def _checked_config(learner: type, name: str) -> Any:
             "attribute `config`, with a frozen dataclass"
         )
     where = f"the configuration {kind.__qualname__} of {name}"
-    if not vars(kind)["__dataclass_params__"].frozen:
+    if not kind.__dict__["__dataclass_params__"].frozen:
         raise doors.DoorError(f"{where} can be changed while it is used: decorate it by @dataclass(frozen=True)")
     for field in dataclasses.fields(kind):
         if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:

@@ -59,6 +59,9 @@ def _outside() -> list[dict[str, Any]]:
     return found
 
 
+_NOTE = " (experimental: its interface may change in any version)"
+
+
 def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
     presets = _presets(algorithm)
     if as_json:
@@ -77,7 +80,7 @@ def _tell(algorithm: catalog.Algorithm, *, as_json: bool) -> int:
         ("budget", f"{algorithm.budget} {algorithm.unit} a seed{_budgets(algorithm)}, unless --budget says otherwise"),
         ("seeds", f"{algorithm.seeds}, unless --seeds says otherwise"),
         ("paper", algorithm.paper),
-        ("code", algorithm.module),
+        ("code", f"{algorithm.module}{_NOTE if algorithm.experimental else ''}"),
     ]
     print(wrapped(f"{algorithm.name}: {algorithm.title}"))
     print(f"\n{wrapped(algorithm.idea)}\n\n{two_columns(facts)}\n\npresets:")

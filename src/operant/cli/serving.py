@@ -1,11 +1,14 @@
 """`operant serve`; imports nothing heavy, so that the page is there at once."""
 
+import os
 from pathlib import Path
 
 from operant.cli.flags import Parser
 from operant.cli.output import require_extra, say
 
 PORT = 8421
+KEY = "TINKER_API_KEY"
+"""Environment variable with the key of a service."""
 
 
 def serve(arguments: list[str]) -> int:
@@ -22,7 +25,18 @@ def serve(arguments: list[str]) -> int:
         default="127.0.0.1",
         help="address to listen on; other machines reach any but the default, and need the token that is printed",
     )
+    parser.add_argument(
+        "--train",
+        metavar="RUN|MODEL",
+        help="serve the Tinker API for this language model, instead of the web app: loops that were written for it "
+        "train and sample here",
+    )
+    parser.add_argument(
+        "--states", type=Path, default=Path("states"), metavar="FOLDER", help="where --train saves (default: states)"
+    )
     options = parser.parse_args(arguments)
+    if options.train is not None:
+        return start_training(options.train, options.states, options.port, host=options.host)
     if options.runs is not None and not options.runs.is_dir():
         raise ValueError(f"there is no folder {options.runs}; --runs names the one that holds the folders of runs")
     return start(options.runs or Path("runs"), options.port, host=options.host, browser=not options.no_browser)
@@ -52,5 +66,39 @@ def start(runs: Path, port: int, *, host: str = "127.0.0.1", browser: bool = Tru
         say("Ctrl-C stops it")
 
     serve(Options(host=host, port=port, runs=runs, browser=browser, page=page), announce)
+    say("stopped")
+    return 0
+
+
+def start_training(model: str, states: Path, port: int, *, host: str = "127.0.0.1") -> int:
+    """Serve the Tinker API until Ctrl-C, and return an exit status.
+
+    Args:
+        model: folder of a run, a folder or hub name of a model, or one built here.
+        states: where states are saved.
+        port: the port, 0 for one that is free.
+        host: where to listen.
+
+    Raises:
+        ModuleNotFoundError: an extra is not installed.
+        ValueError: there is no such model, the key is none, or the port is in use.
+    """
+    require_extra("web", "a service", ["starlette", "uvicorn"])
+    require_extra("language", "a language model", ["transformers", "tokenizers", "peft"])
+    require_extra("tinker", "the Tinker API", ["tinker"])
+    from operant.scale.service import Service
+    from operant.scale.tinker_server import PREFIX, new_key, serve
+    from operant.scale.trainer import named
+
+    key = os.environ.get(KEY) or new_key()
+    if not key.startswith(PREFIX):
+        raise ValueError(f"{KEY} must begin with {PREFIX!r}, since the SDK takes no other keys; unset it for a new one")
+
+    def announce(address: str) -> None:
+        print(address, flush=True)
+        say(f"clients need: export TINKER_BASE_URL={address} {KEY}={key}")
+        say("Ctrl-C stops it")
+
+    serve(Service(named(model), states), host=host, port=port, key=key, announce=announce)
     say("stopped")
     return 0

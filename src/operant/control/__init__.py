@@ -1,7 +1,6 @@
 """Deep reinforcement learning: networks that learn from environments."""
 
 from operant.control.a2c import A2C, A2CConfig
-from operant.control.a3c import A3C, A3CConfig
 from operant.control.dqn import DQN, DQNConfig
 from operant.control.factory import Experiment, assemble
 from operant.control.ppo import PPO, PPOConfig
@@ -15,14 +14,12 @@ from operant.runtime.configuration import configuration
 
 __all__ = [
     "A2C",
-    "A3C",
     "DQN",
     "PPO",
     "SAC",
     "TD3",
     "TRPO",
     "A2CConfig",
-    "A3CConfig",
     "DQNConfig",
     "DiscreteSAC",
     "DiscreteSACConfig",

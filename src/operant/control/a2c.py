@@ -1,12 +1,13 @@
 """Advantage actor-critic: the synchronous form of A3C (Mnih et al. 2016, arXiv:1602.01783, algorithm S3).
 
-Collect a few steps in many environments; judge every action by how much better it went than the critic expected; take
-one gradient step on policy and critic, and throw the steps away. With one step a rollout it is the classic one-step
-actor-critic (Barto, Sutton and Anderson 1983; Sutton and Barto 2018, section 13.5), the entry `actor-critic`.
+Collect a few steps in many environments; estimate the advantage of every action, by how much better it went than the
+critic expected; update policy and critic by one gradient step, and throw the steps away. With one step a rollout it is
+the classic one-step actor-critic (Barto, Sutton and Anderson 1983; Sutton and Barto 2018, section 13.5), the entry
+`actor-critic`.
 
 What differs from the paper: all environments act with the same parameters and make one gradient together, where the
-paper's actors run asynchronously (`operant.control.a3c` does). Policy and critic share no layers by default, as in the
-paper's physical tasks; its Atari networks do (`share_features`). The gradient of each seed is clipped by its norm,
+paper's actors run asynchronously (`operant.experimental.a3c` does). Policy and critic share no layers by default, as in
+the paper's physical tasks; its Atari networks do (`share_features`). The gradient of each seed is clipped by its norm,
 layers are initialized orthogonally, and the paper, which draws the learning rate at random for each run, names none:
 7e-4 is that of OpenAI's A2C. An episode cut by a time limit bootstraps from the value of its true final observation
 (Pardo et al. 2018). The one-step actor-critic leaves out the factor γ^t of the textbook, as all practice does: its
@@ -26,11 +27,13 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
-from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable, encoders
+from operant.nets import OPTIMIZERS, Activation, OptimizerName, Pass, Spec, TorsoName, compilable, encoders, modules
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout, by_seed
+from operant.runtime.weights import Weights
 from operant.state import Resumable
 
 
@@ -59,7 +62,7 @@ class A2CConfig(StateNoiseConfig):
     gae_lambda: UnitFloat = 0.95
     """λ of generalized advantage estimation: 0 trusts the critic (bias), 1 the sampled return (variance)."""
     target: Literal["advantage", "monte-carlo", "bootstrap"] = "advantage"
-    """What the critic should predict: the return that judges the action, all rewards of the rollout, or one of them."""
+    """What the critic should predict: the return that advantages are of, all rewards of the rollout, or one of them."""
     vf_coef: NonNegativeFloat = 0.5
     """Weight of the value loss (half the squared error). Matters most where the networks are shared."""
     ent_coef: NonNegativeFloat = 0.01
@@ -79,6 +82,9 @@ class A2CConfig(StateNoiseConfig):
     encoder: TorsoName | str = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    and value (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     normalize_obs: bool = False
@@ -91,7 +97,7 @@ class A2CConfig(StateNoiseConfig):
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(self, encoder=encoders(self.encoder))
+        require(self, encoder=encoders(self.encoder), network=modules(self.network))
         if (self.normalize_advantage == "batch") and self.num_envs * self.num_steps == 1:
             raise ValueError(
                 "normalize_advantage leaves nothing of the advantage of a single sample: take more environments or "
@@ -110,7 +116,7 @@ class A2CConfig(StateNoiseConfig):
 
 
 TARGET_LAMBDA = {"monte-carlo": 1.0, "bootstrap": 0.0}
-"""λ of the λ-return that is the critic's target, where that is not the return which judges the action."""
+"""λ of the λ-return that is the critic's target, where that is not the return that advantages are of."""
 
 DIAGNOSTICS = ("losses/policy", "losses/value", "losses/entropy", "losses/gradient_norm")
 """What is measured in an update."""
@@ -200,8 +206,7 @@ class A2C(Resumable):
         budget: int,
         algorithm: str = "a2c",
     ) -> None:
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        require_budget(budget)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.agent = Agent(
             env,
@@ -211,10 +216,11 @@ class A2C(Resumable):
             spec=Spec(
                 config.hidden_sizes,
                 config.activation,
-                config.share_features,
+                config.share_features or config.network is not None,
                 critics=config.critic_ensemble_size,
                 torso=config.encoder,
                 value_heads=len(config.channels),
+                network=config.network,
             ),
             log_std=config.log_std_init,
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
@@ -223,24 +229,28 @@ class A2C(Resumable):
         self.channels = config.channels
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
         self.describe = self.agent.describe
-        self.learned = self.agent.learned
         self.optimizer = OPTIMIZERS[config.optimizer](
             self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm
         )
+        self.rollout_steps = config.num_steps * config.num_envs
         self.consumed = 0
+
+    @property
+    def learned(self) -> Weights:
+        """The networks, and what wrappers of the environments have learned."""
+        return self.agent.learned
 
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes."""
-        return -(-self.budget // (self.config.num_steps * self.config.num_envs))
+        return iterations(self.budget, self.rollout_steps)
 
     def iterate(self) -> Metrics:
-        """Collect a rollout, judge it and improve on it once."""
-        remaining = max(1.0 - self.consumed / self.budget, 1e-6)
+        """Collect a rollout, estimate advantages, and update policy and critic once."""
         rollout = self.agent.collect(self.config.num_steps)
         batch = self.estimate_advantages(rollout)
-        metrics = self.update(batch, remaining)
-        self.consumed += self.config.num_steps * self.config.num_envs
+        metrics = self.update(batch, remaining(self.consumed, self.budget))
+        self.consumed += self.rollout_steps
         return {**rollout.metrics, **metrics}
 
     @torch.no_grad()
@@ -258,9 +268,9 @@ class A2C(Resumable):
             batch = replace(batch, targets=by_seed(targets))
         return batch.standardized() if config.normalize_advantage == "batch" else batch
 
-    def update(self, batch: Samples, remaining: float) -> Metrics:
-        """Take one gradient step; `remaining` is the share of the budget not yet used."""
-        learning_rate = self.config.learning_rate * (1.0 if self.config.lr_schedule == "constant" else remaining)
+    def update(self, batch: Samples, left: float) -> Metrics:
+        """Take one gradient step, where a share of the budget is left."""
+        learning_rate = scheduled(self.config.learning_rate, self.config.lr_schedule, left)
         counts = self.optimizer.counts
         gradient, losses = self.gradient(batch)
         norm = self.optimizer.step(gradient, learning_rate=learning_rate)

@@ -19,6 +19,7 @@ from operant.runtime.sharded_collector import ShardedCollector
 from operant.runtime.shards import Shards
 from operant.runtime.weights import Weights
 from operant.state import DeclaredState, State
+from operant.tensors import integers
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Agent(DeclaredState):
         log_std: initial logarithm of the standard deviation of continuous actions.
         scaling: of observations and rewards.
         shards: what the environments are divided into.
-        sde_sample_freq: steps after which the weights of state-dependent noise are drawn anew, -1: once a rollout;
+        sde_sample_freq: steps after which the weights of state-dependent noise are drawn again, -1: once a rollout;
             None: noise does not depend on the state.
 
     Attributes:
@@ -107,10 +108,10 @@ class Agent(DeclaredState):
         self.head = head_for(env.action_space, log_std=log_std, device=env.device)
         features = self.collector.features
         shape = ActorCritic(features.shape, self.head, spec, masked=features.masked, picture=features.picture)
-        initial = shape.initial([streams.torch_generator(seed, "networks") for seed in seeds])
+        initial = shape.initial(streams.of_seeds(seeds, "networks"))
         self.parameters = initial.to(env.device)
         self.networks = shape.bind(self.parameters)
-        self.streams = [streams.torch_generator(seed, "policy", device=env.device) for seed in seeds]
+        self.streams = streams.of_seeds(seeds, "policy", device=env.device)
         self.graph: Graph[dict[str, Any]] | None = None
         self.sde_sample_freq = sde_sample_freq
         if sde_sample_freq is not None:
@@ -146,7 +147,7 @@ class Agent(DeclaredState):
         if self.sde_sample_freq is not None:
             smooth = self._state_noise(steps, self.sde_sample_freq)
             return self.collector.rollout(**self.collector.play(self.collector.obs, steps, self._acting(smooth)))
-        noise = torch.stack([self.head.noise((steps, self.rows), stream) for stream in self.streams], dim=1)
+        noise = streams.draw(self.streams, lambda stream: self.head.noise((steps, self.rows), stream), dim=1)
         if isinstance(self.experience, ShardedCollector):
             return self.experience.collect(steps, lambda rows: self._acting(noise[:, :, rows]))
         play = self._play if self.graph is None else self.graph
@@ -203,7 +204,7 @@ class Agent(DeclaredState):
         self,
         batch: "Samples",
         parts: int,
-        streams: Sequence[torch.Generator],
+        generators: Sequence[torch.Generator],
         *,
         active: Tensor | None = None,
         standardize: bool = False,
@@ -213,7 +214,7 @@ class Agent(DeclaredState):
         Args:
             batch: of all seeds.
             parts: how many.
-            streams: one a seed.
+            generators: one a seed.
             active: `[S]` bool, the seeds whose samples are shuffled. Default: all.
             standardize: whether the advantages of each of several parts get mean 0 and standard deviation 1.
         """
@@ -221,8 +222,8 @@ class Agent(DeclaredState):
             return iter([batch])
         samples = batch.targets.shape[1]
         order = torch.arange(samples, device=self.device).repeat(len(self.seeds), 1)
-        for seed in range(len(self.seeds)) if active is None else active.nonzero().flatten().tolist():
-            order[seed] = self.order(samples, parts, streams[seed])
+        for seed in range(len(self.seeds)) if active is None else integers(active.nonzero().flatten()):
+            order[seed] = self.order(samples, parts, generators[seed])
         batch = batch.shuffled(order, parts)
         if standardize:
             batch = batch.standardized()
@@ -251,10 +252,10 @@ class Agent(DeclaredState):
 
 
 def require_apart(env: BatchEnv, scaling: Scaling, algorithm: str) -> None:
-    """Refuse what learns from all environments of a seed, where they are in several shards.
+    """Check that nothing learns from all environments of a seed, where they are in several shards.
 
     Raises:
-        ValueError: there is something.
+        ValueError: something does.
     """
     scaled = {"normalize_obs": scaling.observations, "normalize_reward": scaling.rewards}
     if found := [*(name for name, wanted in scaled.items() if wanted), *learned(env)]:
@@ -265,10 +266,10 @@ def require_apart(env: BatchEnv, scaling: Scaling, algorithm: str) -> None:
 
 
 def require_rows(env: BatchEnv, seeds: Sequence[int], rows: int) -> None:
-    """Refuse an environment that has not `rows` rows for every seed.
+    """Check that an environment has `rows` rows for every seed.
 
     Raises:
-        ValueError: it has not.
+        ValueError: it has another number of them.
     """
     if env.rows != len(seeds) * rows:
         raise ValueError(

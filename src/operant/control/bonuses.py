@@ -49,7 +49,7 @@ class Named:
         place = known.place if known else call.name
         if not doors.is_name(place):
             place = doors.name_of(doors.load(place, expected="a subclass of operant.explore.Bonus", group=ENTRY_POINTS))
-        parameters = {**({"gamma": GAMMA} if known else {}), **call.parameters}
+        parameters: dict[str, Any] = {**({"gamma": GAMMA} if known else {}), **call.parameters}
         return cls(
             place=place,
             weight=parameters.pop("weight", WEIGHT),

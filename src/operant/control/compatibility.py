@@ -8,7 +8,7 @@ from operant import catalog
 from operant.catalog import ActionKind, Algorithm
 from operant.envs import BatchEnv, Features, is_picture
 from operant.envs.features import MASK
-from operant.envs.spaces import members
+from operant.envs.spaces import is_dict, members
 from operant.envs.worlds.games import BOARD_GAMES, rules_of
 from operant.nets import is_bounded, is_continuous
 
@@ -133,7 +133,7 @@ def _planning(algorithm: Algorithm, env: BatchEnv) -> Obstacle | None:
 def _fits_a_table(env: BatchEnv) -> bool:
     """Whether a table has a place for every observation and action; it would not obey a mask."""
     actions, space = env.action_space, env.observation_space
-    if isinstance(space, spaces.Dict) and MASK in space.spaces:
+    if is_dict(space) and MASK in space.spaces:
         return False
     count = members(space)
     return isinstance(actions, spaces.Discrete) and actions.start == 0 and count is not None and count <= LARGEST_TABLE

@@ -1,11 +1,11 @@
 """Deep Q-networks (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518).
 
-Collect transitions ε-greedily into a replay buffer; judge minibatches of them by the values of their successors, as a
-target network sees them that stands still between copies; improve the values of the actions taken towards these targets
-(algorithm 1). The variants are values of single fields, and can be combined: `double` (van Hasselt et al. 2016),
-`dueling` (Wang et al. 2016), `n_step` rewards before bootstrapping (off-policy without a correction, as in Rainbow,
-Hessel et al. 2018), and `per_alpha` (Schaul et al. 2016). A buffer of one batch is no replay, a copy after every
-gradient step no target network.
+Collect transitions ε-greedily into a replay buffer; compute the targets of minibatches of them from the values of their
+successors, by a target network that stands still between copies; update the values of the actions taken towards these
+targets (algorithm 1). The variants are values of single fields, and can be combined: `double` (van Hasselt et al.
+2016), `dueling` (Wang et al. 2016), `n_step` rewards before bootstrapping (off-policy without a correction, as in
+Rainbow, Hessel et al. 2018), and `per_alpha` (Schaul et al. 2016). A buffer of one batch is no replay, a copy after
+every gradient step no target network.
 
 What differs from the paper: Adam takes the place of RMSProp; vectors go through perceptrons, only pictures through
 convolutions; ε falls over a fraction of the budget; rewards are clipped to [-1, 1] in games of Atari alone; an episode
@@ -15,25 +15,28 @@ The gradient is that of the network that acts; the target of the paper's equatio
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from operant import ops, streams
 from operant.control import presets
 from operant.control.compatibility import require_suitable
-from operant.control.replay_collector import Act, Experience, ReplayConfig, require_budget
+from operant.control.replay_collector import Act, Experience, ReplayConfig
 from operant.envs import BatchEnv, Tree
-from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders
+from operant.envs.spaces import is_box
+from operant.nets import Activation, CategoricalHead, StackedAdam, TorsoName, compilable, encoders, modules
 from operant.nets.action_values import ActionValues, ValuePass
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.priorities import Priorities
 from operant.runtime.transitions import Transitions
+from operant.runtime.weights import Weights
 from operant.state import Resumable
+from operant.tensors import integers
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,9 @@ class DQNConfig(ReplayConfig):
     encoder: TorsoName | str = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns the values of
+    the actions (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     scale_obs: bool = False
     """Whether observations are scaled to [-1, 1] where the bounds of their space are finite."""
     adam_eps: PositiveFloat = 1e-8
@@ -98,7 +104,7 @@ class DQNConfig(ReplayConfig):
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(self, encoder=encoders(self.encoder))
+        require(self, encoder=encoders(self.encoder), network=modules(self.network))
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
@@ -113,15 +119,15 @@ class DQNConfig(ReplayConfig):
 PRESETS = presets.DQN
 """Configuration by task or by name."""
 
-DRAWN, JUDGED = 16, 8
-"""Most gradient steps whose samples are drawn at once, and whose samples the target network judges at once. For each
-number that is drawn at once, minibatches lie otherwise in memory, and another program is compiled."""
+DRAWN, EVALUATED = 16, 8
+"""Most gradient steps whose samples are drawn at once, and whose successors the target network evaluates at once. For
+each number that is drawn at once, minibatches lie otherwise in memory, and another program is compiled."""
 
 
 def _bounds(env: BatchEnv) -> tuple[Tensor, Tensor]:
     """Return the flat bounds `[D]` of the observations."""
-    space: Any = env.observation_space
-    if not isinstance(space, spaces.Box):
+    space = env.observation_space
+    if not is_box(space):
         raise ValueError(f"scale_obs needs observations of Box, which have bounds, got {space}")
     low, high = (torch.as_tensor(bound, dtype=torch.float32, device=env.device) for bound in (space.low, space.high))
     return low.flatten(), high.flatten()
@@ -142,7 +148,7 @@ class DQN(Resumable):
         updates: gradient steps so far.
         parameters: `[S, P]` of the network that acts and learns.
         target_parameters: `[S, P]` of the target network.
-        experience: environments and memory.
+        experience: environments and replay buffer.
     """
 
     NETWORKS: ClassVar = ("parameters", "target_parameters")
@@ -158,8 +164,8 @@ class DQN(Resumable):
         budget: int,
         algorithm: str = "dqn",
     ) -> None:
+        require_budget(budget, learning_starts=config.learning_starts)
         require_suitable(env, algorithm)
-        require_budget(budget, warmup=config.learning_starts)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.target_range = config.target_range(config.gamma)
         head = CategoricalHead(env.action_space)  # pyright: ignore[reportArgumentType]
@@ -183,23 +189,22 @@ class DQN(Resumable):
             dueling=config.dueling,
             torso=config.encoder,
             bounds=_bounds(env) if config.scale_obs else None,
+            network=config.network,
         )
         self.drawn = 1 if config.per_alpha else DRAWN
         self.make_networks(shape)
-        own = {name: getattr(self, name) for name in self.NETWORKS}
-        self.learned = {**own, **self.experience.learned}
         self.optimizer = StackedAdam(self.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
         self.priorities: Priorities | None = None
         if config.per_alpha:
             places = self.experience.replay.length * config.num_envs
             self.priorities = Priorities(seeds=len(seeds), capacity=places, alpha=config.per_alpha, device=env.device)
-        self.streams = [streams.torch_generator(seed, "exploration", device=env.device) for seed in seeds]
+        self.streams = streams.of_seeds(seeds, "exploration", device=env.device)
+        self.rollout_steps = config.train_freq * config.num_envs
         self.consumed = self.updates = 0
 
     def make_networks(self, shape: ActionValues) -> None:
         """Make the network that acts and learns, and the target network."""
-        generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
-        self.parameters = shape.initial(generators).to(self.device)
+        self.parameters = shape.initial(streams.of_seeds(self.seeds, "networks")).to(self.device)
         self.target_parameters = self.parameters.clone()
         self.online, self.target = shape.bind(self.parameters), shape.bind(self.target_parameters)
 
@@ -208,17 +213,20 @@ class DQN(Resumable):
         return {}
 
     @property
+    def learned(self) -> Weights:
+        """The networks, and what wrappers of the environments have learned."""
+        return {**{name: getattr(self, name) for name in self.NETWORKS}, **self.experience.learned}
+
+    @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes."""
-        config = self.config
-        steps = config.train_freq * config.num_envs
-        idle = max(0, -(-config.learning_starts // steps) - 1)  # iterations before the first training
-        return (-(-self.budget // steps) - idle) * config.gradient_steps
+        idle = max(0, iterations(self.config.learning_starts, self.rollout_steps) - 1)  # before the first training
+        return (iterations(self.budget, self.rollout_steps) - idle) * self.config.gradient_steps
 
     def iterate(self) -> Metrics:
-        """Collect transitions, and once there are enough of them, judge and improve on minibatches."""
+        """Collect transitions, and once there are enough of them, compute targets and update on draws of them."""
         metrics = self.collect()
-        self.consumed += self.config.train_freq * self.config.num_envs
+        self.consumed += self.rollout_steps
         return {**metrics, **self.train()} if self.consumed >= self.config.learning_starts else metrics
 
     @property
@@ -237,8 +245,9 @@ class DQN(Resumable):
         if self.consumed < self.config.learning_starts:
             metrics = self.experience.explore(steps)
         else:
-            noise = [torch.rand((steps, rows, 2), generator=s, device=self.device) for s in self.streams]
-            metrics = self.experience.collect(steps, self._greedy_but_for(*self._explore(torch.stack(noise, dim=1))))
+            shape = steps, rows, 2
+            noise = streams.draw(self.streams, lambda s: torch.rand(shape, generator=s, device=self.device), dim=1)
+            metrics = self.experience.collect(steps, self._greedy_but_for(*self._explore(noise)))
         if self.priorities is not None:
             replay = self.experience.replay
             places = replay.newest(steps)
@@ -247,7 +256,7 @@ class DQN(Resumable):
 
     def _greedy_but_for(self, exploring: Tensor, anything: Tensor) -> Act:
         """Return what acts greedily except where `exploring [T, S, N]`, and there as `anything [T, S, N]` says."""
-        explorers, everyone = exploring.flatten(1).sum(1).tolist(), exploring[0].numel()
+        explorers, everyone = integers(exploring.flatten(1).sum(1)), exploring[0].numel()
 
         def act(obs: Tensor, t: int) -> Tensor:
             if explorers[t] == everyone:
@@ -271,38 +280,30 @@ class DQN(Resumable):
 
     def train(self) -> Metrics:
         """Take the gradient steps of one training."""
-        config = self.config
-        learning_rate = config.learning_rate * (1.0 if config.lr_schedule == "constant" else self.remaining)
-        counts, left = self.optimizer.counts, config.gradient_steps
+        config, left = self.config, remaining(self.consumed, self.budget)
+        learning_rate = scheduled(config.learning_rate, config.lr_schedule, left)
+        counts, due = self.optimizer.counts, config.gradient_steps
         metrics: dict[str, Tensor | float] = {}
-        while left:
+        while due:
             if self.updates % config.target_update_interval == 0:
                 self.target_parameters.lerp_(self.parameters, config.tau)
-            count = min(
-                left,
-                config.target_update_interval - self.updates % config.target_update_interval,
-                self.drawn,
-            )
-            batch, importance = self.draw(count * config.batch_size)
-            successors = [self.target(obs) for obs in batch.next_obs.split(JUDGED * config.batch_size, dim=1)]
+            until_copy = config.target_update_interval - self.updates % config.target_update_interval
+            count = min(due, until_copy, self.drawn)
+            batch, importance = self.sample(count * config.batch_size, left)
+            successors = [self.target(obs) for obs in torch.split(batch.next_obs, EVALUATED * config.batch_size, dim=1)]
             for part, next_q in zip(batch.parts(count), torch.cat(successors, 1).chunk(count, dim=1), strict=True):
                 metrics = self.update(part, next_q, importance, learning_rate)
-            left, self.updates = left - count, self.updates + count
+            due, self.updates = due - count, self.updates + count
         metrics["schedule/learning_rate"] = learning_rate
         return metrics | update_metrics(self.optimizer.counts - counts)
 
-    @property
-    def remaining(self) -> float:
-        """The share of the budget that is not yet used."""
-        return max(1.0 - self.consumed / self.budget, 1e-6)
-
-    def draw(self, samples: int) -> tuple[Transitions, Tensor | None]:
+    def sample(self, samples: int, left: float) -> tuple[Transitions, Tensor | None]:
         """Draw transitions of each seed, and the weights `[S, samples]` that correct for how they were drawn."""
         config = self.config
         if self.priorities is None:
             return self.experience.sample(samples, gamma=config.gamma, n=config.n_step), None
         index, probabilities = self.priorities.draw(samples, self.experience.sample_streams)
-        beta = 1.0 - (1.0 - config.per_beta) * self.remaining
+        beta = 1.0 - (1.0 - config.per_beta) * left
         weights = ops.importance_weights(probabilities, beta=beta).to(self.parameters.dtype)
         return self.experience.take(index, gamma=config.gamma, n=config.n_step), weights
 
@@ -358,7 +359,7 @@ class DQN(Resumable):
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Choose actions for observations `[S, N, ...]`, with noise ε-greedily (see `runtime.learner.Policy`)."""
-        actions = self.greedy(self.experience.collector.features.by_seed(obs))
+        actions = self.greedy(self.experience.read(obs))
         if noise is not None:
             exploring, anything = self._explore(noise)
             actions = torch.where(exploring, anything, actions)

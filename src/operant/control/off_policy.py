@@ -1,26 +1,29 @@
-"""Collecting and improving in turn, as off-policy actor-critics do: `Alternating`, which they are, and its parts."""
+"""What off-policy actor-critics share: hyperparameters, networks by name, and collecting and updating in turn."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Annotated, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from operant.control.replay_collector import Act, Experience, ReplayConfig
-from operant.control.state_noise import StateNoise, StateNoiseConfig, require_state_noise
+from operant import streams
+from operant.control.replay_collector import Experience, ReplayConfig
+from operant.control.state_noise import StateNoise, require_state_noise
 from operant.nets import (
     Activation,
     Ensemble,
     StackedAdam,
     TorsoName,
     encoders,
+    modules,
     network_of_vectors,
-    outgrows_cache,
+    one_by_one,
+    whole_network,
 )
 from operant.runtime.bounds import Interval, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.budget import iterations
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import DROPPED, update_metrics
 from operant.runtime.rollouts import all_episodes
@@ -32,35 +35,62 @@ Descent = tuple[Mapping[str, Tensor], dict[str, Tensor]]
 """Gradients `[S, P]` of the parameters of some names, and what there is to report."""
 
 
-def alternate(
-    experience: Experience,
-    *,
-    rounds: int,
-    steps: int,
-    updates: int,
-    act: Callable[[], Act],
-    update: Callable[[], Metrics],
-) -> Metrics:
-    """Take `steps` steps in every environment, then improve `updates` times, and all that `rounds` times.
+class TakesTurns(Protocol):
+    """A learner that collects and updates in turn.
 
-    Args:
-        experience: environments and memory.
-        rounds: at least 1.
-        steps: of every environment in a round.
-        updates: in a round.
-        act: returns what chooses the actions of a round.
-        update: takes one gradient step, and reports it.
+    Attributes:
+        config: hyperparameters, an `OffPolicyConfig`.
+        consumed: environment steps a seed so far.
+        rollout_steps: environment steps of a seed that `collect` takes.
+        experience: environments and replay buffer.
+    """
+
+    config: Any
+    consumed: int
+    rollout_steps: int
+    experience: Experience
+
+    @property
+    def counts(self) -> Tensor:
+        """Updates `[2, S]` so far: those that were due, and those that were skipped."""
+        ...
+
+    def collect(self) -> Metrics:
+        """Take `rollout_steps` steps, and remember them."""
+        ...
+
+    def sample(self) -> Transitions:
+        """Draw a batch."""
+        ...
+
+    def update(self, batch: Transitions) -> Metrics:
+        """Take one gradient step of all that is due."""
+        ...
+
+
+def explore(learner: TakesTurns) -> Metrics:
+    """Take `learning_starts` steps of random actions, and remember them."""
+    config = learner.config
+    steps = iterations(config.learning_starts, config.num_envs)
+    learner.consumed += steps * config.num_envs
+    return learner.experience.explore(steps)
+
+
+def alternate(learner: TakesTurns, rounds: int) -> Metrics:
+    """Collect, then take `gradient_steps` updates on draws from the replay buffer, and all that `rounds` times.
 
     Returns:
-        The episodes that ended, the transitions that were dropped, and the report of the last improvement.
+        The episodes that ended, the transitions that were dropped, and the report of the last update.
     """
     episodes: list[Metrics] = []
     report: Metrics = {}
+    counts = learner.counts
     for _ in range(rounds):
-        episodes.append(experience.collect(steps, act()))
-        for _ in range(updates):
-            report = update()
-    return {**merge(episodes), **report}
+        episodes.append(learner.collect())
+        for _ in range(learner.config.gradient_steps):
+            report = learner.update(learner.sample())
+    learner.consumed += rounds * learner.rollout_steps
+    return {**merge(episodes), **report, **update_metrics(learner.counts - counts)}
 
 
 def merge(reports: Sequence[Metrics]) -> Metrics:
@@ -70,8 +100,8 @@ def merge(reports: Sequence[Metrics]) -> Metrics:
 
 
 @dataclass(frozen=True)
-class AlternatingConfig(ReplayConfig):
-    """Hyperparameters that learners of this kind share."""
+class OffPolicyConfig(ReplayConfig):
+    """Hyperparameters that off-policy actor-critics share."""
 
     num_envs: PositiveInt = 1
     """Environments a seed, N. More collect faster, with fewer updates a step unless `gradient_steps` rises too."""
@@ -100,42 +130,76 @@ class AlternatingConfig(ReplayConfig):
     encoder: TorsoName | str = "auto"
     """A torch.nn.Module of yours before the dense layers, of policy and critics each, path/to/file.py:Name; actions
     come to the critics behind it. auto: none."""
+    actor_network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers of the policy, path/to/file.py:Name, which returns
+    its outputs (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
+    critic_network: str | None = None
+    """The same of each critic, which returns the value of an observation and an action; of discrete actions, the values
+    of all of them. None: the layers that the fields around say."""
     max_grad_norm: PositiveFloat | None = None
     """Largest gradient norm of one seed; None: no clipping."""
 
     def __post_init__(self) -> None:
         """Validate."""
         super().__post_init__()
-        require(self, encoder=encoders(self.encoder, pictures=False))
+        require(
+            self,
+            encoder=encoders(self.encoder, pictures=False),
+            actor_network=modules(self.actor_network),
+            critic_network=modules(self.critic_network),
+        )
+        if self.encoder != "auto" and self.actor_network is not None and self.critic_network is not None:
+            raise ValueError(
+                f"actor_network and critic_network take the place of all layers: leave out encoder={self.encoder!r}"
+            )
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
             )
 
-    def ensemble(self, width: int, outputs: int, *, members: int, beside: int = 0) -> Ensemble:
+    @property
+    def rollout_steps(self) -> int:
+        """Environment steps of a seed between two training phases."""
+        return self.train_freq * self.num_envs
+
+    def updates(self, budget: int) -> int:
+        """Return how many gradient steps a run takes."""
+        drawn = iterations(self.learning_starts, self.num_envs) * self.num_envs
+        turns = iterations(budget - drawn, self.rounds_per_iteration * self.rollout_steps)
+        return max(turns, 1) * self.rounds_per_iteration * self.gradient_steps
+
+    def actors(self, width: int, outputs: int) -> Ensemble:
+        """Return the networks of the policies, for vectors `[width]`."""
+        return self._ensemble(self.actor_network, width, outputs, members=1)
+
+    def critics(self, width: int, outputs: int, *, members: int, beside: int = 0) -> Ensemble:
+        """Return the networks of the critics (see `_ensemble`)."""
+        return self._ensemble(self.critic_network, width, outputs, members=members, beside=beside)
+
+    def _ensemble(self, network: str | None, width: int, outputs: int, *, members: int, beside: int = 0) -> Ensemble:
         """Return networks of one shape for vectors.
 
         Args:
+            network: a whole one from outside, if there is one.
             width: D, of what the encoder sees.
             outputs: of each network.
             members: how many networks a seed has.
             beside: how many numbers follow the D, which the dense layers alone see.
         """
+        if network is not None:
+            return Ensemble(whole_network(network, (width,), (outputs,), beside=beside), members=members)
         sizes = [*self.hidden_sizes, outputs]
-        network = network_of_vectors(width, sizes, activation=self.activation, encoder=self.encoder, beside=beside)
-        return Ensemble(network, members=members)
+        layers = network_of_vectors(width, sizes, activation=self.activation, encoder=self.encoder, beside=beside)
+        return Ensemble(layers, members=members)
 
 
-C = TypeVar("C", bound=AlternatingConfig)
+C = TypeVar("C", bound=OffPolicyConfig)
 
 
-class Alternating(Resumable, ABC, Generic[C]):
-    """A learner that collects and improves in turn; its file says how, and what is learned.
+class Networks(Resumable, Generic[C]):
+    """The networks of a learner by name, their targets, and the optimizers of those that are learned.
 
     Attributes:
-        budget: environment steps a seed.
-        consumed: environment steps a seed so far.
-        experience: the environments, and the memory of what happened in them.
         shapes: of the networks, by the name of their parameters.
         parameters: by name, `[S, P]` each.
         optimizers: of those that are learned by gradient steps.
@@ -144,20 +208,12 @@ class Alternating(Resumable, ABC, Generic[C]):
     STATE = ("consumed", "parameters", "optimizers", "experience", "action_streams", "update_streams")
 
     config: C
-    seeds: Sequence[int]
+    seeds: list[int]
     device: torch.device
-    budget: int
-    consumed: int
     experience: Experience
     shapes: Mapping[str, Ensemble]
     parameters: Mapping[str, Tensor]
     optimizers: Mapping[str, StackedAdam]
-    action_streams: Sequence[torch.Generator]
-
-    @property
-    def learned(self) -> Weights:
-        """The networks and all else that gradients change, and their targets; and what wrappers have learned."""
-        return {**self.parameters, **self.experience.learned}
 
     def bind(self, parameters: Mapping[str, Tensor]) -> None:
         """Compute with `parameters`, by name `[S, P]` each; networks become attributes of the names of theirs."""
@@ -165,78 +221,15 @@ class Alternating(Resumable, ABC, Generic[C]):
         for name, shape in self.shapes.items():
             setattr(self, name, shape.bind(parameters[name]))
 
+    def for_seed(self, seed: int) -> Self:
+        """Return a learner of the seed in one place alone, which shares the memory of its networks."""
+        learner = copy(self)
+        learner.bind({name: part[seed : seed + 1] for name, part in self.parameters.items()})
+        return learner
+
     def one_by_one(self) -> list[Self]:
-        """Return a learner of each seed alone for compiled updates, where the layers of all outgrow the cache."""
-        config = self.config
-        if not outgrows_cache(self.device, rows=len(self.seeds), samples=config.batch_size, hidden=config.hidden_sizes):
-            return []
-        learners = [copy(self) for _ in self.seeds]
-        for seed, learner in enumerate(learners):
-            learner.bind({name: part[seed : seed + 1] for name, part in self.parameters.items()})
-        return learners
-
-    def round_noise(self, config: StateNoiseConfig, actions: int) -> Callable[[Sequence[Tensor], int], Tensor]:
-        """Return the noise `[S, N, A]` of each step of a round, for what the layers of the actor make of its states."""
-        rows, steps = self.config.num_envs, self.config.train_freq
-        if config.sde_every is None:
-            shape = steps, rows, actions
-            drawn = [torch.empty(shape, device=self.device).normal_(generator=s) for s in self.action_streams]
-            noise = torch.stack(drawn, dim=1)
-            return lambda trace, t: noise[t]
-        network = require_state_noise(self.shapes["actor"].mlp, continuous=True, algorithm="")
-        smooth = StateNoise(
-            self.action_streams, steps=steps, rows=rows, network=network, actions=actions, every=config.sde_every
-        )
-        return lambda trace, t: smooth.at(trace[-2], t)
-
-    @abstractmethod
-    def collecting(self) -> Act:
-        """Return what chooses the actions of a round."""
-
-    @abstractmethod
-    def update(self, batch: Transitions) -> Metrics:
-        """Take one gradient step of all that is due."""
-
-    @property
-    def rollout_steps(self) -> int:
-        """Environment steps of a seed between two training phases."""
-        return self.config.train_freq * self.config.num_envs
-
-    def iterate(self) -> Metrics:
-        """Collect and improve in turn; the first time, after random actions."""
-        config = self.config
-        counts = self.counts
-        beginning: list[Metrics] = []
-        if not self.consumed and config.learning_starts:
-            steps = -(-config.learning_starts // config.num_envs)
-            beginning = [self.experience.explore(steps)]
-            self.consumed += steps * config.num_envs
-        metrics = alternate(
-            self.experience,
-            rounds=config.rounds_per_iteration,
-            steps=config.train_freq,
-            updates=config.gradient_steps,
-            act=self.collecting,
-            update=lambda: self.update(self.experience.sample(config.batch_size, gamma=config.gamma)),
-        )
-        self.consumed += config.rounds_per_iteration * config.train_freq * config.num_envs
-        return {**metrics, **merge([*beginning, metrics]), **update_metrics(self.counts - counts)}
-
-    @property
-    def counts(self) -> Tensor:
-        """Updates `[2, S]` of all optimizers together: those that were due, and those that were skipped."""
-        return torch.stack([optimizer.counts for optimizer in self.optimizers.values()]).sum(0)
-
-    @property
-    def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes."""
-        config = self.config
-        drawn = -(-config.learning_starts // config.num_envs) * config.num_envs
-        rounds = (
-            -(-(self.budget - drawn) // (config.rounds_per_iteration * config.train_freq * config.num_envs))
-            * config.rounds_per_iteration
-        )
-        return max(rounds, config.rounds_per_iteration) * config.gradient_steps
+        """Return what compiled updates go through (see `operant.nets.one_by_one`)."""
+        return one_by_one(self, samples=self.config.batch_size, hidden=self.config.hidden_sizes)
 
     def descend(self, gradients: Mapping[str, Tensor], report: dict[str, Tensor]) -> dict[str, Tensor]:
         """Step parameters by their gradients, and return the report."""
@@ -244,6 +237,34 @@ class Alternating(Resumable, ABC, Generic[C]):
             self.optimizers[name].step(gradient, learning_rate=self.config.learning_rate)
         return report
 
-    def close(self) -> None:
-        """Close the environments."""
-        self.experience.close()
+    @property
+    def counts(self) -> Tensor:
+        """Updates `[2, S]` of all optimizers together: those that were due, and those that were skipped."""
+        return torch.stack([optimizer.counts for optimizer in self.optimizers.values()]).sum(0)
+
+    @property
+    def learned(self) -> Weights:
+        """The networks and all else that gradients change, and their targets; and what wrappers have learned."""
+        return {**self.parameters, **self.experience.learned}
+
+
+def exploration_noise(
+    config: Any, generators: Sequence[torch.Generator], network: Ensemble, actions: int
+) -> Callable[[Sequence[Tensor], int], Tensor]:
+    """Return the noise `[S, N, A]` of each step of a round, for what the layers of an actor make of its states.
+
+    Args:
+        config: an `OffPolicyConfig` that is a `StateNoiseConfig`, too.
+        generators: one a seed.
+        network: the actor's.
+        actions: A.
+    """
+    steps, rows = config.train_freq, config.num_envs
+    if config.sde_every is None:
+        noise = streams.draw(
+            generators, lambda s: torch.empty(steps, rows, actions, device=s.device).normal_(generator=s), dim=1
+        )
+        return lambda trace, t: noise[t]
+    mlp = require_state_noise(network.mlp, continuous=True, algorithm="")
+    smooth = StateNoise(generators, steps=steps, rows=rows, network=mlp, actions=actions, every=config.sde_every)
+    return lambda trace, t: smooth.at(trace[-2], t)

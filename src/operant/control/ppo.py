@@ -1,9 +1,10 @@
 """Proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347): clipped, with a KL penalty, or with both.
 
-Collect a rollout with the current policy; judge every action by generalized advantage estimation (Schulman et al.
-2016); improve policy and value for several epochs of minibatches. The clipped objective (section 3) stops rewarding a
-change as soon as the probability ratio has moved by more than the clip range in the profitable direction. The penalized
-one (section 4) subtracts β times the divergence from the policy that drew the rollout, and adapts β to a target.
+Collect a rollout with the current policy; estimate the advantage of every action by generalized advantage estimation
+(Schulman et al. 2016); update policy and value for several epochs of minibatches. The clipped objective (section 3)
+stops rewarding a change as soon as the probability ratio has moved by more than the clip range in the profitable
+direction. The penalized one (section 4) subtracts β times the divergence from the policy that drew the rollout, and
+adapts β to a target.
 
 What differs from the paper: value and policy have separate networks by default (the paper's Atari experiments share
 them: `share_features`); the gradient of each seed is clipped by its norm, layers are initialized orthogonally, Adam's
@@ -28,12 +29,14 @@ from operant.control.agent import Agent, Samples, Scaling
 from operant.control.reward_channels import RewardChannels
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv
-from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, encoders, outgrows_cache
+from operant.nets import Activation, Pass, Spec, StackedAdam, TorsoName, compilable, encoders, modules, one_by_one
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout
 from operant.runtime.shards import Shards
+from operant.runtime.weights import Weights
 from operant.state import Resumable
 
 Clip = tuple[float, float]
@@ -95,6 +98,9 @@ class PPOConfig(StateNoiseConfig):
     encoder: TorsoName | str = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    and value (see `operant.nets.StackedNetwork`). None: the layers that the fields around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     adam_eps: PositiveFloat = 1e-5
@@ -113,6 +119,7 @@ class PPOConfig(StateNoiseConfig):
             self,
             objective=doors.choices(OBJECTIVES, self.objective, "operant.objectives"),
             encoder=encoders(self.encoder),
+            network=modules(self.network),
         )
         _ = self.channels
         if self.num_envs * self.num_steps % self.num_minibatches:
@@ -143,9 +150,10 @@ class PPOConfig(StateNoiseConfig):
         return Spec(
             hidden=self.hidden_sizes,
             activation=self.activation,
-            shared=self.share_features,
+            shared=self.share_features or self.network is not None,
             torso=self.encoder,
             value_heads=len(self.channels),
+            network=self.network,
         )
 
 
@@ -217,7 +225,7 @@ class PPO(Resumable):
         env: `S * config.num_envs` rows, made with the same seeds; of several shards those of this process.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
         budget: environment steps a seed, over which schedules fall to zero.
-        algorithm: its name in the catalog, for messages. Default: that of the class.
+        algorithm: its name in the catalog, for messages.
         shards: what environments and minibatches are divided into. Default: one.
 
     Attributes:
@@ -226,7 +234,6 @@ class PPO(Resumable):
     """
 
     STATE = ("consumed", "agent", "optimizer", "beta", "batch_streams")
-    NAME: ClassVar[str] = "ppo"
     AGENT: ClassVar[type[Agent]] = Agent
 
     def __init__(
@@ -236,18 +243,17 @@ class PPO(Resumable):
         *,
         seeds: Sequence[int],
         budget: int,
-        algorithm: str | None = None,
+        algorithm: str = "ppo",
         shards: Shards | None = None,
     ) -> None:
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        require_budget(budget)
         self.config, self.seeds, self.budget, self.shards = config, list(seeds), budget, shards or Shards()
         self.shards.require_even(num_envs=config.num_envs, minibatch=config.minibatch)
         self.agent = self.AGENT(
             env,
             seeds=seeds,
             rows=config.num_envs,
-            algorithm=algorithm or self.NAME,
+            algorithm=algorithm,
             spec=config.spec,
             log_std=config.log_std_init,
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
@@ -258,36 +264,29 @@ class PPO(Resumable):
         self.channels, self.objective = config.channels, objective_of(config.objective)
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
         self.describe = self.agent.describe
-        self.learned = self.agent.learned
         self.optimizer = StackedAdam(self.agent.parameters, epsilon=config.adam_eps, max_grad_norm=config.max_grad_norm)
         self.beta = torch.full((len(seeds),), config.kl_coef, device=self.device)
-        self.batch_streams = [streams.torch_generator(seed, "minibatches", device=self.device) for seed in seeds]
+        self.batch_streams = streams.of_seeds(seeds, "minibatches", device=self.device)
+        self.mean_gradient = self.gradient if self.shards.count == 1 else self.gradient_of_shards
+        self.rollout_steps = config.num_steps * config.num_envs
         self.consumed = 0
+
+    @property
+    def learned(self) -> Weights:
+        """The networks, and what wrappers of the environments have learned."""
+        return self.agent.learned
 
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes at most, where β has one round."""
-        config = self.config
-        return -(-self.budget // (config.num_steps * config.num_envs)) * config.num_epochs * config.num_minibatches
-
-    def one_by_one(self) -> list[Self]:
-        """Return a learner of each seed alone for compiled updates, where the layers of all outgrow the cache."""
-        config = self.config
-        samples = config.minibatch // self.shards.count
-        if not outgrows_cache(self.device, rows=len(self.seeds), samples=samples, hidden=config.hidden_sizes):
-            return []
-        learners = [copy(self) for _ in self.seeds]
-        for seed, learner in enumerate(learners):
-            learner.agent, learner.beta = self.agent.for_seed(seed), self.beta[seed : seed + 1]
-        return learners
+        return iterations(self.budget, self.rollout_steps) * self.config.num_epochs * self.config.num_minibatches
 
     def iterate(self) -> Metrics:
-        """Collect a rollout, judge it and improve on it."""
-        remaining = max(1.0 - self.consumed / self.budget, 1e-6)
+        """Collect a rollout, estimate advantages, and update policy and value."""
         rollout = self.agent.collect(self.config.num_steps)
         batch = self.estimate_advantages(rollout)
-        metrics = self.update(batch, remaining)
-        self.consumed += self.config.num_steps * self.config.num_envs
+        metrics = self.update(batch, remaining(self.consumed, self.budget))
+        self.consumed += self.rollout_steps
         return {**rollout.metrics, **metrics}
 
     @torch.no_grad()
@@ -301,11 +300,11 @@ class PPO(Resumable):
         whole = scope == "batch" or (scope == "minibatch" and config.num_minibatches == 1)
         return batch.standardized() if whole else batch
 
-    def update(self, batch: Samples, remaining: float) -> Metrics:
-        """Take `num_epochs * num_minibatches` gradient steps a round; `remaining` is the share of the budget left."""
+    def update(self, batch: Samples, left: float) -> Metrics:
+        """Take `num_epochs * num_minibatches` gradient steps a round, where a share of the budget is left."""
         config = self.config
-        learning_rate = config.learning_rate * (1.0 if config.lr_schedule == "constant" else remaining)
-        clip_scale = remaining if config.clip_range_schedule == "linear" else 1.0
+        learning_rate = scheduled(config.learning_rate, config.lr_schedule, left)
+        clip_scale = scheduled(1.0, config.clip_range_schedule, left)
         active = None if config.target_kl is None else torch.ones(len(self.seeds), dtype=torch.bool, device=self.device)
         old_free, counts = self.agent.networks.free.clone(), self.optimizer.counts
         metrics: dict[str, Tensor | float] = {}
@@ -367,32 +366,6 @@ class PPO(Resumable):
             batch, self.config.num_minibatches, self.batch_streams, active=active, standardize=standardize
         )
 
-    def mean_gradient(
-        self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
-    ) -> tuple[Tensor, Sequence[Tensor]]:
-        """Return what `gradient` does, shard by shard."""
-        if self.shards.count == 1:
-            return self.gradient(batch, old_free, clip_scale, measure)
-
-        def stacked(parts: Samples) -> tuple[Tensor, Sequence[Tensor]]:
-            count, learner = len(self.shards.mine), self.of_shards
-            for every, one in ((learner.agent.parameters, self.agent.parameters), (learner.beta, self.beta)):
-                every.unflatten(0, (-1, count)).copy_(one.unsqueeze(1))
-            return learner.gradient(parts, old_free.repeat_interleave(count, 0), clip_scale, measure)
-
-        alone = partial(self.gradient, old_free=old_free, clip_scale=clip_scale, measure=measure)
-        return self.shards.mean(alone, batch, stacked, kind=measure)
-
-    @cached_property
-    def of_shards(self) -> Self:
-        """This learner with the networks of each seed once for every shard of this process, in memory of its own."""
-        learner, count = copy(self), len(self.shards.mine)
-        vars(learner).pop("gradient", None)
-        learner.seeds = [seed for seed in self.seeds for _ in range(count)]
-        learner.agent, learner.beta = self.agent.repeated(count), self.beta.repeat_interleave(count)
-        learner.gradient.compiled = self.gradient.compiled
-        return learner
-
     @compilable
     def gradient(
         self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
@@ -436,3 +409,38 @@ class PPO(Resumable):
             return [*means, moved, beyond]
 
         return ops.weighted_mean(loss, batch.weights).sum(), diagnose
+
+    def for_seed(self, seed: int) -> Self:
+        """Return a learner of the seed in one place alone, which shares the memory of its networks."""
+        learner = copy(self)
+        learner.agent, learner.beta = self.agent.for_seed(seed), self.beta[seed : seed + 1]
+        return learner
+
+    def one_by_one(self) -> list[Self]:
+        """Return what compiled updates go through (see `operant.nets.one_by_one`)."""
+        samples = self.config.minibatch // self.shards.count
+        return one_by_one(self, samples=samples, hidden=self.config.hidden_sizes)
+
+    def gradient_of_shards(
+        self, batch: Samples, old_free: Tensor, clip_scale: float, measure: bool
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return what `gradient` does, shard by shard."""
+
+        def stacked(parts: Samples) -> tuple[Tensor, Sequence[Tensor]]:
+            count, learner = len(self.shards.mine), self.of_shards
+            for every, one in ((learner.agent.parameters, self.agent.parameters), (learner.beta, self.beta)):
+                every.unflatten(0, (-1, count)).copy_(one.unsqueeze(1))
+            return learner.gradient(parts, old_free.repeat_interleave(count, 0), clip_scale, measure)
+
+        alone = partial(self.gradient, old_free=old_free, clip_scale=clip_scale, measure=measure)
+        return self.shards.mean(alone, batch, stacked, kind=measure)
+
+    @cached_property
+    def of_shards(self) -> Self:
+        """This learner with the networks of each seed once for every shard of this process, in memory of its own."""
+        learner, count = copy(self), len(self.shards.mine)
+        vars(learner).pop("gradient", None)
+        learner.seeds = [seed for seed in self.seeds for _ in range(count)]
+        learner.agent, learner.beta = self.agent.repeated(count), self.beta.repeat_interleave(count)
+        learner.gradient.compiled = self.gradient.compiled
+        return learner

@@ -3,12 +3,12 @@
 Policy and value share dense layers and a gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), whose state is the
 memory that `act` hands on; it is forgotten where an episode begins. A rollout starts with the memory that the last one
 ended with, and every update learns from whole rows of it, so that the gradient flows back over all of its steps, but
-not into the rollout before (as in Mnih et al. 2016, arXiv:1602.01783, supplement 8, for A3C with an LSTM). Collecting,
-judging and the objective are those of `operant.control.ppo`; what differs from its paper is said there.
+not into the rollout before (as in Mnih et al. 2016, arXiv:1602.01783, supplement 8, for A3C with an LSTM). Estimates
+of advantages and the objective are those of `operant.control.ppo`; what differs from its paper is said there.
 
 What differs from other implementations (Ni et al. 2022, arXiv:2110.05038, compare many): rows are neither cut at the
 ends of episodes nor padded, since a flag at every step tells where the memory is emptied. The memory at the start of a
-row was computed by the policy that collected it, and is not computed anew between epochs. Value targets are computed
+row was computed by the policy that collected it, and is not computed again between epochs. Value targets are computed
 with the memories of the rollout, and so is the divergence by which a penalty's β is adapted.
 """
 
@@ -19,6 +19,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
+from operant import streams
 from operant.control.agent import Agent
 from operant.control.ppo import PPO, PPOConfig
 from operant.envs import BatchEnv, Tree, begins_anew
@@ -98,8 +99,8 @@ class RecurrentAgent(Agent):
     @torch.no_grad()
     def collect(self, steps: int) -> Rollout:
         """Act with the current policy for `steps` steps; observations of the rollout are what the networks saw."""
-        noise = [self.head.noise((steps, self.rows), stream) for stream in self.streams]
-        drawn = torch.stack(noise, dim=1).unbind(0)
+        noise = streams.draw(self.streams, lambda stream: self.head.noise((steps, self.rows), stream), dim=1)
+        drawn = noise.unbind(0)
         seen: list[Tensor] = []
         memories: list[Tensor] = []
 
@@ -125,7 +126,7 @@ class RecurrentAgent(Agent):
     def pack(self, obs: Tensor, starts: Tensor, memory: Tensor) -> Tensor:
         """Put what there is to see at a step into one row `[..., D + 1 + H]`; a mask of actions stays at its end."""
         masked = self.networks.shape.masked
-        seen, mask = obs.split([obs.shape[-1] - masked, masked], dim=-1)
+        seen, mask = obs.split_with_sizes([obs.shape[-1] - masked, masked], dim=-1)
         return torch.cat((seen, starts.unsqueeze(-1).to(obs.dtype), memory, mask), dim=-1)
 
     def step(self, seen: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,7 +186,6 @@ class RecurrentAgent(Agent):
 class RecurrentPPO(PPO):
     """The learner: PPO whose agent has a memory; see `operant.control.ppo.PPO`."""
 
-    NAME: ClassVar[str] = "recurrent-ppo"
     AGENT: ClassVar[type[Agent]] = RecurrentAgent
 
     config: RecurrentPPOConfig
@@ -197,7 +197,7 @@ class RecurrentPPO(PPO):
         *,
         seeds: Sequence[int],
         budget: int,
-        algorithm: str | None = None,
+        algorithm: str = "recurrent-ppo",
     ) -> None:
         """Begin with an empty memory; for the arguments see `PPO`. Batches are of whole rows, and not in shards."""
         super().__init__(config, env, seeds=seeds, budget=budget, algorithm=algorithm)

@@ -1,26 +1,26 @@
 """REINFORCE (Williams 1992, Machine Learning 8) and the policy gradients that grew out of it.
 
-Collect whole episodes with the current policy; judge every action by Ψ, a number that says how good it was; improve the
-policy by one step along `Σ_t ∇log π(a_t|s_t) Ψ_t`, a sum over the steps and a mean over the episodes. What Ψ is makes
-the method (Schulman et al. 2016, arXiv:1506.02438, section 2), and is one field, `psi`: the return of the whole episode
-(`reinforce`), what came after the action (`reinforce-to-go`), that less a learned baseline (`reinforce-baseline`), a
-learned Q or A, the TD residual, or generalized advantage estimation (`vpg`).
+Collect whole episodes with the current policy; estimate Ψ of every action, a number that says how good it was; update
+the policy by one step along `Σ_t ∇log π(a_t|s_t) Ψ_t`, a sum over the steps and a mean over the episodes. What Ψ is
+makes the method (Schulman et al. 2016, arXiv:1506.02438, section 2), and is one field, `psi`: the return of the whole
+episode (`reinforce`), what came after the action (`reinforce-to-go`), that less a learned baseline
+(`reinforce-baseline`), a learned Q or A, the TD residual, or generalized advantage estimation (`vpg`).
 
 What differs from the paper: Adam takes the step, and several episodes may be played at once. The baseline is a network
-of its own, fitted to the returns after it has judged them, so that it does not know the actions that it judges. No Ψ
+of its own, fitted to the returns after their Ψ is estimated, so that it does not know the actions in question. No Ψ
 is whitened within an episode: that would leave nothing of `reinforce`, whose Ψ is the same at each step. The factor γ^t
 of the discounted objective is left out where Ψ is not the return of the whole episode, as all practice does, which
 biases the gradient (Thomas 2014); `discount_steps` puts it in. An episode cut by a time limit goes on, for the critic's
 methods, with the value of its true final observation (Pardo et al. 2018); `total` and `to-go` have no critic and count
 nothing after the cut, so to them the time limit is part of the task.
 
-Every batch begins anew, from streams of random numbers that belong to its number. Seeds whose episodes are long use up
+Every batch begins again, from streams of random numbers that belong to its number. Seeds whose episodes are long use up
 their steps sooner: a seed that is ahead of the others waits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import gymnasium
 import torch
@@ -29,18 +29,22 @@ from torch import Tensor
 from operant import ops, streams
 from operant.control.agent import Agent, Scaling
 from operant.envs import BatchEnv, Tree, wrappers
-from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable, encoders
+from operant.nets import Activation, Spec, StackedAdam, TorsoName, compilable, encoders, modules
+from operant.ops.returns import Ends
 from operant.runtime.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.budget import require_budget
 from operant.runtime.episodes import Episodes
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout, by_seed
+from operant.runtime.weights import Weights
 from operant.state import Resumable
+from operant.tensors import integers
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an action can be judged by; tensors are `[T, ...]`, and without a critic its estimates are 0.
+    """What Ψ is estimated from; tensors are `[T, ...]`, and without a critic its estimates are 0.
 
     Attributes:
         rewards: `r_t` of whole episodes, each of which begins in row 0.
@@ -55,12 +59,13 @@ class Evidence:
     values: Tensor
     next_values: Tensor
     action_values: Tensor
-    ends: Mapping[str, Any]
+    ends: Ends
     lam: float
 
 
-class Psi(NamedTuple):
-    """One way to judge actions: the critic that it needs, and what it makes of the evidence, `[T, ...]`."""
+@dataclass(frozen=True)
+class Psi:
+    """One Ψ: the critic that it needs, and its estimate from the evidence, `[T, ...]`."""
 
     critic: Literal["none", "V", "Q"]
     estimate: Callable[[Evidence], Tensor]
@@ -85,7 +90,7 @@ class ReinforceConfig:
     num_envs: PositiveInt = 1
     """Episodes of each seed in a batch, E, one in each environment. More give a steadier gradient, less often."""
     advantage_kind: Literal["total", "to-go", "baseline", "q", "advantage", "td", "gae"] = "total"
-    """What an action is judged by."""
+    """Which Ψ an action is weighted by."""
     learning_rate: PositiveFloat = 1e-3
     """Step size of the policy's Adam."""
     gamma: UnitFloat = 0.99
@@ -115,17 +120,21 @@ class ReinforceConfig:
     encoder: TorsoName | str = "auto"
     """The convolutions before the hidden layers, where observations are pictures; `auto` goes by their size. Or a
     `torch.nn.Module` of yours, path/to/file.py:Name (see `operant.nets.StackedModule`)."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    and value (see `operant.nets.StackedNetwork`): policy and critic have a copy each. None: the layers that the fields
+    around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(self, encoder=encoders(self.encoder))
+        require(self, encoder=encoders(self.encoder), network=modules(self.network))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Whole episodes of every seed, judged; every tensor is `[S, M, ...]` with M = T * E.
+    """Whole episodes of every seed, and Ψ of their actions; every tensor is `[S, M, ...]` with M = T * E.
 
     Attributes:
         obs: what the policy saw.
@@ -192,7 +201,7 @@ class Reinforce(Resumable):
         *("consumed", "used", "batches", ("parameters", "agent.parameters")),
         *("optimizer", "critic_optimizer", "measured"),
     )
-    """What is random begins anew with every batch, and needs no state."""
+    """What is random begins again with every batch, and needs no state."""
 
     def __init__(
         self,
@@ -203,8 +212,7 @@ class Reinforce(Resumable):
         budget: int,
         algorithm: str = "reinforce",
     ) -> None:
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        require_budget(budget)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         if kept := [type(wrapper).__name__ for wrapper in wrappers(env) if wrapper.STATE]:
             raise ValueError(
@@ -216,7 +224,9 @@ class Reinforce(Resumable):
             seeds=seeds,
             rows=config.num_envs,
             algorithm=algorithm,
-            spec=Spec(config.hidden_sizes, config.activation, shared=False, torso=config.encoder),
+            spec=Spec(
+                config.hidden_sizes, config.activation, shared=False, torso=config.encoder, network=config.network
+            ),
             log_std=config.log_std_init,
             scaling=Scaling(observations=False, rewards=False, gamma=config.gamma),
         )
@@ -226,7 +236,12 @@ class Reinforce(Resumable):
                 f"advantage_kind={config.advantage_kind!r} needs a value for each action of a Discrete, but those of "
                 f"{env.task} are {env.action_space}; take advantage_kind='baseline', 'td' or 'gae'"
             )
-        self.act, self.noise, self.close, self.learned = agent.act, agent.noise, agent.close, agent.learned
+        if self.critic_kind == "Q" and config.network is not None:
+            raise ValueError(
+                f"advantage_kind={config.advantage_kind!r} needs a value for each action, and a whole network returns "
+                "one for the state; take advantage_kind='baseline', 'td' or 'gae', or leave out network"
+            )
+        self.act, self.noise, self.close = agent.act, agent.noise, agent.close
         self.episodes = Episodes(env, seeds=len(seeds), max_steps=config.max_episode_steps)
         actor, critic = agent.parameters.view(len(self.seeds), 2, -1).unbind(1)
         self.optimizer = StackedAdam(actor, max_grad_norm=config.max_grad_norm)
@@ -236,13 +251,18 @@ class Reinforce(Resumable):
         self.consumed = 0
 
     @property
+    def learned(self) -> Weights:
+        """The networks, and what wrappers of the environments have learned."""
+        return self.agent.learned
+
+    @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes at least: with the longest episodes that there may be."""
         batches = self.budget // (self.config.num_envs * self.config.max_episode_steps)
         return batches * (1 + self.config.critic_steps * (self.critic_kind != "none"))
 
     def iterate(self) -> Metrics:
-        """Play a batch of episodes, judge it and improve on it, for the seeds that are not ahead of the others."""
+        """Collect a batch of episodes, estimate Ψ, and update, for the seeds that are not ahead of the others."""
         active = self.turn()
         rollout = self.collect(active)
         batch = self.estimate_advantages(rollout)
@@ -259,9 +279,9 @@ class Reinforce(Resumable):
 
     @torch.no_grad()
     def collect(self, active: Tensor) -> Rollout:
-        """Play one episode in every environment of the seeds that take part."""
+        """Collect one episode in every environment of the seeds that take part."""
         rows, head, networks = self.config.num_envs, self.agent.head, self.agent.networks
-        turns = list(zip(self.seeds, self.batches.tolist(), strict=True))
+        turns = list(zip(self.seeds, integers(self.batches), strict=True))
         starts = [streams.integer(seed, "episodes", batch, row) for seed, batch in turns for row in range(rows)]
         noise = [streams.torch_generator(seed, "policy", batch, device=self.device) for seed, batch in turns]
         drawn: Sequence[Tensor] = ()
@@ -269,7 +289,7 @@ class Reinforce(Resumable):
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor], Tensor]:
             nonlocal drawn
             if t % CHUNK == 0:
-                drawn = torch.stack([head.noise((CHUNK, rows), stream) for stream in noise], dim=1).unbind(0)
+                drawn = streams.draw(noise, lambda stream: head.noise((CHUNK, rows), stream), dim=1).unbind(0)
             actions = head.sample(networks.policy(obs), networks.free, drawn[t % CHUNK])
             return (actions,), head.to_env(actions)
 
@@ -277,10 +297,10 @@ class Reinforce(Resumable):
 
     @torch.no_grad()
     def estimate_advantages(self, rollout: Rollout) -> Batch:
-        """Judge every action by Ψ, and say what the critic should have predicted."""
+        """Estimate Ψ of every action, and what the critic should have predicted."""
         config, rewards = self.config, rollout.rewards
         (actions,) = rollout.kept
-        ends = {"terminated": rollout.terminated, "truncated": rollout.truncated, "gamma": config.gamma}
+        ends = Ends(terminated=rollout.terminated, truncated=rollout.truncated, gamma=config.gamma)
         values = next_values = action_values = torch.zeros_like(rewards)
         if self.critic_kind != "none":
             values, next_values = rollout.successor_values(self.value)
@@ -338,7 +358,7 @@ class Reinforce(Resumable):
         networks, head = self.agent.networks, self.agent.head
         trace = networks.shape.mlp.trace(networks.actor, networks.shape.encode(batch.obs))
         last, free = trace[-1].requires_grad_(), networks.free.detach().requires_grad_()
-        outputs = networks.shape.allowed(last, batch.obs)
+        outputs = networks.shape.allowed(last[..., : head.outputs], batch.obs)
         losses = ops.policy_gradient(head.log_prob(outputs, free, batch.actions), batch.psi)
         entropy = head.entropy(outputs, free).expand_as(losses)
         total = (batch.weights * (losses - self.config.ent_coef * entropy)).sum(1)
@@ -381,5 +401,5 @@ class Reinforce(Resumable):
     def _chosen(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the critic's output `[S, M]` that speaks of the actions: a V has only one that counts."""
         if self.critic_kind == "V":
-            return outputs[..., 0]
+            return outputs[..., self.agent.networks.value_column]
         return outputs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)

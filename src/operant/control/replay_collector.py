@@ -1,7 +1,4 @@
-"""What off-policy methods learn from: `Experience`, environments and the memory of what happened in them.
-
-`require_budget` says how long they have to learn.
-"""
+"""What off-policy methods learn from: `Experience`, environments and the replay buffer of what happened in them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +8,7 @@ from torch import Tensor
 
 from operant import doors, ops, streams
 from operant.control.agent import require_rows
-from operant.envs import BatchEnv, begins_anew, learned, start
+from operant.envs import BatchEnv, Tree, begins_anew, learned, start
 from operant.runtime.bounds import PositiveFloat, require
 from operant.runtime.episode_index import EpisodeIndex, Relabel
 from operant.runtime.learner import Metrics
@@ -60,24 +57,8 @@ class ReplayConfig:
         )
 
 
-def require_budget(budget: int, *, warmup: int) -> None:
-    """Refuse a budget, in environment steps of a seed, that ends before anything is learned.
-
-    Raises:
-        ValueError: the budget is less than 1, or random actions of the warmup use it up.
-    """
-    if budget < 1:
-        raise ValueError(f"budget must be at least 1 environment step, got {budget}")
-    if warmup >= budget:
-        raise ValueError(
-            f"learning_starts must be less than the budget of {budget} environment steps, got {warmup}: nothing would "
-            f"be "
-            "learned; lower learning_starts, or raise the budget"
-        )
-
-
 class Experience(DeclaredState):
-    """The environments of `S` seeds with `N` rows each, and a replay memory of their transitions.
+    """The environments of `S` seeds with `N` rows each, and a replay buffer of their transitions.
 
     Args:
         env: `S * N` rows, made with the same seeds.
@@ -91,9 +72,9 @@ class Experience(DeclaredState):
 
     Attributes:
         collector: holds the environments.
-        replay: the memory.
+        replay: the buffer.
         relabel: changes transitions that are drawn, in the light of their episodes; None: they stay as they are.
-        episodes: where episodes lie in the memory.
+        episodes: where episodes lie in the buffer.
 
     Raises:
         ValueError: the environment has not `S * N` rows.
@@ -123,12 +104,12 @@ class Experience(DeclaredState):
             make = doors.load(HINDSIGHT, expected="the class that relabels")
             self.relabel = make(env, self.collector.features, strategy=config.hindsight, ratio=config.hindsight_ratio)
         self.episodes = EpisodeIndex(self.replay)
-        self.first_streams = [streams.torch_generator(seed, "first actions", device=env.device) for seed in seeds]
-        self.sample_streams = [streams.torch_generator(seed, "replay", device=env.device) for seed in seeds]
+        self.first_streams = streams.of_seeds(seeds, "first actions", device=env.device)
+        self.sample_streams = streams.of_seeds(seeds, "replay", device=env.device)
 
     def explore(self, steps: int) -> Metrics:
         """Take `steps` steps of random actions in every environment."""
-        drawn = torch.stack([self.random((steps, self.rows), stream) for stream in self.first_streams], dim=1)
+        drawn = streams.draw(self.first_streams, lambda stream: self.random((steps, self.rows), stream), dim=1)
         return self.collect(steps, lambda _, t: drawn[t])
 
     def collect(self, steps: int, act: Act) -> Metrics:
@@ -164,6 +145,10 @@ class Experience(DeclaredState):
                 f"single transitions can be relabeled, and not windows of several: set n_step to 1, got {n}"
             )
         return self.relabel(batch, self.episodes.of(index), self.sample_streams)
+
+    def read(self, obs: Tree) -> Tensor:
+        """Turn observations `[S, N, ...]` as the environment gives them into what the networks look at."""
+        return self.collector.features.by_seed(obs)
 
     @property
     def learned(self) -> Weights:

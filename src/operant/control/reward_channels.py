@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from operant import ops
+from operant.ops.returns import Ends
 from operant.runtime.bounds import UnitFloat, require
 from operant.runtime.rollouts import Rollout
 
@@ -57,7 +58,7 @@ class Channeled(NamedTuple):
     values: Tensor
     next_values: Tensor
     gae_lambda: float | Tensor
-    ends: dict[str, Any]
+    ends: Ends
 
 
 class RewardChannels:
@@ -76,11 +77,13 @@ class RewardChannels:
     def __init__(self, given: Mapping[str, Mapping[str, Any]], *, gamma: float, gae_lambda: float) -> None:
         known = [field.name for field in fields(RewardChannel)]
         self.channels: dict[str, RewardChannel] = {}
-        for name, values in ({REWARD: {}} | dict(given)).items():
+        own: Mapping[str, Any] = {}
+        for name, values in ({REWARD: own} | dict(given)).items():
             if not isinstance(values, Mapping) or values.keys() - {*known}:  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ValueError(f"reward_channels.{name} must be a table of {', '.join(known)}, got {values!r}")
+            every: dict[str, Any] = {"gamma": gamma, "gae_lambda": gae_lambda, **values}
             try:
-                self.channels[name] = RewardChannel(**{"gamma": gamma, "gae_lambda": gae_lambda, **values})
+                self.channels[name] = RewardChannel(**every)
             except ValueError as error:
                 raise ValueError(f"reward_channels.{name}: {error}") from error
 
@@ -100,18 +103,25 @@ class RewardChannels:
         """
         values = rollout.values(value)
         after = rollout.true_successors(values, value)
+        own = self.channels[REWARD]
+        if len(self) > 1 or not own.episodic:
+            return self._read_several(rollout, values, after)
+        ends = Ends(terminated=rollout.terminated, truncated=rollout.truncated, gamma=own.gamma)
+        return Channeled(rollout.rewards, values[:-1], after, own.gae_lambda, ends)
+
+    def _read_several(self, rollout: Rollout, values: Tensor, after: Tensor) -> Channeled:
+        """Return the same of several channels, or of one whose return goes on over the ends of episodes."""
         terminated, truncated, own = rollout.terminated, rollout.truncated, self.channels[REWARD]
         if len(self) == 1:
-            if not own.episodic:
-                after, terminated, truncated = values[1:], *torch.zeros_like(terminated).expand(2, *terminated.shape)
-            ends = {"terminated": terminated, "truncated": truncated, "gamma": own.gamma}
-            return Channeled(rollout.rewards, values[:-1], after, own.gae_lambda, ends)
+            never = torch.zeros_like(terminated)
+            ends = Ends(terminated=never, truncated=never, gamma=own.gamma)
+            return Channeled(rollout.rewards, values[:-1], values[1:], own.gae_lambda, ends)
         episodic = self._column("episodic", values)
-        ends = {
-            "terminated": terminated.unsqueeze(-1) & episodic,
-            "truncated": truncated.unsqueeze(-1) & episodic,
-            "gamma": self._column("gamma", values),
-        }
+        ends = Ends(
+            terminated=terminated.unsqueeze(-1) & episodic,
+            truncated=truncated.unsqueeze(-1) & episodic,
+            gamma=self._column("gamma", values),
+        )
         rewards = torch.stack([self._rewards(rollout, name) for name in self.channels], dim=-1)
         after = torch.where(episodic, after, values[1:])
         return Channeled(rewards, values[:-1], after, self._column("gae_lambda", values), ends)

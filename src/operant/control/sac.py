@@ -1,6 +1,6 @@
 """Soft actor-critic with a learned temperature (Haarnoja et al. 2018, arXiv:1812.05905).
 
-Maximize return and entropy together. Two critics learn the soft value of actions from a replay memory, by the smaller
+Maximize return and entropy together. Two critics learn the soft value of actions from a replay buffer, by the smaller
 of their slowly following copies; the policy, a Gaussian squashed by tanh, follows the gradient of the smaller critic
 through its own actions; the temperature, which is the price of entropy, is learned so that the entropy meets a target.
 
@@ -20,19 +20,20 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.off_policy import Alternating, AlternatingConfig, Descent
+from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate, exploration_noise, explore, merge
 from operant.control.presets import REACH
-from operant.control.replay_collector import Act, Experience, require_budget
+from operant.control.replay_collector import Experience
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import NonNegativeFloat
+from operant.runtime.budget import require_budget
 from operant.runtime.learner import Metrics
 from operant.runtime.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class SACConfig(StateNoiseConfig, AlternatingConfig):
+class SACConfig(StateNoiseConfig, OffPolicyConfig):
     """Hyperparameters of SAC. Defaults are those of the paper (appendix D, table 1)."""
 
     target_entropy: float | None = None
@@ -80,7 +81,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Configuration by task, which selects its own, or by name; what is not named keeps its default."""
 
 
-class SAC(Alternating[SACConfig]):
+class SAC(Networks[SACConfig]):
     """The learner: `S` seeds trained as one program.
 
     Args:
@@ -92,7 +93,7 @@ class SAC(Alternating[SACConfig]):
 
     Attributes:
         consumed: environment steps a seed so far.
-        experience: the environments, and the memory of what happened in them.
+        experience: the environments, and the replay buffer of what happened in them.
         parameters: by name, `[S, P]` each: `actor`, `critics`, their `targets`, and `log_alpha` `[S, 1]`.
 
     Raises:
@@ -112,7 +113,7 @@ class SAC(Alternating[SACConfig]):
         budget: int,
         algorithm: str = "sac",
     ) -> None:
-        require_budget(budget, warmup=config.learning_starts)
+        require_budget(budget, learning_starts=config.learning_starts)
         require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.target_range = config.target_range(config.gamma)
@@ -126,20 +127,19 @@ class SAC(Alternating[SACConfig]):
             random=self.bounds.uniform,
             config=config,
         )
-        self.action_streams, self.update_streams = (
-            [streams.torch_generator(seed, purpose, device=env.device) for seed in seeds]
-            for purpose in ("policy", "updates")
-        )
+        self.action_streams = streams.of_seeds(seeds, "policy", device=env.device)
+        self.update_streams = streams.of_seeds(seeds, "updates", device=env.device)
         dimensions = self.bounds.dimensions
         self.target_entropy = -float(dimensions) if config.target_entropy is None else config.target_entropy
         self._make_networks(self.experience.collector.obs.shape[-1], dimensions)
+        self.close, self.rollout_steps = self.experience.close, config.rollout_steps
         self.consumed = 0
 
     def _make_networks(self, features: int, dimensions: int) -> None:
         config = self.config
-        actor = config.ensemble(features, 2 * dimensions, members=1)
-        critics = config.ensemble(features, 1, members=CRITICS, beside=dimensions)
-        generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
+        actor = config.actors(features, 2 * dimensions)
+        critics = config.critics(features, 1, members=CRITICS, beside=dimensions)
+        generators = streams.of_seeds(self.seeds, "networks")
         alpha = 1.0 if config.ent_coef is None else config.ent_coef
         parameters = {
             "actor": actor.initial(generators, [(2 * dimensions, ACTOR_GAIN)]).to(self.device),
@@ -154,6 +154,17 @@ class SAC(Alternating[SACConfig]):
             for name in ("actor", "critics", "log_alpha")
         }
 
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes."""
+        return self.config.updates(self.budget)
+
+    def iterate(self) -> Metrics:
+        """Collect and update in turn; the first time, after random actions."""
+        explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
+        metrics = alternate(self, self.config.rounds_per_iteration)
+        return {**metrics, **merge([*explored, metrics])}
+
     def policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and logarithm of the standard deviation `[S, M, A]` before the squashing, for `[S, M, D]`."""
         return self.distribution(self.actor(obs))
@@ -163,16 +174,21 @@ class SAC(Alternating[SACConfig]):
         mean, log_std = outputs[0].chunk(2, dim=-1)
         return mean, log_std.clamp(*LOG_STD)
 
-    def collecting(self) -> Act:
-        """Return what chooses the actions of a round, sampled from the policy."""
-        noise = self.round_noise(self.config, self.bounds.dimensions)
+    @torch.no_grad()
+    def collect(self) -> Metrics:
+        """Sample actions from the policy for `train_freq` steps, and remember what happened."""
+        noise = exploration_noise(self.config, self.action_streams, self.shapes["actor"], self.bounds.dimensions)
 
         def act(obs: Tensor, t: int) -> Tensor:
             trace = self.actor.trace(obs)
             mean, log_std = self.distribution(self.actor.by_member(trace[-1]))
             return ops.tanh_gaussian_sample(mean, log_std, noise(trace, t))
 
-        return torch.no_grad()(act)
+        return self.experience.collect(self.config.train_freq, act)
+
+    def sample(self) -> Transitions:
+        """Draw a batch from the replay buffer."""
+        return self.experience.sample(self.config.batch_size, gamma=self.config.gamma)
 
     @compilable
     @torch.no_grad()
@@ -188,7 +204,7 @@ class SAC(Alternating[SACConfig]):
     def update(self, batch: Transitions) -> Metrics:
         """Take one gradient step on critics, policy and temperature, and let the target critics follow."""
         samples = self.config.batch_size
-        noise = torch.stack([self.bounds.normal((2, samples), stream) for stream in self.update_streams], dim=1)
+        noise = streams.draw(self.update_streams, lambda stream: self.bounds.normal((2, samples), stream), dim=1)
         metrics = self.descend(*self.critic_gradient(batch, self.compute_targets(batch, noise[0])))
         metrics |= self.descend(*self.actor_gradient(batch, noise[1]))
         self.parameters["targets"].lerp_(self.parameters["critics"], self.config.tau)
@@ -229,7 +245,7 @@ class SAC(Alternating[SACConfig]):
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
-        mean, log_std = self.policy(self.experience.collector.features.by_seed(obs))
+        mean, log_std = self.policy(self.experience.read(obs))
         greedy = noise is None
         actions = ops.tanh_gaussian_mode(mean, log_std) if greedy else ops.tanh_gaussian_sample(mean, log_std, noise)
         return self.bounds.to_env(actions), None

@@ -19,18 +19,19 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.off_policy import Alternating, AlternatingConfig, Descent
-from operant.control.replay_collector import Act, Experience, require_budget
+from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate, explore, merge
+from operant.control.replay_collector import Experience
 from operant.control.sac import CRITICS, LEAST_ALPHA
 from operant.envs import BatchEnv, Tree
 from operant.nets import BoundEnsemble, CategoricalHead, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import NonNegativeFloat, UnitFloat
+from operant.runtime.budget import require_budget
 from operant.runtime.learner import Metrics
 from operant.runtime.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class DiscreteSACConfig(AlternatingConfig):
+class DiscreteSACConfig(OffPolicyConfig):
     """Hyperparameters of discrete SAC. Defaults are those of SAC, with the target entropy of the paper."""
 
     target_entropy_scale: UnitFloat = 0.98
@@ -57,7 +58,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Configuration by task, which selects its own, or by name; what is not named keeps its default."""
 
 
-class DiscreteSAC(Alternating[DiscreteSACConfig]):
+class DiscreteSAC(Networks[DiscreteSACConfig]):
     """The learner: `S` seeds trained as one program.
 
     Args:
@@ -69,7 +70,7 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
 
     Attributes:
         consumed: environment steps a seed so far.
-        experience: the environments, and the memory of what happened in them.
+        experience: the environments, and the replay buffer of what happened in them.
         parameters: by name, `[S, P]` each: `actor`, `critics`, their `targets`, and `log_alpha` `[S, 1]`.
 
     Raises:
@@ -91,7 +92,7 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
         budget: int,
         algorithm: str = "sac-discrete",
     ) -> None:
-        require_budget(budget, warmup=config.learning_starts)
+        require_budget(budget, learning_starts=config.learning_starts)
         require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.target_range = config.target_range(config.gamma)
@@ -106,15 +107,16 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
             random=self.uniform,
             config=config,
         )
-        self.action_streams = [streams.torch_generator(seed, "policy", device=env.device) for seed in seeds]
+        self.action_streams = streams.of_seeds(seeds, "policy", device=env.device)
         self.target_entropy = config.target_entropy_scale * log(self.choices)
         self._make_networks(self.experience.collector.obs.shape[-1])
+        self.close, self.rollout_steps = self.experience.close, config.rollout_steps
         self.consumed = 0
 
     def _make_networks(self, features: int) -> None:
         config, choices = self.config, self.choices
-        actor, critics = (config.ensemble(features, choices, members=members) for members in (1, CRITICS))
-        generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
+        actor, critics = config.actors(features, choices), config.critics(features, choices, members=CRITICS)
+        generators = streams.of_seeds(self.seeds, "networks")
         alpha = 1.0 if config.ent_coef is None else config.ent_coef
         parameters = {
             "actor": actor.initial(generators, [(choices, ACTOR_GAIN)]).to(self.device),
@@ -133,15 +135,31 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
         """Draw actions `[*shape]`, all equally likely."""
         return torch.randint(self.choices, shape, generator=generator, device=generator.device)
 
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes."""
+        return self.config.updates(self.budget)
+
+    def iterate(self) -> Metrics:
+        """Collect and update in turn; the first time, after random actions."""
+        explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
+        metrics = alternate(self, self.config.rounds_per_iteration)
+        return {**metrics, **merge([*explored, metrics])}
+
     def policy(self, obs: Tensor) -> Tensor:
         """Return the logits `[S, M, A]` of the actions for `[S, M, D]`."""
         return self.actor(obs)[0]
 
-    def collecting(self) -> Act:
-        """Return what chooses the actions of a round, sampled from the policy."""
-        shape = self.config.train_freq, self.config.num_envs
-        noise = torch.stack([self.head.noise(shape, stream) for stream in self.action_streams], dim=1)
-        return torch.no_grad()(lambda obs, t: ops.categorical_sample(self.policy(obs), noise[t]))
+    @torch.no_grad()
+    def collect(self) -> Metrics:
+        """Sample actions from the policy for `train_freq` steps, and remember what happened."""
+        steps, rows = self.config.train_freq, self.config.num_envs
+        noise = streams.draw(self.action_streams, lambda stream: self.head.noise((steps, rows), stream), dim=1)
+        return self.experience.collect(steps, lambda obs, t: ops.categorical_sample(self.policy(obs), noise[t]))
+
+    def sample(self) -> Transitions:
+        """Draw a batch from the replay buffer."""
+        return self.experience.sample(self.config.batch_size, gamma=self.config.gamma)
 
     @compilable
     @torch.no_grad()
@@ -198,7 +216,7 @@ class DiscreteSAC(Alternating[DiscreteSACConfig]):
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
-        logits = self.policy(self.experience.collector.features.by_seed(obs))
+        logits = self.policy(self.experience.read(obs))
         actions = ops.categorical_mode(logits) if noise is None else ops.categorical_sample(logits, noise)
         return self.head.to_env(actions), None
 

@@ -1,6 +1,6 @@
 """Exploration noise that is a function of the state (gSDE; Raffin et al. 2021, arXiv:2005.05719): `StateNoise`.
 
-Noise that is drawn anew at every step averages out where a task needs a push over many steps, and shakes a real
+Noise that is drawn again at every step averages out where a task needs a push over many steps, and shakes a real
 machine. Here weights are drawn, and the noise is what they make of the last hidden layer of the policy, so that
 neighboring states get nearly the same noise. What differs from the paper: the layer is scaled to length 1, so that the
 noise of each action is standard normal in every state, whatever the size of the layer; its standard deviation stays
@@ -14,7 +14,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from operant import ops
+from operant import ops, streams
 from operant.nets import StackedMLP
 from operant.runtime.bounds import Interval
 
@@ -26,7 +26,7 @@ class StateNoiseConfig:
     use_sde: bool = False
     """Whether the noise of continuous actions is a function of the state (gSDE), so that it does not average out."""
     sde_sample_freq: Annotated[int, Interval("[-1, inf)")] = -1
-    """Steps of every environment after which that function is drawn anew within those that are collected at once; -1:
+    """Steps of every environment after which that function is drawn again within those that are collected at once; -1:
     only when they begin."""
 
     @property
@@ -45,17 +45,17 @@ class StateNoise:
     """The noise of one rollout.
 
     Args:
-        streams: a generator for each of the S seeds.
+        generators: one for each of the S seeds.
         steps: T, of the rollout.
         rows: N, environments of a seed.
         network: whose last hidden layer is read.
         actions: A, dimensions of an action.
-        every: steps after which the weights are drawn anew; -1: once, at the beginning.
+        every: steps after which the weights are drawn again; -1: once, at the beginning.
     """
 
     def __init__(
         self,
-        streams: Sequence[torch.Generator],
+        generators: Sequence[torch.Generator],
         *,
         steps: int,
         rows: int,
@@ -66,8 +66,7 @@ class StateNoise:
         self.steps, self.every = steps, steps if every < 0 else every
         width = network.shapes[-1][0]
         shape = (-(-steps // self.every), rows, width, actions)
-        drawn = [torch.randn(shape, generator=stream, device=stream.device) for stream in streams]
-        self.weights = torch.stack(drawn, dim=1)
+        self.weights = streams.draw(generators, lambda s: torch.randn(shape, generator=s, device=s.device), dim=1)
 
     def __len__(self) -> int:
         """The steps of the rollout."""
@@ -88,6 +87,7 @@ def require_state_noise(network: object, *, continuous: bool, algorithm: str) ->
         raise ValueError(f"use_sde is noise on continuous actions, and {algorithm} chooses among finitely many here")
     if not isinstance(network, StackedMLP) or len(network.shapes) < 2:
         raise ValueError(
-            "use_sde reads the last hidden layer of a perceptron: leave out encoder, and give hidden_sizes at least one"
+            "use_sde reads the last hidden layer of a perceptron: leave out encoder, network and actor_network, and "
+            "give hidden_sizes at least one"
         )
     return network

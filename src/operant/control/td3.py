@@ -21,20 +21,21 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.off_policy import Alternating, AlternatingConfig, Descent
+from operant.control.off_policy import Descent, Networks, OffPolicyConfig, alternate, exploration_noise, explore, merge
 from operant.control.presets import REACH
-from operant.control.replay_collector import Act, Experience, require_budget
+from operant.control.replay_collector import Experience
 from operant.control.state_noise import StateNoiseConfig
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded, BoundEnsemble, EnsemblePass, StackedAdam, compilable
 from operant.runtime.bounds import NonNegativeFloat, PositiveInt
+from operant.runtime.budget import require_budget
 from operant.runtime.learner import Metrics
 from operant.runtime.transitions import Transitions
 from operant.state import State
 
 
 @dataclass(frozen=True)
-class TD3Config(StateNoiseConfig, AlternatingConfig):
+class TD3Config(StateNoiseConfig, OffPolicyConfig):
     """Hyperparameters of TD3. Defaults are those of the paper (section 6.1) and of its code."""
 
     n_critics: PositiveInt = 2
@@ -64,7 +65,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Configuration by task, which selects its own, or by name; what is not named keeps its default."""
 
 
-class TD3(Alternating[TD3Config]):
+class TD3(Networks[TD3Config]):
     """The learner: `S` seeds trained as one program.
 
     Args:
@@ -77,14 +78,14 @@ class TD3(Alternating[TD3Config]):
     Attributes:
         consumed: environment steps a seed so far.
         updates: of the critics, so far.
-        experience: the environments, and the memory of what happened in them.
+        experience: the environments, and the replay buffer of what happened in them.
         parameters: by name, `[S, P]` each: `actor`, `critics`, `target_actor`, `target_critics`.
 
     Raises:
         ValueError: the environment's spaces do not suit, or its rows do not fit.
     """
 
-    STATE = (*Alternating.STATE, "updates", "actor_loss")
+    STATE = (*Networks.STATE, "updates", "actor_loss")
 
     actor: BoundEnsemble
     critics: BoundEnsemble
@@ -100,7 +101,7 @@ class TD3(Alternating[TD3Config]):
         budget: int,
         algorithm: str = "td3",
     ) -> None:
-        require_budget(budget, warmup=config.learning_starts)
+        require_budget(budget, learning_starts=config.learning_starts)
         require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.target_range = config.target_range(config.gamma)
@@ -114,20 +115,19 @@ class TD3(Alternating[TD3Config]):
             random=self.bounds.uniform,
             config=config,
         )
-        self.action_streams, self.update_streams = (
-            [streams.torch_generator(seed, purpose, device=env.device) for seed in seeds]
-            for purpose in ("policy", "updates")
-        )
+        self.action_streams = streams.of_seeds(seeds, "policy", device=env.device)
+        self.update_streams = streams.of_seeds(seeds, "updates", device=env.device)
         self._make_networks(self.experience.collector.obs.shape[-1], self.bounds.dimensions)
+        self.close, self.rollout_steps = self.experience.close, config.rollout_steps
         self.consumed = self.updates = 0
         # What the last update of the policy reported; delayed, it need not come in every iteration.
         self.actor_loss = torch.zeros(len(seeds), device=env.device)
 
     def _make_networks(self, features: int, dimensions: int) -> None:
         config = self.config
-        actor = config.ensemble(features, dimensions, members=1)
-        critics = config.ensemble(features, 1, members=config.n_critics, beside=dimensions)
-        generators = [streams.torch_generator(seed, "networks") for seed in self.seeds]
+        actor = config.actors(features, dimensions)
+        critics = config.critics(features, 1, members=config.n_critics, beside=dimensions)
+        generators = streams.of_seeds(self.seeds, "networks")
         parameters = {
             "actor": actor.initial(generators, [(dimensions, ACTOR_GAIN)]).to(self.device),
             "critics": critics.initial(generators, [(1, 1.0)]).to(self.device),
@@ -144,20 +144,37 @@ class TD3(Alternating[TD3Config]):
         super().bind(parameters)
         self.first_critic = self.critics.first()
 
+    @property
+    def gradient_steps(self) -> int:
+        """How many gradient steps the whole run takes."""
+        return self.config.updates(self.budget)
+
+    def iterate(self) -> Metrics:
+        """Collect and update in turn; the first time, after random actions."""
+        explored = [explore(self)] if not self.consumed and self.config.learning_starts else []
+        metrics = alternate(self, self.config.rounds_per_iteration)
+        return {**metrics, **merge([*explored, metrics])}
+
     def policy(self, obs: Tensor) -> Tensor:
         """Return the actions `[S, M, A]`, in [-1, 1], for `[S, M, D]`."""
         return self.actor(obs)[0].tanh()
 
-    def collecting(self) -> Act:
-        """Return what chooses the actions of a round: the policy's, with noise."""
-        noise, std = self.round_noise(self.config, self.bounds.dimensions), self.config.exploration_noise
+    @torch.no_grad()
+    def collect(self) -> Metrics:
+        """Take `train_freq` actions of the policy, with noise, and remember what happened."""
+        noise = exploration_noise(self.config, self.action_streams, self.shapes["actor"], self.bounds.dimensions)
+        std = self.config.exploration_noise
 
         def act(obs: Tensor, t: int) -> Tensor:
             trace = self.actor.trace(obs)
             actions = self.actor.by_member(trace[-1])[0].tanh()
             return ops.perturbed_action(actions, noise(trace, t), std=std)
 
-        return torch.no_grad()(act)
+        return self.experience.collect(self.config.train_freq, act)
+
+    def sample(self) -> Transitions:
+        """Draw a batch from the replay buffer."""
+        return self.experience.sample(self.config.batch_size, gamma=self.config.gamma)
 
     @compilable
     @torch.no_grad()
@@ -177,7 +194,8 @@ class TD3(Alternating[TD3Config]):
 
     def update(self, batch: Transitions) -> Metrics:
         """Take one gradient step on the critics and, when it is due, on the policy, which the targets follow."""
-        noise = torch.stack([self.bounds.normal((self.config.batch_size,), stream) for stream in self.update_streams])
+        samples = self.config.batch_size
+        noise = streams.draw(self.update_streams, lambda stream: self.bounds.normal((samples,), stream))
         metrics = self.descend(*self.critic_gradient(batch, self.compute_targets(batch, noise)))
         self.updates += 1
         if self.updates % self.config.policy_delay == 0:
@@ -208,7 +226,7 @@ class TD3(Alternating[TD3Config]):
     @torch.no_grad()
     def act(self, obs: Tree, memory: None, noise: Tensor | None) -> tuple[Tensor, None]:
         """Choose actions for observations `[S, N, ...]` as the environment gives them (see `runtime.Policy`)."""
-        actions = self.policy(self.experience.collector.features.by_seed(obs))
+        actions = self.policy(self.experience.read(obs))
         if noise is not None:
             actions = ops.perturbed_action(actions, noise, std=self.config.exploration_noise)
         return self.bounds.to_env(actions), None

@@ -1,10 +1,10 @@
 """Trust region policy optimization (Schulman et al. 2015, arXiv:1502.05477), and the natural policy gradient.
 
-Collect a rollout with the current policy; judge every action by generalized advantage estimation (Schulman et al. 2016,
-arXiv:1506.02438); improve the policy by one step that maximizes the surrogate while the mean KL(old‖new) stays within δ
-(equation 14 of the paper): along `F⁻¹g`, found by conjugate gradients from products with the Fisher matrix F, as far as
-the quadratic model of the KL allows (appendix C), and back again until the true surrogate has risen and the true KL is
-within δ. The natural policy gradient (Kakade 2001) takes the same step without the look back.
+Collect a rollout with the current policy; estimate advantages by generalized advantage estimation (Schulman et al.
+2016, arXiv:1506.02438); update the policy by one step that maximizes the surrogate while the mean KL(old‖new) stays
+within δ (equation 14 of the paper): along `F⁻¹g`, found by conjugate gradients from products with the Fisher matrix F,
+as far as the quadratic model of the KL allows (appendix C), and back again until the true surrogate has risen and the
+true KL is within δ. The natural policy gradient (Kakade 2001) takes the same step without the look back.
 
 What differs from the paper: advantages are those of GAE, with a critic of its own network that a few epochs of Adam fit
 to the λ-returns, where the paper has Monte Carlo returns; `gae_lambda` = 1 comes close. Products with F use its closed
@@ -21,12 +21,22 @@ from typing import Annotated, Literal, cast
 import torch
 from torch import Tensor
 
-from operant import ops, streams
+from operant import doors, ops, streams
 from operant.control import presets
 from operant.control.agent import Agent, Samples, Scaling
-from operant.control.vine import Vine, collect_vine, require_branching
 from operant.envs import BatchEnv
-from operant.nets import Activation, Jacobian, Spec, StackedAdam, StackedMLP, compilable
+from operant.nets import (
+    Activation,
+    Jacobian,
+    NetworkJacobian,
+    Spec,
+    StackedAdam,
+    StackedMLP,
+    StackedNetwork,
+    compilable,
+    jacobian,
+    modules,
+)
 from operant.runtime.bounds import (
     Interval,
     NonNegativeFloat,
@@ -36,10 +46,13 @@ from operant.runtime.bounds import (
     UnitFloat,
     require,
 )
+from operant.runtime.budget import iterations, require_budget
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
 from operant.runtime.rollouts import Rollout
+from operant.runtime.weights import Weights
 from operant.state import Resumable
+from operant.tensors import linalg
 
 
 @dataclass(frozen=True)
@@ -80,6 +93,10 @@ class TRPOConfig:
     """Widths of the hidden layers of both networks."""
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
+    network: str | None = None
+    """A whole `torch.nn.Module` of yours in the place of all layers, path/to/file.py:Name, which returns policy outputs
+    and value (see `operant.nets.StackedNetwork`): policy and critic have a copy each. None: the layers that the fields
+    around say."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions, in half action ranges."""
     normalize_obs: bool = False
@@ -99,7 +116,7 @@ class TRPOConfig:
 
     def __post_init__(self) -> None:
         """Validate."""
-        require(self)
+        require(self, network=modules(self.network))
         if self.sampling == "vine" and self.num_steps % self.vine_points:
             raise ValueError(f"vine_points ({self.vine_points}) must divide steps ({self.num_steps})")
         samples = self.num_envs * self.num_steps
@@ -109,19 +126,9 @@ class TRPOConfig:
                 f"environments x {self.num_steps} steps = {samples} samples"
             )
 
-    @property
-    def vine(self) -> Vine:
-        """How vine sampling branches."""
-        return Vine(
-            points=self.vine_points,
-            spacing=self.num_steps // self.vine_points,
-            actions=self.vine_actions,
-            steps=self.vine_steps,
-            common=self.vine_common,
-            gamma=self.gamma,
-            lam=self.gae_lambda,
-        )
 
+VINE = "operant.experimental.vine:VineCollector"
+"""What collects where `sampling` is `vine`; by its name, since what is experimental builds on this package."""
 
 PRESETS = presets.TRPO
 """Configuration by task or by name."""
@@ -159,57 +166,44 @@ class TRPO(Resumable):
         budget: int,
         algorithm: str = "trpo",
     ) -> None:
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 environment step, got {budget}")
+        require_budget(budget)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.agent = Agent(
             env,
             seeds=seeds,
             rows=config.num_envs,
             algorithm=algorithm,
-            spec=Spec(hidden=config.hidden_sizes, activation=config.activation, shared=False),
+            spec=Spec(hidden=config.hidden_sizes, activation=config.activation, shared=False, network=config.network),
             log_std=config.log_std_init,
             scaling=Scaling(config.normalize_obs, config.normalize_reward, config.gamma),
         )
         self.act, self.noise, self.close = self.agent.act, self.agent.noise, self.agent.close
         self.describe = self.agent.describe
-        self.learned = self.agent.learned
-        self.mlp = cast(StackedMLP, self.agent.networks.shape.mlp)
+        self.mlp = cast(StackedMLP | StackedNetwork, self.agent.networks.shape.mlp)
         self.actor, self.critic = self.agent.parameters.view(len(seeds), 2, -1).unbind(1)
         self.optimizer = StackedAdam(self.critic)
-        self.batch_streams = [streams.torch_generator(seed, "minibatches", device=env.device) for seed in seeds]
-        self.sample = {"single-path": self.single_path, "vine": self.vine}[config.sampling]
+        self.batch_streams = streams.of_seeds(seeds, "minibatches", device=env.device)
+        self.rollout_steps = config.num_steps * config.num_envs
+        self.collect = self.follow_path
         if config.sampling == "vine":
-            self._check_vine(env)
+            vine = doors.load(VINE, expected="what collects vines")(self.agent, config)
+            self.collect, self.rollout_steps = vine.collect, vine.rollout_steps
         self.rejected = torch.zeros(len(seeds), dtype=torch.int64, device=env.device)
         self.consumed = 0
 
-    def _check_vine(self, env: BatchEnv) -> None:
-        config = self.config
-        require_branching(env, masked=self.agent.collector.features.masked)
-        samples = config.num_envs * config.vine_points * config.vine.branches(env)
-        if samples % config.critic_minibatches:
-            raise ValueError(
-                f"critic_minibatches ({config.critic_minibatches}) must divide the {samples} samples of a vine: "
-                f"{config.num_envs} environments x {config.vine_points} vine_points x "
-                f"{config.vine.branches(env)} actions"
-            )
+    @property
+    def learned(self) -> Weights:
+        """The networks, and what wrappers of the environments have learned."""
+        return self.agent.learned
 
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes, nearly all of them the critic's."""
-        return -(-self.budget // self.rollout_steps) * self.config.critic_epochs * self.config.critic_minibatches
-
-    @property
-    def rollout_steps(self) -> int:
-        """Environment steps of a seed in one iteration, those of branches included."""
-        config = self.config
-        vine = config.sampling == "vine"
-        return config.num_envs * (config.vine.cost(self.agent.collector.env) if vine else config.num_steps)
+        return iterations(self.budget, self.rollout_steps) * self.config.critic_epochs * self.config.critic_minibatches
 
     def iterate(self) -> Metrics:
-        """Collect experience, judge it and improve on it."""
-        batch, episodes = self.sample()
+        """Collect experience, estimate advantages, and update policy and critic."""
+        batch, episodes = self.collect()
         if self.config.normalize_advantage == "batch":
             batch = batch.standardized()
         rejected, counts = self.rejected.clone(), self.optimizer.counts
@@ -219,14 +213,10 @@ class TRPO(Resumable):
         self.consumed += self.rollout_steps
         return metrics
 
-    def single_path(self) -> tuple[Samples, Metrics]:
-        """Collect a rollout; return its samples and the metrics of its episodes."""
+    def follow_path(self) -> tuple[Samples, Metrics]:
+        """Collect a rollout; return its samples with their advantages, and the metrics of its episodes."""
         rollout = self.agent.collect(self.config.num_steps)
         return self.estimate_advantages(rollout), rollout.metrics
-
-    def vine(self) -> tuple[Samples, Metrics]:
-        """Branch in some states of a rollout; return as `single_path` does."""
-        return collect_vine(self.agent, self.config.vine)
 
     @torch.no_grad()
     def estimate_advantages(self, rollout: Rollout) -> Samples:
@@ -285,7 +275,7 @@ class TRPO(Resumable):
             damping=config.cg_damping,
         )
         entropy = ops.weighted_mean(self.agent.head.entropy(batch.outputs, self.agent.networks.free), batch.weights)
-        report = {"losses/entropy": entropy, "losses/gradient_norm": torch.linalg.vector_norm(gradient, dim=1)}
+        report = {"losses/entropy": entropy, "losses/gradient_norm": linalg.vector_norm(gradient, dim=1)}
         return step, loss, report
 
     def policy_gradient(self, batch: Samples) -> tuple[Tensor, Tensor]:
@@ -296,11 +286,12 @@ class TRPO(Resumable):
         by_outputs, by_free = torch.autograd.grad(loss.sum(), (outputs, free), materialize_grads=True)
         return -torch.cat((policy.pull(by_outputs), by_free), dim=1), loss.detach()
 
-    def linearized(self, obs: Tensor) -> tuple[Jacobian, Tensor]:
+    def linearized(self, obs: Tensor) -> tuple[Jacobian | NetworkJacobian, Tensor]:
         """Return the policies' networks at their parameters, and the head's outputs, which a mask of actions bounds."""
         shape = self.agent.networks.shape
-        jacobian = Jacobian(self.mlp, self.agent.networks.actor, shape.encode(obs))
-        return jacobian, shape.allowed(jacobian.outputs, obs)
+        columns = slice(0, self.agent.head.outputs)
+        policy = jacobian(self.mlp, self.agent.networks.actor, shape.encode(obs), columns)
+        return policy, shape.allowed(policy.outputs, obs)
 
     def surrogate(self, outputs: Tensor, free: Tensor, batch: Samples) -> Tensor:
         """Return the loss `[S]`: minus the surrogate of equation 14, for a policy of the batch's states."""
@@ -325,7 +316,7 @@ class TRPO(Resumable):
         shares = (weights / weights.sum(1, keepdim=True).clamp(min=1e-8)).unsqueeze(-1)
 
         def product(vector: Tensor) -> Tensor:
-            by_weights, by_free = vector.split([self.mlp.size, head.free], dim=1)
+            by_weights, by_free = vector.split_with_sizes([self.mlp.size, head.free], dim=1)
             by_outputs, by_free = head.fisher(outputs, free, policy.push(by_weights), by_free)
             return torch.cat((policy.pull(by_outputs * shares), by_free), dim=1)
 
@@ -338,9 +329,10 @@ class TRPO(Resumable):
 
         The old policy is the agent's: that which collected the batch.
         """
-        weights, free = actor.split([self.mlp.size, self.agent.head.free], dim=1)
+        weights, free = actor.split_with_sizes([self.mlp.size, self.agent.head.free], dim=1)
         shape = self.agent.networks.shape
-        outputs = shape.allowed(self.mlp(self.mlp.layers(weights), shape.encode(batch.obs)), batch.obs)
+        outputs = self.mlp(self.mlp.layers(weights), shape.encode(batch.obs))[..., : self.agent.head.outputs]
+        outputs = shape.allowed(outputs, batch.obs)
         kl = self.agent.head.kl(batch.outputs, self.agent.networks.free, outputs, free)
         return torch.stack((self.surrogate(outputs, free, batch), ops.weighted_mean(kl, batch.weights)))
 
@@ -363,7 +355,9 @@ class TRPO(Resumable):
     @compilable
     def critic_gradient(self, part: Samples) -> tuple[Tensor, Tensor]:
         """Return the gradient `[S, D]` of half the mean squared error of the values, and that `[S]`."""
-        critic = Jacobian(self.mlp, self.agent.networks.critic, self.agent.networks.shape.encode(part.obs))
+        networks = self.agent.networks
+        column = slice(networks.shape.value_first, networks.shape.value_first + 1)
+        critic = jacobian(self.mlp, networks.critic, networks.shape.encode(part.obs), column)
         outputs = critic.outputs.requires_grad_()
         loss = ops.weighted_mean(ops.value_loss(outputs[..., 0], part.targets), part.weights)
         (gradient,) = torch.autograd.grad(loss.sum(), outputs)

@@ -4,7 +4,7 @@ import hashlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -82,7 +82,7 @@ class _Loader(SourceFileLoader):
 
 
 @contextmanager
-def _beside(folder: Path) -> Iterator[None]:
+def _beside(folder: Path) -> Generator[None]:
     """Let modules of a folder be found, after all others."""
     sys.path.append(str(folder))
     try:

@@ -15,7 +15,7 @@ from functools import partial
 from inspect import isroutine
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from operant.doors import importing
 
@@ -194,7 +194,8 @@ def named(value: Any) -> Any:
     What cannot be found again, such as a lambda, is held for the rest of this process (`hold`).
     """
     if isinstance(value, list | tuple):
-        return type(value)(map(named, value))
+        several = cast(Any, value)
+        return type(several)(map(named, several))
     if not (isinstance(value, type) or isroutine(value) or isinstance(value, partial)):
         return value
     try:
@@ -231,8 +232,8 @@ def objects_in(values: Iterable[Any]) -> dict[str, str]:
     texts = [
         text
         for value in values
-        for field in vars(value).values()
-        for text in (field if isinstance(field, tuple) else (field,))  # pyright: ignore[reportUnknownVariableType]
+        for field in value.__dict__.values()
+        for text in (cast(tuple[Any, ...], field) if isinstance(field, tuple) else (field,))
     ]
     found = [text for text in texts if isinstance(text, str) and text in _given and is_object(text)]
     return {text.removeprefix(_OBJECT): _described(_given[text]) for text in found}
@@ -334,7 +335,7 @@ def _defined(path: Path) -> list[str]:
 
 def _names(found: Any) -> list[str]:
     """Return what a module or class defines itself, or else all public names of it."""
-    public = {name: value for name, value in vars(found).items() if not name.startswith("_")}
+    public: dict[str, Any] = {name: value for name, value in found.__dict__.items() if not name.startswith("_")}
     own = [name for name, value in public.items() if getattr(value, "__module__", None) == found.__name__]
     return own or list(public)
 

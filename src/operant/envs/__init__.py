@@ -1,4 +1,4 @@
-"""What agents act in: batched tensor environments, Gymnasium's environments, wrappers of both, and small worlds."""
+"""Environments: batched tensor environments, Gymnasium's environments, wrappers of both, and small worlds."""
 
 from operant.envs.adapter import GymnasiumEnv, RestoreError, without_episodes
 from operant.envs.atari import Atari
@@ -19,6 +19,8 @@ from operant.envs.tensor import (
     TENSOR_ENVS,
     Acrobot,
     CartPole,
+    CartPoleSwingUp,
+    ContinuousCartPole,
     MountainCar,
     MountainCarContinuous,
     Pendulum,
@@ -46,6 +48,8 @@ __all__ = [
     "Atari",
     "BatchEnv",
     "CartPole",
+    "CartPoleSwingUp",
+    "ContinuousCartPole",
     "ContractError",
     "DrawingError",
     "EndlessError",

@@ -1,8 +1,8 @@
 """Any `gymnasium.vector.VectorEnv` as a `operant.envs.base.BatchEnv`, whatever its autoreset mode."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, cast
 
 import gymnasium
 import numpy as np
@@ -13,49 +13,50 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from torch import Tensor
 
 from operant import streams
-from operant.envs.base import Step, Tree
+from operant.envs.base import Step, Tree, is_array, is_mapping
 from operant.envs.checks import ObservationCheck
 from operant.envs.features import MASK
 from operant.envs.infos import final_infos
 from operant.envs.pooled_env import PooledVectorEnv
-from operant.envs.spaces import ActionFormat, GymnasiumActions, ObservationFormat, reader
+from operant.envs.spaces import ActionFormat, GymnasiumActions, ObservationFormat, reader, spaces_of
 from operant.envs.workers import DEADLINE, WorkerError, Workers
 from operant.state import State, clone
+from operant.tensors import from_numpy, integers
 
 _Ends = tuple[Tree, Tree, Tensor]
-"""What follows from the ends of episodes: `(obs, final_obs, valid)`."""
+"""Observations after a step: `(obs, final_obs, valid)`."""
 
 
 class RestoreError(RuntimeError):
-    """The saved episodes of an environment, played again, went otherwise."""
+    """Replayed episodes of an environment differ from the saved ones."""
 
 
 class GymnasiumEnv:
-    """The rows of a Gymnasium vector environment.
+    """The environments of a Gymnasium vector environment.
 
     The three autoreset modes differ in where the final observation is and in who resets:
 
     - DISABLED: this adapter resets, in the same step, and seeds every episode with
-      `operant.streams.episode_seed`. The actions of the current episodes are kept, so that the state can be
-      saved: it is restored by playing them again. The environment must be deterministic given the seed of its reset.
-    - SAME_STEP: the environment resets itself in the same step, and hands over the final observations in `info`.
-    - NEXT_STEP: the environment resets itself when it is stepped next; it ignores that action, and the transition is
-      marked as not valid.
+      `operant.streams.episode_seed`. The actions of the current episodes are stored, so that the state can be saved and
+      restored by replaying them. The environment must be deterministic given the seed of its reset.
+    - SAME_STEP: the environment resets itself in the same step, and returns the final observations in `info`.
+    - NEXT_STEP: the environment resets itself at the next step; it ignores that action, and the transition is marked
+      invalid.
 
-    In the last two the environment draws its resets from a stream that cannot be saved. Sync and async vector
-    environments get one seed a row; others, which have one stream for all rows, a single one made of all.
+    In the last two, resets come from a stream that cannot be saved. Sync and async vector environments get one seed per
+    environment; others, with one stream for all, a single combined seed.
 
     Attributes:
-        task: the Gymnasium id, or the name of the class where the environment is not registered.
+        task: the Gymnasium id, or the name of the class if the environment is not registered.
         rows: B.
-        observation_space: the space of one row's observation, as tensors.
-        action_space: the space of one row's action, as `operant.envs.spaces.GymnasiumActions` has it: discrete ones
-            count from 0, and no shape has more than one axis.
-        device: where observations live and actions are expected.
-        always_valid: false in the mode NEXT_STEP, and where lost workers are replaced.
-        begins_anew: whether the state loaded last was one `without_episodes`.
-        env_kwargs: parameters of one's own that the environments were made with.
-        spec: how `operant.envs.make` makes one of them; None where they were made elsewhere.
+        observation_space: the space of one observation, as tensors.
+        action_space: the space of one action, as in `operant.envs.spaces.GymnasiumActions`: discrete ones start at 0,
+            and shapes have at most one axis.
+        device: of observations and actions.
+        always_valid: false in the mode NEXT_STEP, and if lost workers are replaced.
+        begins_anew: whether the last loaded state was one `without_episodes`.
+        env_kwargs: parameters of the environments' constructor.
+        spec: of `operant.envs.make`; None if they were made elsewhere.
     """
 
     def __init__(
@@ -68,19 +69,19 @@ class GymnasiumEnv:
         deadline: float = DEADLINE,
         check: bool = True,
     ) -> None:
-        """Wrap `env`, which from now on belongs to the adapter.
+        """Wrap `env`, which then belongs to the adapter.
 
         Args:
             env: the vector environment.
-            seeds: one non-negative integer a row.
+            seeds: one non-negative integer per environment.
             task: the Gymnasium id; default: that of the environment's registration.
-            device: where observations go.
-            deadline: seconds that worker processes may take for one answer.
-            check: whether to look at observations, which may be others than the space says (see
-                `operant.envs.checks.ObservationCheck`); masks are looked at in any case.
+            device: of observations.
+            deadline: seconds that worker processes may take for one reply.
+            check: whether to check observations against the space (see `operant.envs.checks.ObservationCheck`); masks
+                are always checked.
 
         Raises:
-            ValueError: the autoreset mode is unknown, there is not one seed a row, or the deadline is not positive.
+            ValueError: the autoreset mode is unknown, the number of seeds is wrong, or the deadline is not positive.
             TypeError: an observation or action space has no tensor form.
         """
         self._env = env
@@ -95,12 +96,12 @@ class GymnasiumEnv:
         self.rows, self.device = env.num_envs, torch.device(device)
         restarts = isinstance(env.unwrapped, PooledVectorEnv) and env.unwrapped.pool.lost_workers == "restart"
         self.always_valid = self._mode is not AutoresetMode.NEXT_STEP and not restarts
-        self._observations = ObservationFormat.of(env.single_observation_space, self.device)
+        self._observations = ObservationFormat.of(spaces_of(env).single_observation_space, self.device)
         self.observation_space = self._observations.space
-        self._gymnasium_actions = GymnasiumActions.of(env.single_action_space)
+        self._gymnasium_actions = GymnasiumActions.of(spaces_of(env).single_action_space)
         self.action_space = self._gymnasium_actions.space
         self._actions = ActionFormat.of(self.action_space, self.rows)
-        looks = ObservationCheck(self.task, env.single_observation_space, self.action_space, whole=check)
+        looks = ObservationCheck(self.task, spaces_of(env).single_observation_space, self.action_space, whole=check)
         self._check = None if looks.idle else looks
         self._reward, self._flags = reader(self.device, np.float32), reader(self.device, np.bool_)
         self._seeds = self._checked_seeds(seeds)
@@ -116,22 +117,22 @@ class GymnasiumEnv:
 
     @property
     def singles(self) -> Sequence[gymnasium.Env[Any, Any]]:
-        """The environments of the rows, if they are in this process; else none."""
+        """The environments, if they are in this process; else none."""
         return self._env.envs if isinstance(self._env, SyncVectorEnv) else ()
 
     def _checked_seeds(self, seeds: Sequence[int]) -> list[int]:
         if len(seeds) != self.rows or not all(seed >= 0 for seed in seeds):
-            raise ValueError(f"{self.rows} non-negative seeds are needed, one a row; got {list(seeds)}")
+            raise ValueError(f"{self.rows} non-negative seeds are needed, one per environment; got {list(seeds)}")
         return [int(seed) for seed in seeds]
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start episode 0 of every row and return the observations `[B, ...]`.
+        """Start episode 0 of every environment and return the observations `[B, ...]`.
 
         Args:
-            seeds: one non-negative integer a row; default: those in use.
+            seeds: one non-negative integer per environment; default: those in use.
 
         Raises:
-            ValueError: there is not one seed a row, or one is negative.
+            ValueError: the number of seeds is wrong, or one is negative.
             EnvError: the environment raised an error.
         """
         if seeds is not None:
@@ -145,7 +146,7 @@ class GymnasiumEnv:
         return self._obs
 
     def _where(self, row: int) -> str:
-        """Return where an environment is, for messages; with the seed that brings it there again."""
+        """Return the position of an environment for messages, with the seed to reproduce it."""
         if self._mode is not AutoresetMode.DISABLED:
             return f"environment {row}"
         seed = streams.episode_seed(self._seeds[row], int(self._episode[row]))
@@ -159,14 +160,14 @@ class GymnasiumEnv:
         return streams.integer(self._seeds[0], "vector environment", *self._seeds[1:])
 
     def _episode_seeds(self, rows: np.ndarray) -> list[int | None]:
-        """Return the seeds of the current episodes of the rows that the mask chooses, and None for the others."""
+        """Return the seeds of the current episodes where the mask is true, and None elsewhere."""
         seeds: list[int | None] = [None] * self.rows
         for row in np.flatnonzero(rows):
             seeds[row] = streams.episode_seed(self._seeds[row], int(self._episode[row]))
         return seeds
 
     def step(self, actions: Tensor) -> Step:
-        """Apply one action a row: int64 `[B]` or `[B, K]` for discrete spaces, floating `[B, A]` for boxes.
+        """Apply one action per environment: int64 `[B]` or `[B, K]` for discrete spaces, floating `[B, A]` for boxes.
 
         Raises:
             ValueError: the shape of the actions is wrong, or they carry gradients.
@@ -179,7 +180,7 @@ class GymnasiumEnv:
         self._actions.check(actions)
         chosen = self._gymnasium_actions.write(actions.cpu().numpy())
         if self._mode is AutoresetMode.DISABLED:
-            self._log.append(chosen.copy())  # an environment may write into what it is given
+            self._log.append(chosen.copy())  # an environment may modify its inputs
             self._age += 1
         observed, rewards, terminations, truncations, info = self._workers.ask(self._env.step, chosen)
         if self._check is not None and "lost" not in info:
@@ -201,7 +202,7 @@ class GymnasiumEnv:
         return self._observations.read(self._restart(ended)), obs, valid
 
     def _restart(self, rows: np.ndarray) -> Any:
-        """Begin the current episodes of the rows that the mask chooses and return the observations of all."""
+        """Start the current episodes where the mask is true and return all observations."""
         obs, _ = self._workers.ask(self._env.reset, seed=self._episode_seeds(rows), options={"reset_mask": rows.copy()})
         if self._check is not None:
             self._check(obs, self._where)
@@ -215,8 +216,10 @@ class GymnasiumEnv:
                 f"{self.task} announces SAME_STEP autoreset, but step() ended episodes without info['final_obs']"
             )
         rows = np.flatnonzero(ended)
-        final = self._observations.read(_rows_of(self._env.single_observation_space, info["final_obs"], rows))
-        return obs, _with_rows(obs, torch.from_numpy(rows).to(self.device), final), self._valid
+        final = self._observations.read(
+            _rows_of(spaces_of(self._env).single_observation_space, info["final_obs"], rows)
+        )
+        return obs, _with_rows(obs, from_numpy(rows).to(self.device), final), self._valid
 
     def _ends_in_next_step(self, obs: Tree, ended: np.ndarray, _: dict[str, Any]) -> _Ends:
         valid = self._flags(~self._resetting) if self._resetting.any() else self._valid
@@ -224,7 +227,7 @@ class GymnasiumEnv:
         return obs, obs, valid
 
     def state_dict(self) -> State:
-        """Return the seeds, the numbers of the current episodes and the actions taken in them.
+        """Return the seeds, the numbers of the current episodes and their actions.
 
         Raises:
             RuntimeError: the environment resets itself (SAME_STEP, NEXT_STEP), or was never reset.
@@ -232,28 +235,28 @@ class GymnasiumEnv:
         self._require_replay()
         if self._obs is None:
             raise RuntimeError("reset() must be called once before state_dict()")
-        space = self._env.single_action_space
+        space = spaces_of(self._env).single_action_space
         nothing = np.zeros((0, self.rows, *(space.shape or ())), space.dtype)
         return {
             "task": self.task,
             "seeds": list(self._seeds),
-            "episode": torch.from_numpy(self._episode.copy()),
-            "age": torch.from_numpy(self._age.copy()),
-            "actions": torch.from_numpy(np.stack(self._log) if self._log else nothing),
+            "episode": from_numpy(self._episode.copy()),
+            "age": from_numpy(self._age.copy()),
+            "actions": from_numpy(np.stack(self._log) if self._log else nothing),
             "obs": clone(self._obs),
         }
 
     def load_state_dict(self, state: State) -> Tree:
-        """Play the saved episodes again up to where they were, and return the observations `[B, ...]`.
+        """Replay the saved episodes up to the saved step, and return the observations `[B, ...]`.
 
-        All rows play at the same time and finish together; a row whose episode is short waits for its turn by playing
-        actions of earlier episodes, or where observations have a mask, actions that it allows. With a state
-        `without_episodes`, the current episodes begin anew.
+        All environments play in parallel and finish together; until a short episode has to start, its environment plays
+        earlier actions, or allowed ones if observations have a mask. With a state `without_episodes`, new episodes
+        begin.
 
         Raises:
-            ValueError: the state is of another task or another number of rows.
+            ValueError: the state is of another task or number of environments.
             EnvError: the environment raised an error.
-            RestoreError: a row arrived elsewhere than it was, so that the environment is not deterministic.
+            RestoreError: an observation differs from the saved one: the environment is not deterministic.
             RuntimeError: the environment resets itself (SAME_STEP, NEXT_STEP).
         """
         self._require_replay()
@@ -278,7 +281,7 @@ class GymnasiumEnv:
             left = len(self._log) - step
             waiting = self._age < left
             actions = logged.copy()
-            if isinstance(obs, dict) and MASK in obs:
+            if is_mapping(obs) and MASK in obs:
                 actions[waiting] = self._gymnasium_actions.allowed(obs[MASK])[waiting]
             obs, _, terminations, truncations, info = self._workers.ask(self._env.step, actions)
             ended = terminations | truncations
@@ -293,37 +296,38 @@ class GymnasiumEnv:
 
     def _not_deterministic(self, rows: list[int], what: str) -> NoReturn:
         raise RestoreError(
-            f"{self.task} cannot be restored: rows {rows}, played again from the same seeds with the same actions, "
+            f"{self.task} cannot be restored: environments {rows}, replayed from the same seeds with the same actions, "
             f"{what}. The environment is not deterministic given the seed of its reset, or its version has changed. "
-            "What was learned can still be evaluated and watched, but training cannot go on: let the environment draw "
-            "from self.np_random alone, which super().reset(seed=seed) seeds, and train anew"
+            "The policy can still be evaluated and watched, but training cannot continue: let the environment draw "
+            "only from self.np_random, which super().reset(seed=seed) seeds, and train again"
         )
 
     def _require_replay(self) -> None:
         if self._mode is not AutoresetMode.DISABLED:
             raise RuntimeError(
                 f"the state of {self.task} cannot be saved or restored: with {self._mode.name} autoreset it resets "
-                "itself from random numbers that are out of reach. Make the vector environment with "
+                "itself from random numbers that are not accessible. Make the vector environment with "
                 "autoreset_mode=AutoresetMode.DISABLED, as operant.envs.make does"
             )
 
     def close(self) -> None:
-        """Close the vector environment, by force where a worker process is lost. Calling it twice does no harm."""
+        """Close the vector environment, by force if a worker process is lost. Can be called twice."""
         if not self._closed:
             self._closed = True
             self._workers.close()
 
 
 def without_episodes(state: Any) -> Any:
-    """Return a state whose Gymnasium environments begin their episodes anew, instead of playing them again.
+    """Return a state whose Gymnasium environments start new episodes instead of replaying them.
 
     Args:
-        state: of a learner or anything else that has environments.
+        state: of a learner or another object with environments.
     """
     if isinstance(state, list):
-        return [without_episodes(part) for part in state]
+        return [without_episodes(part) for part in cast(list[Any], state)]
     if not isinstance(state, dict):
         return state
+    state = cast(dict[str, Any], state)
     if {"episode", "age", "actions", "obs"} <= state.keys():
         return {**state, "age": torch.zeros_like(state["age"]), "actions": state["actions"][:0], "obs": None}
     return {key: without_episodes(part) for key, part in state.items()}
@@ -341,11 +345,11 @@ def _autoreset_mode(env: VectorEnv) -> AutoresetMode:
 
 
 def _rows_of(space: gymnasium.Space[Any], batch: Any, rows: np.ndarray) -> Any:
-    """Return some rows of a batch: an array of objects, one a row, or batched arrays."""
-    if isinstance(batch, np.ndarray) and batch.dtype == object:
+    """Return some rows of a batch: an array of objects, one per row, or batched arrays."""
+    if is_array(batch) and batch.dtype == object:
         items = [batch[row] for row in rows]
         return concatenate(space, items, create_empty_array(space, len(items)))
-    if isinstance(batch, Mapping):
+    if is_mapping(batch):
         return {key: _rows_of(space, part, rows) for key, part in batch.items()}
     return np.asarray(batch)[rows]
 
@@ -358,8 +362,8 @@ def _with_rows(tree: Tree, rows: Tensor, new: Any) -> Tree:
 
 
 def _differing_rows(left: Tree, right: Any) -> list[int]:
-    """Return the rows in which two trees differ; not-a-number equals itself."""
+    """Return the rows in which two trees differ; NaN equals NaN."""
     if not isinstance(left, Tensor):
         return sorted({row for key, part in left.items() for row in _differing_rows(part, right[key])})
     equal = torch.isclose(left.cpu().double(), right.cpu().double(), rtol=0.0, atol=0.0, equal_nan=True)
-    return (~equal).reshape(len(left), -1).any(1).nonzero().view(-1).tolist()
+    return integers((~equal).reshape(len(left), -1).any(1).nonzero().view(-1))

@@ -12,23 +12,25 @@ from torch import Tensor
 
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import Step
+from operant.envs.spaces import spaces_of
 from operant.state import State
+from operant.tensors import from_numpy
 
 PIXELS = 84
-"""Side of a picture."""
+"""Side of an image."""
 FRAMES = 4
-"""Pictures that are seen at once, and game frames for which an action is repeated."""
+"""Stacked frames, and game frames for which an action is repeated."""
 
 
 class Games(VectorEnv):
-    """The vector environment of `ale_py`, but for resets: whoever steps it resets the rows whose episodes ended.
+    """The vector environment of `ale_py` without autoreset: the caller resets environments whose episodes ended.
 
-    Its own resets would draw from random numbers that cannot be saved. Every episode starts with a number of frames
-    without action (up to 30, Mnih et al. 2015), and with FIRE where a game waits for it; the seed says how many.
+    Its own resets use random numbers that cannot be saved. Every episode starts with no-op frames (up to 30, Mnih et
+    al. 2015; their number depends on the seed), and with FIRE if the game needs it.
 
     Attributes:
-        lives: left in each row, `[B]`; 0 in games without lives.
-        lost: whether the last step has cost a life and not the game, `[B]`.
+        lives: remaining lives, `[B]`; 0 in games without lives.
+        lost: whether the last step lost a life but not the game, `[B]`.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012 - as Gymnasium declares it
@@ -57,20 +59,20 @@ class Games(VectorEnv):
             **options,
         )
         self.num_envs, self.spec = rows, spec
-        self.single_observation_space = self._env.single_observation_space
-        self.single_action_space = self._env.single_action_space
-        self.observation_space, self.action_space = self._env.observation_space, self._env.action_space
+        own = spaces_of(self._env)
+        self.single_observation_space, self.single_action_space = own.single_observation_space, own.single_action_space
+        self.observation_space, self.action_space = own.observation_space, own.action_space
         self.lives, self.lost = np.zeros(rows, np.int32), np.zeros(rows, np.bool_)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start episodes of the rows that `options["reset_mask"]` chooses, or of all; a seed for each of these."""
+        """Start episodes where `options["reset_mask"]` is true, or of all; with one seed for each."""
         seeds = np.array([number for number in seed if number is not None], np.int32)
         obs, info = self._env.reset(seed=seeds, options=options)
         self.lives = info["lives"].copy()
         return obs, info
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Apply one action a row."""
+        """Apply one action per environment."""
         obs, rewards, terminations, truncations, info = self._env.step(actions)
         self.lost = (info["lives"] < self.lives) & ~terminations & ~truncations
         self.lives = info["lives"].copy()
@@ -79,22 +81,22 @@ class Games(VectorEnv):
     def close_extras(self, **kwargs: Any) -> None:
         """Release the emulators."""
         self._env.close()
-        del self._env.ale  # its threads and its memory end with it
+        del self._env.ale  # deletion ends its threads and frees its memory
 
 
 class Atari:
-    """`B` rows of one game, seen as the last four pictures of 84 x 84 gray pixels, bytes `[B, 4, 84, 84]`.
+    """`B` copies of one game, observed as the last four frames of 84 x 84 gray pixels, bytes `[B, 4, 84, 84]`.
 
-    One step is four frames of the game (Mnih et al. 2015), each picture the larger of the last two frames. The last
+    One step is four frames of the game (Mnih et al. 2015), each image the maximum of the last two frames. The last
     action is repeated with the probability that the game is registered with, 0.25 for `ALE/*-v5` (Machado et al. 2018,
-    "Revisiting the Arcade Learning Environment", section 5). `Step.score` is what the game says, however rewards are
-    clipped. Its state is restored by playing the episodes again, since every one starts from a seed of its own.
+    "Revisiting the Arcade Learning Environment", section 5). `Step.score` is the game's score, without clipping. The
+    state is restored by replaying the episodes, since each starts from its own seed.
 
     Attributes:
         task: the Gymnasium id.
         rows: B.
         observation_space: a box of bytes `[4, 84, 84]`.
-        action_space: the actions that the game tells apart.
+        action_space: the actions that the game distinguishes.
         device: where observations live and actions are expected.
         always_valid: true.
         clip_rewards: whether rewards are clipped.
@@ -112,15 +114,15 @@ class Atari:
         clip_rewards: bool = True,
         episodic_life: bool = False,
     ) -> None:
-        """Make one row for each seed.
+        """Make one environment for each seed.
 
         Args:
             spec: of the game, as registered by `ale_py`.
             seeds: one non-negative integer a row.
             device: where observations go.
             clip_rewards: whether rewards are clipped to [-1, 1].
-            episodic_life: whether losing a life is terminal for who learns; the game goes on, and only its own end
-                starts it anew. Episodes, as the metrics of a run count them, are then lives.
+            episodic_life: whether losing a life is terminal for the learner; the game continues, and only its end
+                restarts it. Metrics then count lives as episodes.
 
         Raises:
             ModuleNotFoundError: `ale_py` is not installed.
@@ -133,42 +135,42 @@ class Atari:
         self.action_space: gymnasium.Space[Any] = self._env.action_space
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tensor:
-        """Start episode 0 of every row and return the observations `[B, 4, 84, 84]`."""
+        """Start episode 0 of every environment and return the observations `[B, 4, 84, 84]`."""
         return self._pictures(self._env.reset(seeds))
 
     def step(self, actions: Tensor) -> Step:
-        """Apply one action a row, int64 `[B]`."""
+        """Apply one action per environment, int64 `[B]`."""
         step = self._env.step(actions)
         if self.clip_rewards:
             step = step._replace(reward=step.reward.clamp(-1.0, 1.0))
         if self.episodic_life and self._games.lost.any():
-            step = step._replace(terminated=step.terminated | torch.from_numpy(self._games.lost).to(self.device))
+            step = step._replace(terminated=step.terminated | from_numpy(self._games.lost).to(self.device))
         return step
 
     def state_dict(self) -> State:
-        """Return the seeds, the numbers of the current episodes and the actions taken in them."""
+        """Return the seeds, the numbers of the current episodes and their actions."""
         return self._env.state_dict()
 
     @property
     def begins_anew(self) -> bool:
-        """Whether the state loaded last was one `without_episodes`."""
+        """Whether the last loaded state was one `without_episodes`."""
         return self._env.begins_anew
 
     def load_state_dict(self, state: State) -> Tensor:
-        """Play the saved episodes again up to where they were, and return the observations."""
+        """Replay the saved episodes up to the saved step, and return the observations."""
         return self._pictures(self._env.load_state_dict(state))
 
     def close(self) -> None:
-        """Release the emulators. Calling it twice does no harm."""
+        """Release the emulators. Can be called twice."""
         self._env.close()
 
     @staticmethod
     def _pictures(obs: object) -> Tensor:
         if not isinstance(obs, Tensor):
-            raise TypeError(f"pictures are one tensor, got a {type(obs).__name__}")
+            raise TypeError(f"images are one tensor, got a {type(obs).__name__}")
         return obs
 
 
 def is_atari(spec: EnvSpec) -> bool:
-    """Whether a registered environment is a game of `ale_py` in its own namespace, such as `ALE/Pong-v5`."""
+    """Return whether a registered environment is a game of `ale_py`, such as `ALE/Pong-v5`."""
     return spec.namespace == "ALE" and spec.entry_point == "ale_py.env:AtariEnv"

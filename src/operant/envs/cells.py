@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 WALL, START, GOAL, HOLE, CLIFF, FLOOR, BONUS = "#SGHC.*"
-"""Symbols of `Grid.symbols`. `BONUS` is floor that pays a reward of its own."""
+"""Symbols of `Grid.symbols`. `BONUS` is floor with its own reward."""
 ENDS = (GOAL, HOLE, "+", "-")
-"""Symbols of `Grid.symbols` where an episode ends; `+` and `-` have a reward of their own."""
+"""Symbols of `Grid.symbols` where an episode ends; `+` and `-` have their own reward."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the settings of a drawing say; `operant.envs.drawing` explains them.
+    """Settings of a drawing; `operant.envs.drawing` explains them.
 
     Attributes:
         step: reward of a step.
@@ -42,7 +42,7 @@ class Rules:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the rules that `settings` says, by name.
+        """Return the rules from `settings`, by name.
 
         Raises:
             ValueError: a setting does not exist or has a wrong value.
@@ -100,11 +100,11 @@ class Grid:
     def __post_init__(self) -> None:
         columns = self.symbols.shape[1]
         if self.rules.wind and len(self.rules.wind) != columns:
-            raise ValueError(f"wind needs {columns} numbers, one a column, got {len(self.rules.wind)}")
+            raise ValueError(f"wind needs {columns} numbers, one per column, got {len(self.rules.wind)}")
         if self.cliffs.any() and (self.symbols == START).sum() != 1:
             raise ValueError(f"a cliff needs one start S to put the agent back to, got {(self.symbols == START).sum()}")
         if not self.open.any():
-            raise ValueError("no cell is left to act in: every one is a wall, a cliff or an end")
+            raise ValueError("no open cell is left: every one is a wall, a cliff or an end")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -124,7 +124,7 @@ class Grid:
 
     @property
     def cliffs(self) -> NDArray[np.bool_]:
-        """Cells that put the agent back to a start, `[R, C]`."""
+        """Cells that return the agent to a start, `[R, C]`."""
         return self.symbols == CLIFF
 
     @property

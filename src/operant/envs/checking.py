@@ -1,4 +1,4 @@
-"""Gymnasium's own check of environments that users bring, with its findings in one line each."""
+"""Gymnasium's `check_env` for user environments, with its findings in one line each."""
 
 import logging
 import re
@@ -13,11 +13,11 @@ from operant.envs.registry import registered
 logger = logging.getLogger(__name__)
 
 CHECKED_ELSEWHERE = ("gymnasium", "operant", "ale_py", "gymnasium_robotics", "minigrid")
-"""Packages whose environments have passed the check where they were made."""
+"""Packages whose environments have passed the check already."""
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _USUAL = ("is not in the environment registry", "render mode", "For Box action spaces", "A Box observation space")
-"""Warnings about what is usual or does not matter to learning."""
+"""Warnings about common cases or cases irrelevant to learning."""
 
 
 def is_users(task: str) -> bool:
@@ -30,9 +30,9 @@ def is_users(task: str) -> bool:
 
 
 def check_users_environment(task: str) -> list[str]:
-    """Run Gymnasium's `check_env` once on an environment that a user brings, and log every finding in one line.
+    """Run Gymnasium's `check_env` once on a user environment, and log every finding in one line.
 
-    A finding does not stop training: an environment that breaks the API in a way that matters raises an error later.
+    A finding does not stop training: a relevant violation of the API raises an error later.
 
     Args:
         task: a Gymnasium id. Nothing is checked if the environment is Gymnasium's or operant's own.
@@ -54,7 +54,7 @@ def check_users_environment(task: str) -> list[str]:
 
 
 def _failure(task: str) -> str | None:
-    """Return what the check fails with, or None."""
+    """Return the error of the check, or None."""
     env = gymnasium.make(registered(task), disable_env_checker=True)
     try:
         check_env(env.unwrapped, skip_render_check=True, skip_close_check=True)

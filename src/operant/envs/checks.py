@@ -1,4 +1,4 @@
-"""Whether environments keep to their spaces: `ObservationCheck`, which looks at every batch of observations."""
+"""Checks of observations against their spaces: `ObservationCheck`, for every batch."""
 
 import contextlib
 import logging
@@ -12,27 +12,28 @@ from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 from operant.envs.features import MASK
+from operant.envs.spaces import is_box, is_dict, is_multi_discrete
 from operant.envs.workers import EnvError
 
 logger = logging.getLogger(__name__)
 
 _TRUSTED = ("gymnasium.", "operant.", "ale_py.")
-"""How the entry points of environments begin that need no check: those of Gymnasium and of operant."""
+"""Prefixes of entry points that need no check: those of Gymnasium and operant."""
 
 Where = Callable[[int], str]
-"""Says where an environment of a batch is, for messages."""
+"""Returns the position of an environment of a batch, for messages."""
 
 _Check = Callable[[NDArray[Any], Where], None]
 
 
 def needs_check(spec: EnvSpec) -> bool:
-    """Whether an environment is one of the user's own, which may do something else than its spaces say."""
+    """Return whether an environment is a user's own, which may violate its spaces."""
     return not str(spec.entry_point).startswith(_TRUSTED)
 
 
 @contextlib.contextmanager
 def saying_once() -> Generator[None]:
-    """In this block warn once of each finding, though training and evaluations make environments of their own."""
+    """Warn once about each finding in this block, across the environments of training and evaluations."""
     said: set[tuple[Any, ...]] = set()
 
     def is_new(record: logging.LogRecord) -> bool:
@@ -49,37 +50,37 @@ def saying_once() -> Generator[None]:
 
 
 class ObservationCheck:
-    """Looks at observations `[B, ...]` as a vector environment gives them.
+    """Checks observations `[B, ...]` of a vector environment.
 
-    - A number outside its box is a warning, once for each part of the observation, and so is NaN.
-    - A member of a discrete space that is none is an error: no network and no table has a place for it.
+    - A number outside its box, or NaN, is a warning, once for each part of the observation.
+    - A value outside a discrete space is an error: networks and tables have no entry for it.
     - A mask that allows no action is an error.
 
     Args:
-        task: what messages call the environment.
+        task: name of the environment in messages.
         space: of one observation.
-        actions: the actions that learners see, `operant.envs.spaces.GymnasiumActions.space`.
-        whole: whether to look at more than masks.
+        actions: the action space of the learner, `operant.envs.spaces.GymnasiumActions.space`.
+        whole: whether to check more than masks.
     """
 
     def __init__(self, task: str, space: gymnasium.Space[Any], actions: gymnasium.Space[Any], *, whole: bool) -> None:
         self._task = task
         self._checks: dict[tuple[str, ...], _Check] = {}
-        if isinstance(space, spaces.Dict) and MASK in space.spaces:
+        if is_dict(space) and MASK in space.spaces:
             self._checks[MASK,] = self._mask_check(actions)
         if whole:
             self._add((), space)
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to look at."""
+        """Whether there is nothing to check."""
         return not self._checks
 
     def __call__(self, obs: Any, where: Where) -> None:
-        """Look at a batch of observations.
+        """Check a batch of observations.
 
         Raises:
-            EnvError: one is none that could be learned from.
+            EnvError: an observation cannot be used for learning.
         """
         for path in list(self._checks):
             part = obs
@@ -88,14 +89,14 @@ class ObservationCheck:
             self._checks[path](np.asarray(part), where)
 
     def _add(self, path: tuple[str, ...], space: gymnasium.Space[Any]) -> None:
-        if isinstance(space, spaces.Dict):
+        if is_dict(space):
             for key, part in space.spaces.items():
                 self._add((*path, key), part)
         elif path == (MASK,):
             return
-        elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        elif is_box(space) and np.issubdtype(space.dtype, np.floating):
             self._checks[path] = self._box_check(path, space, space.low, space.high)
-        elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        elif isinstance(space, spaces.Discrete) or is_multi_discrete(space):
             self._checks[path] = self._discrete_check(path, space)
 
     def _box_check(self, path: tuple[str, ...], space: spaces.Box, low: Any, high: Any) -> _Check:
@@ -131,8 +132,8 @@ class ObservationCheck:
             if not inside.all():
                 row, *place = (int(index) for index in np.argwhere(~inside)[0])
                 raise EnvError(
-                    f"{self._task}: {_named(path)}{place if place else ''} is {obs[row, *place]}, which is no member "
-                    f"of {space} ({where(row)}): mend the environment, or its observation_space"
+                    f"{self._task}: {_named(path)}{place if place else ''} is {obs[row, *place]}, not a member "
+                    f"of {space} ({where(row)}): fix the environment, or its observation_space"
                 )
 
         return check
@@ -150,14 +151,14 @@ class ObservationCheck:
 
 
 def blocked_rows(mask: NDArray[Any], actions: gymnasium.Space[Any]) -> Sequence[int]:
-    """Return which rows of masks `[B, M]` leave no action, or nothing for one of several choices.
+    """Return the rows of masks `[B, M]` that allow no action, or no alternative of one choice.
 
     Args:
         mask: true for actions that are allowed.
-        actions: Discrete, or MultiDiscrete, whose choices stand in a row.
+        actions: Discrete, or MultiDiscrete, whose choices are concatenated.
     """
     allowed = mask.astype(np.bool_)
-    if isinstance(actions, spaces.MultiDiscrete):
+    if is_multi_discrete(actions):
         starts = np.concatenate([[0], np.cumsum(actions.nvec)[:-1]])
         allowed = np.logical_or.reduceat(allowed, starts, axis=1).all(axis=1)
     else:
@@ -166,8 +167,8 @@ def blocked_rows(mask: NDArray[Any], actions: gymnasium.Space[Any]) -> Sequence[
 
 
 def first_problem(space: gymnasium.Space[Any], obs: Any, path: tuple[str, ...] = ()) -> str | None:
-    """Say in what a single observation differs from its space beyond its values; None where in nothing."""
-    if isinstance(space, spaces.Dict):
+    """Describe how an observation differs from its space in structure; None if it does not."""
+    if is_dict(space):
         return _problem_of_parts(space, obs, path)
     array, shape = np.asarray(obs), space.shape
     if shape is not None and array.shape != shape:

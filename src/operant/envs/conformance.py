@@ -1,14 +1,14 @@
-"""Whether an environment keeps the contract of `BatchEnv`: `check_batch_env`, for those who write one, or a wrapper."""
+"""Conformance test of `BatchEnv` for authors of environments and wrappers: `check_batch_env`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+import gymnasium
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
-from operant.envs.base import BatchEnv, Step, Tree, begins_anew
-from operant.envs.spaces import ActionFormat
+from operant.envs.base import BatchEnv, Step, Tree, begins_anew, is_mapping
+from operant.envs.spaces import ActionFormat, is_dict
 from operant.envs.wrapper import for_evaluation, learned, start, unwrapped
 from operant.state import State, clone
 
@@ -17,23 +17,23 @@ _FLAGS = ("terminated", "truncated", "valid")
 
 
 class ContractError(AssertionError):
-    """An environment breaks the contract of `BatchEnv`."""
+    """An environment violates the interface `BatchEnv`."""
 
 
 def check_batch_env(make: Callable[[], BatchEnv], *, seeds: Sequence[int] = (3, 5), steps: int = 100) -> None:
-    """Play with environments, and check all that learners rely on.
+    """Step environments, and check everything that learners rely on.
 
-    Shapes, types and devices; that the same seeds and actions lead to the same steps; that later steps leave earlier
-    ones alone; that an environment goes on bit for bit from a saved state, in itself and in another one; and that
-    wrappers learn nothing in an evaluation.
+    Shapes, types and devices; that the same seeds and actions lead to the same steps; that later steps do not change
+    earlier ones; that an environment continues bitwise from a saved state, in itself and in another one; and that
+    wrappers do not learn in an evaluation.
 
     Args:
-        make: returns new environments with `B = len(seeds) * N` rows, the same at each call.
-        seeds: of the runs that the rows belong to.
-        steps: how many are played; enough for episodes to end.
+        make: returns `B = len(seeds) * N` new environments, the same at each call.
+        seeds: of the runs.
+        steps: number of steps; enough for episodes to end.
 
     Raises:
-        ContractError: something is otherwise; the message says what.
+        ContractError: a check fails; the message names it.
     """
     env, other = _started(make, seeds), _started(make, seeds)
     _attributes(env)
@@ -78,7 +78,7 @@ def _actions(env: BatchEnv, steps: int) -> list[Tensor]:
 
 
 def _play(env: BatchEnv, actions: Sequence[Tensor], obs: Tree) -> list[Step]:
-    """Take steps, look at each of them, and check that later ones leave it as it is."""
+    """Take steps, check each, and check that later ones do not change it."""
     steps: list[Step] = []
     copies: list[Any] = []
     names: set[str] | None = None
@@ -92,7 +92,7 @@ def _play(env: BatchEnv, actions: Sequence[Tensor], obs: Tree) -> list[Step]:
         copies.append(clone(_parts(step)))
     _require(
         all(_same(_parts(step), copy) for step, copy in zip(steps, copies, strict=True)),
-        "a step was written to after it was returned: return new tensors",
+        "a step was modified after it was returned: return new tensors",
     )
     return steps
 
@@ -117,7 +117,7 @@ def _step(env: BatchEnv, step: Step) -> None:
     goes_on = step.valid & ~(step.terminated | step.truncated)
     _require(
         _same(_rows(step.obs, goes_on), _rows(step.final_obs, goes_on)),
-        "obs and final_obs differ in a row whose episode goes on",
+        "obs and final_obs differ in a row whose episode continues",
     )
     for name, extra in (step.extras or {}).items():
         _require(
@@ -129,8 +129,8 @@ def _step(env: BatchEnv, step: Step) -> None:
 def _tree(env: BatchEnv, obs: Tree, where: str) -> None:
     """Check that observations are members of their space in their form."""
 
-    def look(space: Any, part: Tree, path: str) -> None:
-        if isinstance(space, spaces.Dict):
+    def look(space: gymnasium.Space[Any], part: Tree, path: str) -> None:
+        if is_dict(space):
             _require(
                 isinstance(part, Mapping) and part.keys() == space.spaces.keys(),
                 f"{path} must have the parts {sorted(space.spaces)}",
@@ -152,19 +152,20 @@ def _rows(tree: Tree, mask: Tensor) -> Tree:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Whether two trees of tensors are equal bit for bit; NaN equals itself."""
+    """Return whether two trees of tensors are bitwise equal; NaN equals NaN."""
     if isinstance(left, Tensor):
         return (
             left.shape == right.shape
             and left.dtype == right.dtype
             and bool(
-                ((left == right) | ((left != left) & (right != right))).all()  # noqa: PLR0124 - what is not itself is NaN
+                ((left == right) | ((left != left) & (right != right))).all()  # noqa: PLR0124 - true for NaN
             )
         )
-    if isinstance(left, Mapping):
+    if is_mapping(left):
         return left.keys() == right.keys() and all(_same(left[name], right[name]) for name in left)
     if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(_same(*pair) for pair in zip(left, right, strict=True))
+        items = cast(Sequence[Any], left)
+        return len(items) == len(right) and all(_same(*pair) for pair in zip(items, right, strict=True))
     return bool(left == right)
 
 
@@ -175,7 +176,7 @@ def _all_same(left: Sequence[Step], right: Sequence[Step]) -> bool:
 def _resuming(
     make: Callable[[], BatchEnv], env: BatchEnv, course: tuple[Tree, Sequence[Tensor]], seeds: Sequence[int]
 ) -> None:
-    """Check that an environment goes on from a saved state as it would have: another one, and itself."""
+    """Check that an environment continues from a saved state unchanged: another one, and itself."""
     obs, actions = course
     saved: State = env.state_dict()
     before = clone(saved)
@@ -190,12 +191,12 @@ def _resuming(
         _require(_same(seen, obs), f"load_state_dict of {which} environment returns other observations than the last")
         _require(_same(resumed.state_dict(), saved), f"{which} environment that has loaded a state has another one")
         again = [resumed.step(action) for action in actions]
-        _require(_all_same(expected, again), f"{which} environment goes on otherwise from a saved state")
+        _require(_all_same(expected, again), f"{which} environment continues differently from a saved state")
     fresh.close()
 
 
 def _evaluation(make: Callable[[], BatchEnv], env: BatchEnv, actions: Sequence[Tensor], seeds: Sequence[int]) -> None:
-    """Check that what wrappers have learned has a row for each seed, and does not change in an evaluation."""
+    """Check that the learned state of wrappers has a row per seed, and does not change in an evaluation."""
     before = {name: tensor.clone() for name, tensor in learned(env).items()}
     for name, tensor in before.items():
         _require(

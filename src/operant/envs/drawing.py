@@ -1,6 +1,6 @@
 """Grid worlds drawn as text.
 
-A drawing is a map, and above it settings, one a line as `name: value`:
+A drawing is a map below settings, one per line as `name: value`:
 
 ```text
 ; lines that begin with a semicolon are comments
@@ -21,22 +21,22 @@ S . . # +10
 | `H` | hole: the episode ends, with the reward `hole` |
 | `+1`, `-0.5`, ... | the episode ends, with this reward |
 | `(+1)`, `(-0.5)`, ... | floor that pays this reward whenever it is entered |
-| `C` | cliff: the reward is `cliff`, the agent is put back to the start `S`, and the episode goes on |
+| `C` | cliff: the reward is `cliff`, the agent returns to the start `S`, and the episode continues |
 | another letter | the end of a `jump` |
 
-Cells stand side by side, or, as above, with blanks between all of them; numbers need the blanks. The letters are those
-of Gymnasium's FrozenLake, so that its maps can be used.
+Cells are adjacent, or, as above, all separated by blanks; numbers need blanks. The letters are those of Gymnasium's
+FrozenLake, so its maps can be used.
 
 | Setting | Default | Meaning |
 |---|---|---|
-| `step` | 0 | reward of a step, unless what is entered has a reward of its own |
-| `goal`, `hole`, `cliff` | 1, 0, -100 | reward of entering `G`, `H`, `C`, in the place of `step` |
+| `step` | 0 | reward of a step, unless the entered cell has its own reward |
+| `goal`, `hole`, `cliff` | 1, 0, -100 | reward of entering `G`, `H`, `C`, instead of `step` |
 | `bump` | as `step` | reward of a move against a wall or over the edge; the agent stays where it is |
 | `slip` | 0 | probability of moving sideways, half of it to each side (2/3 is the slippery FrozenLake) |
-| `wind` | 0 ... | cells a column, by which every step from it is shifted upwards |
+| `wind` | 0 ... | cells per column, by which every step from it is shifted upwards |
 | `gusts` | no | `yes`: wind that is not 0 varies by -1, 0 or +1, equally likely |
-| `actions` | 4 | 4: up, right, down, left; 8: and the diagonals from up-right clockwise; 9: and to stay |
-| `jump: A a +10` | | every action in the cell `A` leads to the cell `a` with the reward 10; may be given again |
+| `actions` | 4 | 4: up, right, down, left; 8: also the diagonals from up-right clockwise; 9: also to stay |
+| `jump: A a +10` | | every action in the cell `A` leads to the cell `a` with the reward 10; may be repeated |
 """
 
 import math
@@ -59,8 +59,8 @@ class DrawingError(ValueError):
     """A drawing that cannot be read.
 
     Attributes:
-        line: where, from 1.
-        column: where, from 1.
+        line: line number, from 1.
+        column: column number, from 1.
     """
 
     def __init__(self, message: str, line: int, column: int) -> None:
@@ -72,8 +72,8 @@ def parse_grid(drawing: str, **settings: Any) -> Grid:
     """Read a drawing.
 
     Args:
-        drawing: the text, as the docstring of this module describes it.
-        **settings: by name, as in `Rules`; they take the place of those in the drawing.
+        drawing: the text, in the format of this module.
+        **settings: by name, as in `Rules`; they override those in the drawing.
 
     Raises:
         DrawingError: the drawing is wrong; the message names line and column.
@@ -97,7 +97,7 @@ def parse_grid(drawing: str, **settings: Any) -> Grid:
 
 
 class _Text(NamedTuple):
-    """A piece of a drawing and where it stands, from 1."""
+    """A token of a drawing and its position, from 1."""
 
     text: str
     line: int
@@ -194,7 +194,7 @@ def _tokens(rows: list[_Text]) -> list[list[_Text]]:
 
 def _letters(jumps: list[_Text]) -> set[str]:
     """Check the form of the jumps; return the letters that they use."""
-    used = set()
+    used: set[str] = set()
     for line in jumps:
         parts = line.text.split()
         if len(parts) != 3 or not all(len(part) == 1 and part.isalpha() for part in parts[:2]):
@@ -229,10 +229,10 @@ def _cells(tokens: list[list[_Text]], rules: Rules, letters: set[str]) -> tuple[
 def _jump(line: _Text, symbols: NDArray[np.str_]) -> Jump:
     """Find the two ends of a jump."""
     cell, target, reward = line.text.split()
-    places = []
+    places: list[int] = []
     for letter in (cell, target):
         found = np.flatnonzero(symbols == letter)
         if len(found) != 1:
-            raise line.error(f"the letter {letter!r} must stand in the map once, but stands there {len(found)} times")
+            raise line.error(f"the letter {letter!r} must occur in the map once, but occurs {len(found)} times")
         places.append(int(found[0]))
     return Jump(places[0], places[1], line.convert(lambda _: _number(reward)))

@@ -2,12 +2,13 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -18,13 +19,14 @@ from gymnasium.vector.utils import batch_space
 from operant import streams
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import Tree
+from operant.envs.spaces import is_box
 from operant.state import State
 
 
 class Pool(VectorEnv):
-    """`rows` copies of a task in one pool; they begin anew with every reset, each from a seed of its own.
+    """`rows` copies of a task in one pool; every reset restarts them, each from its own seed.
 
-    A row whose episode has ended resets itself in the next step, whatever the action, without a reward.
+    A copy whose episode has ended resets itself in the next step, whatever the action, without a reward.
 
     Args:
         spec: of the task; its limit of steps is that of the episodes.
@@ -36,6 +38,8 @@ class Pool(VectorEnv):
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as Gymnasium declares it
+    single_observation_space: gymnasium.Space[Any]
+    single_action_space: gymnasium.Space[Any]
 
     def __init__(self, spec: EnvSpec, rows: int) -> None:
         try:
@@ -46,7 +50,7 @@ class Pool(VectorEnv):
                 'pip install "operant[envpool]"'
             ) from error
         if spec.id not in envpool.list_all_envs():
-            raise ValueError(f"EnvPool has no {spec.id!r}; take env_backend='gymnasium'")
+            raise ValueError(f"EnvPool has no {spec.id!r}; use env_backend='gymnasium'")
         limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
         self._make = partial(
             envpool.make,
@@ -66,7 +70,7 @@ class Pool(VectorEnv):
         self.spec, self.num_envs = spec, rows
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start episodes of all rows, from one seed below 2³¹ a row."""
+        """Start episodes of all copies, from one seed below 2³¹ each."""
         self.close_extras()
         with _quiet():
             self._pool = self._make(env_seed=seed)
@@ -86,16 +90,16 @@ class Pool(VectorEnv):
 
 
 class EnvPool(GymnasiumEnv):
-    """`B` rows of a task of EnvPool.
+    """`B` copies of a task of EnvPool.
 
-    What a row does depends on its seed and actions alone, and not on its neighbors. But EnvPool can neither save where
-    a row is nor begin an episode from a seed of its own, so a state of `state_dict` holds no episode: who loads it
-    begins new ones, from seeds that differ from those before (see `operant.envs.base.begins_anew`).
+    Each copy depends only on its seed and actions. But EnvPool can neither save the state of a copy nor seed single
+    episodes, so a state of `state_dict` holds no episode: loading it begins new ones, from new seeds (see
+    `operant.envs.base.begins_anew`).
 
-    EnvPool has written the tasks anew, and not always to the letter: its Pendulum-v1 moves the angle by the speed from
-    before its limit is applied, where Gymnasium's takes the one from after. Score policies in Gymnasium's own.
+    EnvPool reimplements the tasks, with small differences: its Pendulum-v1 moves the angle by the speed before the
+    limit, Gymnasium's by the speed after it. Evaluate policies in Gymnasium's.
 
-    Its threads are not processes that could be watched: the deadline for their answers has no meaning here.
+    It uses threads, not processes, so the deadline for replies does not apply.
 
     Attributes:
         begins_anew: true.
@@ -126,7 +130,7 @@ class EnvPool(GymnasiumEnv):
         return [streams.integer(seed, "EnvPool", self._resumptions) for seed in self._seeds]
 
     def state_dict(self) -> State:
-        """Return the seeds, and how often such a state was loaded."""
+        """Return the seeds, and the number of loads so far."""
         return {"task": self.task, "seeds": list(self._seeds), "resumptions": self._resumptions}
 
     def load_state_dict(self, state: State) -> Tree:
@@ -142,7 +146,7 @@ class EnvPool(GymnasiumEnv):
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """Keep Gymnasium from warning about the precision of the bounds of spaces."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -150,8 +154,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _unbounded(space: Any) -> Any:
-    """Return a space whose bounds at the ends of the numbers' range are infinite, which is what EnvPool means."""
-    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+    """Return a space with infinite bounds for the extreme numbers that EnvPool uses instead."""
+    if not is_box(space) or not np.issubdtype(space.dtype, np.floating):
         return space
     limits = np.finfo(space.dtype)
     low = np.where((space.low == limits.tiny) | (space.low == limits.min), -np.inf, space.low).astype(space.dtype)

@@ -1,4 +1,4 @@
-"""What a network sees of an observation: one vector, one picture, or a vector that begins with a picture."""
+"""Network inputs from observations: a vector, an image, or a vector that begins with an image."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -13,29 +13,30 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from operant.envs.base import Tree
+from operant.envs.spaces import is_box, is_dict, is_multi_discrete
 
 MASK = "action_mask"
-"""The part of a dictionary that says which actions are allowed."""
+"""The part of a dictionary with the action mask."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """The single tensor that stands for the observations of a space.
+    """The single tensor that encodes the observations of a space.
 
-    - Pictures, that is boxes of bytes from 0 to 255 with two or three axes, stay bytes: `[C, H, W]`. The axis of the
-      channels is the first or the last, whichever is shorter; one is added to a picture without.
+    - Images (boxes of bytes from 0 to 255 with two or three axes) stay bytes: `[C, H, W]`. The channel axis is the
+      first or the last, whichever is shorter; it is added if missing.
     - Dictionaries become one vector of float32: their parts in alphabetical order of the keys, boxes flattened and
-      members of discrete spaces as one-hot vectors. A picture among the parts comes first, its bytes as numbers from 0
+      members of discrete spaces as one-hot vectors. An image among the parts comes first, its bytes as numbers from 0
       to 255. An entry `action_mask` goes to the end.
     - Everything else becomes a vector in the same way.
 
     Attributes:
-        shape: of one row: `(D,)` or `(C, H, W)`.
-        masked: how many entries at the end of the vector say which actions are allowed; 0 if there is no mask.
-        encode: turns a batch `[M, ...]` of observations into `[M, *shape]`.
-        picture: `(C, H, W)` of the picture that the vector begins with; None if it does not.
-        slices: where the parts of a dictionary lie in the vector, by key; those of a dictionary within it by both keys
-            with a dot between. Empty for other observations.
+        shape: of one observation: `(D,)` or `(C, H, W)`.
+        masked: length of the action mask at the end of the vector; 0 without a mask.
+        encode: maps a batch `[M, ...]` of observations to `[M, *shape]`.
+        picture: `(C, H, W)` of the image that the vector begins with, or None.
+        slices: slices of a dictionary's parts in the vector, by key; those of a nested dictionary by both keys joined
+            with a dot. Empty for other observations.
     """
 
     shape: tuple[int, ...]
@@ -49,14 +50,14 @@ class Features:
         """Return the features of the observations of `space`.
 
         Raises:
-            ValueError: a dictionary holds several pictures, one within another dictionary, or nothing but a mask, or
-                the mask does not fit the actions.
-            TypeError: the space holds one whose members are no arrays of fixed shape.
+            ValueError: a dictionary holds several images, one in a nested dictionary, or only a mask, or the mask does
+                not fit the actions.
+            TypeError: a part of the space has no arrays of fixed shape.
         """
         if is_picture(space):
             return _picture(space.shape or ())
         masked = 0
-        if isinstance(space, spaces.Dict) and MASK in space.spaces:
+        if is_dict(space) and MASK in space.spaces:
             masked = _mask_size(space.spaces[MASK], action_space)
         picture, rest = _taken_out(space)
         width, encode = _vector(rest, "")
@@ -65,11 +66,11 @@ class Features:
             slices[picture[0]] = slice(0, math.prod(picture[1].shape))
             return replace(_with_picture(*picture, width, masked, encode), slices=slices)
         if width == masked:
-            raise ValueError(f"observations of {space} hold nothing but a mask: add what the policy is to look at")
+            raise ValueError(f"observations of {space} hold only a mask: add inputs for the policy")
         return cls((width,), masked, encode, slices=slices)
 
     def by_seed(self, obs: Tree) -> Tensor:
-        """Turn observations `[S, N, ...]` into `[S, N, *shape]`.
+        """Encode observations `[S, N, ...]` as `[S, N, *shape]`.
 
         Raises:
             ValueError: they have another shape.
@@ -79,15 +80,15 @@ class Features:
         if encoded.shape != (seeds * rows, *self.shape):
             raise ValueError(
                 f"observations became {[*encoded.shape]}, but {[seeds * rows, *self.shape]} is needed: they are of "
-                "another environment than the one that these features were made for, or are not preprocessed like it"
+                "another environment than these features were made for, or have another preprocessing"
             )
         return encoded.view(seeds, rows, *self.shape)
 
 
 def is_picture(space: gymnasium.Space[Any]) -> bool:
-    """Whether the members of a space are pictures: bytes from 0 to 255 with two or three axes."""
+    """Return whether a space holds images: bytes from 0 to 255 with two or three axes."""
     return (
-        isinstance(space, spaces.Box)
+        is_box(space)
         and space.dtype == np.uint8
         and len(space.shape) in (2, 3)
         and bool((space.low == 0).all() and (space.high == 255).all())
@@ -116,13 +117,13 @@ def _picture(shape: tuple[int, ...]) -> Features:
 
 
 def _taken_out(space: gymnasium.Space[Any]) -> tuple[tuple[str, Features] | None, gymnasium.Space[Any]]:
-    """Return the picture of a dictionary with its key, if there is one, and what else there is to see."""
-    parts = space.spaces if isinstance(space, spaces.Dict) else {}
+    """Return the image of a dictionary with its key, if any, and the other parts."""
+    parts: dict[str, gymnasium.Space[Any]] = space.spaces if is_dict(space) else {}
     found = [key for key, part in parts.items() if is_picture(part)]
     if len(found) > 1:
         raise ValueError(
-            f"parts {', '.join(found)} of the observation are pictures; give the environment a wrapper that makes one "
-            "picture of them, with more channels"
+            f"parts {', '.join(found)} of the observation are images; give the environment a wrapper that makes one "
+            "image of them, with more channels"
         )
     if not found:
         return None, space
@@ -131,7 +132,7 @@ def _taken_out(space: gymnasium.Space[Any]) -> tuple[tuple[str, Features] | None
 
 
 def _with_picture(key: str, seen: Features, width: int, masked: int, encode: Callable[[Tree], Tensor]) -> Features:
-    """Return the features of a dictionary with a picture, which are `seen`, and a vector of what else it holds."""
+    """Return the features of a dictionary with an image, which are `seen`, and a vector of the other parts."""
 
     def both(obs: Tree) -> Tensor:
         if isinstance(obs, Tensor):
@@ -146,7 +147,7 @@ def _with_picture(key: str, seen: Features, width: int, masked: int, encode: Cal
 def _mask_size(mask: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> int:
     if isinstance(actions, spaces.Discrete):
         count, counted = int(actions.n), "actions"
-    elif isinstance(actions, spaces.MultiDiscrete):
+    elif is_multi_discrete(actions):
         count, counted = int(actions.nvec.sum()), f"alternatives of {len(actions.nvec)} choices in a row"
     else:
         raise ValueError(f"{MASK!r} can only mask discrete actions, but they are {actions}")
@@ -158,18 +159,18 @@ def _mask_size(mask: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> int
 
 
 def _vector(space: gymnasium.Space[Any], key: str) -> tuple[int, Callable[[Tree], Tensor]]:
-    """Return the width of the vector that stands for members of `space`, and what makes it."""
-    if isinstance(space, spaces.Dict):
+    """Return the width of the vector that encodes members of `space`, and its encoder."""
+    if is_dict(space):
         return _dictionary(space)
     if isinstance(space, spaces.Discrete):
         return int(space.n), lambda obs: one_hot(_tensor(obs).long() - int(space.start), int(space.n)).float()
-    if isinstance(space, spaces.MultiDiscrete):
+    if is_multi_discrete(space):
         return _multi_discrete(space)
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
+    if is_box(space) or isinstance(space, spaces.MultiBinary):
         if key and is_picture(space):
             raise ValueError(
-                f"part {key!r} of a dictionary within the observation is a picture; give the environment a wrapper "
-                "that moves it to the top, or leaves it out"
+                f"part {key!r} of a nested dictionary of the observation is an image; give the environment a wrapper "
+                "that moves it to the top, or removes it"
             )
         width = math.prod(space.shape)
         return width, lambda obs: _tensor(obs).reshape(-1, width).float()
@@ -188,13 +189,13 @@ def _dictionary(space: spaces.Dict) -> tuple[int, Callable[[Tree], Tensor]]:
 
 
 def _in_order(space: spaces.Dict) -> list[str]:
-    """Return the keys in the order in which their parts stand in a vector."""
+    """Return the keys in the order of their parts in a vector."""
     return sorted(space.spaces, key=lambda key: (key == MASK, key))
 
 
 def _slices(space: gymnasium.Space[Any], start: int, path: str = "") -> Iterator[tuple[str, slice]]:
-    """Return where the parts of a dictionary lie in its vector, which begins at `start`."""
-    if not isinstance(space, spaces.Dict):
+    """Return the slices of a dictionary's parts in its vector, which begins at `start`."""
+    if not is_dict(space):
         return
     for key in _in_order(space):
         width, _ = _vector(space.spaces[key], key)

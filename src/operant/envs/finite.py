@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import gymnasium
 import numpy as np
@@ -14,20 +14,20 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 Outcome = tuple[float, int, float, bool]
-"""What an action can lead to, as Gymnasium's toy-text environments list it:
+"""An outcome of an action, as in Gymnasium's toy-text environments:
 `(probability, successor, reward, terminated)`."""
 
 
 class Transitions(NamedTuple):
-    """What every action leads to in every state, as sparse rows: the fields are those of `operant.mdp.MDP`.
+    """The outcomes of every action in every state, as sparse rows, with the fields of `operant.mdp.MDP`.
 
-    Row `s * actions + a` of the arrays lists the outcomes of action `a` in state `s`. An empty row says that the action
-    is not feasible; a state without a feasible action is terminal, or never entered.
+    Row `s * actions + a` of the arrays lists the outcomes of action `a` in state `s`. An empty row means that the
+    action is not feasible; a state without feasible actions is terminal, or never entered.
 
     Attributes:
         states: S.
         actions: A.
-        indptr: int64 `[S * A + 1]`, where each row begins.
+        indptr: int64 `[S * A + 1]`, the start of each row.
         successors: int64 `[n]`.
         probabilities: float64 `[n]`, positive; every row that is not empty sums to 1.
         rewards: float64 `[n]`.
@@ -62,11 +62,11 @@ class Transitions(NamedTuple):
         )
 
     def feasible(self) -> Bools:
-        """Return which actions can be taken, `[S, A]`."""
+        """Return the mask of feasible actions, `[S, A]`."""
         return (np.diff(self.indptr) > 0).reshape(self.states, self.actions)
 
     def outcomes(self, state: int, action: int) -> list[Outcome]:
-        """Return what `action` can lead to in `state`; nothing, if it is not feasible."""
+        """Return the outcomes of `action` in `state`; none if it is not feasible."""
         row = state * self.actions + action
         span = slice(self.indptr[row], self.indptr[row + 1])
         columns = (self.probabilities, self.successors, self.rewards, self.terminates)
@@ -81,14 +81,14 @@ def uniform(states: int, support: Iterable[int]) -> Floats:
 
 
 class FiniteEnv(gymnasium.Env[Any, Any]):
-    """An environment that draws its steps from `Transitions`.
+    """An environment that samples from `Transitions`.
 
-    It has what Gymnasium's toy-text environments have: `P` and `initial_state_distrib`. In `P` a terminal state leads
-    to itself with reward 0, and an action that is not feasible has no outcomes. `reset` takes the option `"state"`,
-    the state to start in. Where some actions are not feasible, `info["action_mask"]` (int8 `[A]`) says which are.
+    Like Gymnasium's toy-text environments it has `P` and `initial_state_distrib`. In `P` a terminal state leads to
+    itself with reward 0, and an infeasible action has no outcomes. `reset` takes the option `"state"`, the start state.
+    If some actions are infeasible, `info["action_mask"]` (int8 `[A]`) is the mask of feasible ones.
 
     Attributes:
-        state: where the agent is; may be set. None before the first reset.
+        state: current state; may be set. None before the first reset.
         transitions: the model.
         action_space: `Discrete(A)`.
         observation_space: `Discrete(S)`.
@@ -131,7 +131,7 @@ class FiniteEnv(gymnasium.Env[Any, Any]):
 
     @cached_property
     def P(self) -> dict[int, dict[int, list[Outcome]]]:  # noqa: N802 - the name of Gymnasium's toy-text environments
-        """The model as `P[state][action]`, a list of outcomes; it is built when it is asked for."""
+        """The model as `P[state][action]`, a list of outcomes; built on first access."""
         model = self.transitions
         terminal = self._mask.sum(axis=1) == 0
         return {
@@ -143,19 +143,20 @@ class FiniteEnv(gymnasium.Env[Any, Any]):
         """Start an episode, in a state drawn from the start distribution or in `options["state"]`.
 
         Raises:
-            ValueError: the state that was asked for does not exist.
+            ValueError: the requested state does not exist.
         """
         super().reset(seed=seed)
-        asked = (options or {}).get("state")
+        asked = None if options is None else options.get("state")
         if asked is None:
-            asked = np.searchsorted(self._cumulative, self.np_random.random() * self._cumulative[-1], side="right")
+            drawn: float = self.np_random.random() * self._cumulative[-1]
+            asked = np.searchsorted(self._cumulative, drawn, side="right")
         elif not self._exists(asked):
             raise ValueError(f"options['state'] is {asked!r}, but the states are 0 to {self.transitions.states - 1}")
         self.state = int(asked)
         return self._observation(), self._info(1.0)
 
     def _exists(self, state: Any) -> bool:
-        return isinstance(state, int | np.integer) and 0 <= int(state) < self.transitions.states
+        return isinstance(state, int | np.integer) and 0 <= int(cast(int, state)) < self.transitions.states
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
         """Take an action.
@@ -173,7 +174,8 @@ class FiniteEnv(gymnasium.Env[Any, Any]):
         entry, end = int(model.indptr[row]), int(model.indptr[row + 1])
         if end - entry > 1:
             cumulative = np.cumsum(model.probabilities[entry:end])
-            entry += int(np.searchsorted(cumulative, self.np_random.random() * cumulative[-1], side="right"))
+            drawn: float = self.np_random.random() * cumulative[-1]
+            entry += int(np.searchsorted(cumulative, drawn, side="right"))
         self.state = int(model.successors[entry])
         info = self._info(float(model.probabilities[entry]))
         return self._observation(), float(model.rewards[entry]), bool(model.terminates[entry]), False, info
@@ -192,7 +194,7 @@ class FiniteEnv(gymnasium.Env[Any, Any]):
         return info | {"action_mask": self._mask[self.state]} if self._masked else info
 
     def render(self) -> Any:
-        """Return a picture of the current state: text, for the render mode "ansi"."""
+        """Return the current state as text, for the render mode "ansi"."""
         if self.render_mode is None:
             gymnasium.logger.warn('render() shows nothing: make the environment with render_mode="ansi"')
             return None

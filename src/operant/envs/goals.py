@@ -1,4 +1,4 @@
-"""Environments with goals, whose rewards and ends can be computed again for other goals: `goal_reward`, `goal_end`."""
+"""Goal-conditioned environments, with rewards and ends for other goals: `goal_reward`, `goal_end`."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
@@ -14,7 +14,7 @@ from operant.envs.workers import env_error
 from operant.envs.wrapper import unwrapped, wrappers
 
 OBSERVATION, ACHIEVED, DESIRED = "observation", "achieved_goal", "desired_goal"
-"""Parts of the observations of an environment with goals, as in Gymnasium-Robotics."""
+"""Parts of goal-conditioned observations, as in Gymnasium-Robotics."""
 
 GoalReward = Callable[[Tensor, Tensor], Tensor]
 """`reward(achieved [M, G], desired [M, G]) -> rewards [M]`."""
@@ -25,23 +25,28 @@ GoalEnd = Callable[[Tensor, Tensor], Tensor]
 
 @runtime_checkable
 class GoalEnv(Protocol):
-    """A batched environment whose observations have the parts `observation`, `achieved_goal` and `desired_goal`.
-
-    One whose episodes end in some states depending on the goal has a method `compute_terminated` with the same
-    parameters, too, which returns bool `[M]`.
-    """
+    """A batched environment whose observations have the parts `observation`, `achieved_goal` and `desired_goal`."""
 
     def compute_reward(self, achieved_goal: Tensor, desired_goal: Tensor) -> Tensor:
-        """Return the rewards `[M]` of having achieved `[M, G]` where `[M, G]` was desired."""
+        """Return the rewards `[M]` of achieved goals `[M, G]` for desired goals `[M, G]`."""
+        ...
+
+
+@runtime_checkable
+class EndingGoalEnv(GoalEnv, Protocol):
+    """One whose episodes end in some states depending on the goal."""
+
+    def compute_terminated(self, achieved_goal: Tensor, desired_goal: Tensor) -> Tensor:
+        """Return which episodes have ended, bool `[M]`, having achieved `[M, G]` where `[M, G]` was desired."""
         ...
 
 
 def goal_reward(env: BatchEnv) -> GoalReward:
-    """Return the function that computes rewards for other goals, many at once.
+    """Return the function that computes rewards for a batch of other goals.
 
     Args:
-        env: a `GoalEnv`, or one of Gymnasium with a method `compute_reward(achieved_goal, desired_goal, info)`, as
-            those of Gymnasium-Robotics have. The outermost wrapper that is a `GoalEnv` comes first.
+        env: a `GoalEnv`, or one of Gymnasium with a method `compute_reward(achieved_goal, desired_goal, info)`, as in
+            Gymnasium-Robotics. The outermost wrapper that is a `GoalEnv` comes first.
 
     Raises:
         ValueError: the environment cannot compute rewards, or only one at a time.
@@ -52,15 +57,15 @@ def goal_reward(env: BatchEnv) -> GoalReward:
     compute = _of_single(env, "compute_reward")
     if compute is None:
         raise ValueError(
-            f"{env.task} has no compute_reward(achieved_goal, desired_goal, info), without which nobody knows what "
-            "another goal would have earned: give the environment such a method"
+            f"{env.task} has no compute_reward(achieved_goal, desired_goal, info), which is needed for the rewards of "
+            "other goals: give the environment such a method"
         )
 
     def reward(achieved: Tensor, desired: Tensor) -> Tensor:
         rewards: Any = np.asarray(compute(achieved.cpu().numpy(), desired.cpu().numpy()))
         if rewards.shape != achieved.shape[:1]:
             raise ValueError(
-                f"compute_reward of {env.task} returned shape {[*rewards.shape]} for {len(achieved)} goals at once, "
+                f"compute_reward of {env.task} returned shape {[*rewards.shape]} for {len(achieved)} goals, "
                 f"[{len(achieved)}] is needed: let it work on the last axis of its arguments"
             )
         return torch.as_tensor(rewards, dtype=torch.float32, device=achieved.device)
@@ -69,17 +74,17 @@ def goal_reward(env: BatchEnv) -> GoalReward:
 
 
 def goal_end(env: BatchEnv) -> GoalEnd | None:
-    """Return the function that says where episodes would have ended with other goals, many at once.
+    """Return the function that computes the ends of episodes for a batch of other goals.
 
     Args:
-        env: as for `goal_reward`; the method is called `compute_terminated`. One that takes a goal at a time, as those
-            of Gymnasium-Robotics do, is called for each.
+        env: as for `goal_reward`; the method is called `compute_terminated`. One for single goals, as in
+            Gymnasium-Robotics, is called for each.
 
     Returns:
-        None where the environment has no such method: its episodes end whatever the goal is.
+        None without such a method: ends do not depend on the goal.
     """
     if (own := _goal_env(env)) is not None:
-        return getattr(own, "compute_terminated", None)
+        return own.compute_terminated if isinstance(own, EndingGoalEnv) else None
     compute = _of_single(env, "compute_terminated")
     if compute is None:
         return None
@@ -95,14 +100,14 @@ def goal_end(env: BatchEnv) -> GoalEnd | None:
 
 
 def _goal_env(env: BatchEnv) -> GoalEnv | None:
-    """Return the outermost wrapper that computes rewards, or the environment, if it does."""
+    """Return the outermost wrapper, or the environment, that computes rewards."""
     return next((each for each in (*reversed(wrappers(env)), unwrapped(env)) if isinstance(each, GoalEnv)), None)
 
 
 def _of_single(env: BatchEnv, name: str) -> Callable[[Any, Any], Any] | None:
-    """Return a method of goals `(achieved, desired)` of one environment like those of a batch, made for that alone.
+    """Return a method of one environment for goals `(achieved, desired)` with the interface of a batch.
 
-    Its errors are `EnvError`, as those of `reset` and `step` are.
+    Its errors are `EnvError`, as in `reset` and `step`.
     """
     inner = unwrapped(env)
     if not isinstance(inner, GymnasiumEnv):

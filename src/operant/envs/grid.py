@@ -1,4 +1,4 @@
-"""Grid worlds as models and as Gymnasium environments; `operant.envs.drawing` says how to draw one."""
+"""Grid worlds as models and as Gymnasium environments; `operant.envs.drawing` has the format."""
 
 from typing import Any
 
@@ -32,13 +32,12 @@ def grid_transitions(grid: Grid, *, also: NDArray[np.bool_] | None = None) -> Tr
     """Return the model of a grid.
 
     A step moves by the action, or sideways if it slips, plus the wind of the column that it leaves, and is clipped to
-    the grid; if a wall is there, the agent stays. Outcomes of an action that are alike are one. Cells that are walls,
-    cliffs or ends have no feasible action. A slippery grid of 1000 x 1000 cells takes about two seconds.
+    the grid; if a wall is there, the agent stays. Equal outcomes of an action are merged. Walls, cliffs and ends have
+    no feasible action. A slippery grid of 1000 x 1000 cells takes about two seconds.
 
     Args:
         grid: cells and rules.
-        also: `[R, C]`, cells that have feasible actions although they are not open, as an agent may be in a wall that
-            has just been built there.
+        also: `[R, C]`, further cells with feasible actions, since an agent may be in a wall that was just built.
     """
     steps = _steps(grid)
     successors, rewards, probabilities = (np.stack(part, axis=-1) for part in zip(*steps, strict=True))
@@ -67,7 +66,7 @@ _Landing = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
 def _steps(grid: Grid) -> list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]:
-    """Return `(successors, rewards, probabilities)`, each `[S]`, of every way in which every action can turn out."""
+    """Return `(successors, rewards, probabilities)`, each `[S]`, of every outcome of every action."""
     rules = grid.rules
     wind = np.broadcast_to(np.array(rules.wind or 0, np.int64), grid.shape[1:])
     blows = np.broadcast_to(wind != 0, grid.shape).ravel()
@@ -86,14 +85,14 @@ def _steps(grid: Grid) -> list[tuple[NDArray[np.int64], NDArray[np.float64], NDA
 
 
 def _directions(action: int, slip: float) -> list[tuple[int, float]]:
-    """Return where an action can go, and how probably."""
+    """Return the directions of an action with their probabilities."""
     if slip == 0.0:
         return [(action, 1.0)]
     return [((action - 1) % 4, slip / 2), (action, 1.0 - slip), ((action + 1) % 4, slip / 2)]
 
 
 def _landing(grid: Grid, move: tuple[int, int], wind: NDArray[np.int64]) -> _Landing:
-    """Return where a move ends from every cell, and its reward; both `[S]`."""
+    """Return the end of a move from every cell, and its reward; both `[S]`."""
     here = np.arange(grid.symbols.size).reshape(grid.shape)
     row, column = np.divmod(here, grid.shape[1])
     to_row, to_column = row + move[0] - wind, column + move[1]
@@ -109,7 +108,7 @@ def _landing(grid: Grid, move: tuple[int, int], wind: NDArray[np.int64]) -> _Lan
 
 
 def _merge(successors: NDArray[np.int64], rewards: NDArray[np.float64], probabilities: NDArray[np.float64]) -> None:
-    """Give the probabilities `[S, A, K]` of like outcomes to the first of them, in place."""
+    """Add the probabilities `[S, A, K]` of equal outcomes to the first of them, in place."""
     for later in range(1, successors.shape[-1]):
         for earlier in range(later):
             alike = successors[..., later] == successors[..., earlier]
@@ -122,7 +121,7 @@ def _merge(successors: NDArray[np.int64], rewards: NDArray[np.float64], probabil
 class GridWorld(FiniteEnv):
     """A grid world with Gymnasium's API. Cell `(r, c)` is state `r * columns + c`.
 
-    Render modes are "ansi", the map with `@` for the agent, and "rgb_array", 24 pixels a cell.
+    Render modes are "ansi", the map with `@` for the agent, and "rgb_array", 24 pixels per cell.
 
     Attributes:
         grid: cells and rules.
@@ -134,13 +133,13 @@ class GridWorld(FiniteEnv):
         """Make the environment of a drawing.
 
         Args:
-            drawing: text as in `operant.envs.drawing`, or what was read from it.
+            drawing: text as in `operant.envs.drawing`, or the parsed `Grid`.
             render_mode: "ansi", "rgb_array" or None.
-            **settings: as in `operant.envs.cells.Rules`; they take the place of those in the text.
+            **settings: as in `operant.envs.cells.Rules`; they override those in the text.
 
         Raises:
             DrawingError: the drawing is wrong; the message names line and column.
-            ValueError: a setting is wrong, or there are settings beside a `Grid`, which has its own.
+            ValueError: a setting is wrong, or given with a `Grid`, which has its own.
         """
         if isinstance(drawing, Grid) and settings:
             raise ValueError(f"a Grid has its own rules: give the drawing as text to change {', '.join(settings)}")
@@ -160,7 +159,7 @@ class GridWorld(FiniteEnv):
 
 
 def _raster(grid: Grid, state: int | None) -> NDArray[np.uint8]:
-    """Return the picture of a grid, with the agent as a square in its cell."""
+    """Return the image of a grid, with the agent as a square in its cell."""
     colors = np.full((*grid.shape, 3), _JUMP_COLOR, np.uint8)
     for symbol, color in _COLORS.items():
         colors[grid.symbols == symbol] = color

@@ -53,34 +53,34 @@ def make(
 ) -> BatchEnv:
     """Return `len(seeds) * rows` copies of a task, ordered as `[S, N]` flattened.
 
-    A row's random numbers depend only on its seed, the purpose and its place among the seed's rows.
+    The random numbers of an environment depend only on its seed, the purpose and its index within the seed.
 
     Args:
         task: a Gymnasium id such as `"CartPole-v1"`, `"ALE/Pong-v5"` or `"module:Name-v0"`.
-        rows: N, environments a seed.
+        rows: N, environments per seed.
         seeds: the seeds of the runs, non-negative.
         backend: "tensor" computes on tensors, for tasks of `operant.envs.tensor.TENSOR_ENVS`; "gymnasium" runs
             Gymnasium's environment in a vector environment; "envpool" runs EnvPool's, in C++ threads (see
-            `operant.envs.EnvPool`); "auto" chooses the first where there is one, else the second.
-        purpose: of the random numbers; give evaluation another one than training.
-        first_row: place of the first of them among the rows of its seed, where others are elsewhere.
+            `operant.envs.EnvPool`); "auto" chooses the first if available, else the second.
+        purpose: of the random numbers; use another one for evaluation than for training.
+        first_row: index of the first one within its seed, if others are elsewhere.
         device: where observations live and actions are expected.
         dtype: of observations; Gymnasium's have float32.
-        vectorization: of the backend "gymnasium": "sync" runs in this process, "async" in worker processes, of which
-            there are at most as many as cores. Games of Atari run in threads of their own (see `operant.envs.Atari`).
-        deadline: seconds that a worker process may take for one answer.
-        pool: worker processes that "async" is to use, with their own deadline. Default: new ones, which end when the
-            environments are closed.
-        max_steps: after which an episode of an environment of the backend "gymnasium" is truncated that has no shorter
-            limit of its own. Default: never.
-        clip_rewards: for games of Atari, see `operant.envs.Atari`.
+        vectorization: of the backend "gymnasium": "sync" runs in this process, "async" in worker processes, at most one
+            per core. Atari runs in its own threads (see `operant.envs.Atari`).
+        deadline: seconds that a worker process may take for one reply.
+        pool: worker processes for "async", with their own deadline. Default: new ones, which end when the environments
+            are closed.
+        max_steps: after which an episode of the backend "gymnasium" is truncated, unless it has a shorter limit.
+            Default: never.
+        clip_rewards: for Atari, see `operant.envs.Atari`.
         episodic_life: likewise.
-        env_kwargs: parameters for the constructor of Gymnasium's environment, in the place of those it is registered
-            with; `max_episode_steps` is its time limit. Tensor environments take those of their `OPTIONS` alone.
+        env_kwargs: parameters for the constructor of Gymnasium's environment, overriding the registered ones;
+            `max_episode_steps` is its time limit. Tensor environments take only those of their `OPTIONS`.
 
     Raises:
-        ValueError: an argument is out of its range, or the task is unknown, out of date, has no tensor environment, or
-            is not a game of Atari where such is asked for.
+        ValueError: an argument is out of range, or the task is unknown, out of date, has no tensor environment, or is
+            not an Atari game where required.
         ModuleNotFoundError: the task needs a package that is not installed.
     """
     if rows < 1 or not seeds:
@@ -93,8 +93,8 @@ def make(
     game = spec is not None and is_atari(spec)
     if not game and (episodic_life or not clip_rewards):
         raise ValueError(
-            f"only games of Atari such as ALE/Pong-v5, with the backend 'gymnasium', have clip_rewards and "
-            f"episodic_life, but the task is {task!r} with {resolved!r}: leave out clip_rewards={clip_rewards} and "
+            f"only Atari games such as ALE/Pong-v5, with the backend 'gymnasium', have clip_rewards and "
+            f"episodic_life, but the task is {task!r} with {resolved!r}: remove clip_rewards={clip_rewards} and "
             f"episodic_life={episodic_life}"
         )
     if resolved == "tensor":
@@ -120,10 +120,10 @@ def make(
 def resolve_backend(
     task: str, backend: Backend, env_kwargs: Mapping[str, Any] | None = None
 ) -> Literal["tensor", "gymnasium", "envpool"]:
-    """Return where `make` takes the environments of a task from, with parameters of one's own or without.
+    """Return the backend that `make` uses for a task, with these parameters.
 
     Raises:
-        ValueError: there is no such backend, or no tensor environment where one is asked for.
+        ValueError: unknown backend, or no tensor environment where required.
     """
     if backend not in get_args(Backend):
         raise ValueError(f"backend must be 'auto', 'tensor', 'gymnasium' or 'envpool', got {backend!r}")
@@ -144,18 +144,17 @@ def resolve_backend(
 
 
 def maker_like(env: BatchEnv, rows: int) -> Callable[[int], BatchEnv]:
-    """Return what makes `rows` rows of the task of an environment of `make` from a seed, also in another process.
+    """Return a function that makes `rows` environments of the task of `env` from a seed, also in another process.
 
-    What registers the task need not be imported there, if its entry point is a name, or a class or function of a
-    module.
+    The registering module need not be imported there if the entry point is a name, or a class or function of a module.
 
     Raises:
         ValueError: the environment has wrappers.
     """
     if found := wrappers(env):
         raise ValueError(
-            f"{type(found[-1]).__name__} is around the environments of {env.task}, but other processes make theirs by "
-            "name, without wrappers: leave it out, or take an algorithm that acts in this process"
+            f"{type(found[-1]).__name__} wraps the environments of {env.task}, but other processes make theirs by "
+            "name, without wrappers: remove it, or use an algorithm that acts in this process"
         )
     game = {"clip_rewards": env.clip_rewards, "episodic_life": env.episodic_life} if isinstance(env, Atari) else {}
     own = {"env_kwargs": env.env_kwargs} if isinstance(env, GymnasiumEnv | TensorEnv) else {}
@@ -164,12 +163,12 @@ def maker_like(env: BatchEnv, rows: int) -> Callable[[int], BatchEnv]:
 
 
 def only_here(task: str) -> bool:
-    """Whether another process may not know how to make a task: it is a class of a script, or a function makes it."""
+    """Return whether another process may be unable to make a task: its class is in a script, or a function makes it."""
     return task in gymnasium.registry and _registration(task) is None
 
 
 def _registration(task: str) -> EnvSpec | None:
-    """Return what a process needs that has not imported what registers a task; None if nothing would help."""
+    """Return the registration for a process that has not imported the registering module; None if impossible."""
     if task not in gymnasium.registry:
         return None
     spec = copy(gymnasium.registry[task])
@@ -183,17 +182,17 @@ def _make_registered(
     task: str, spec: EnvSpec | None, rows: int, backend: Backend, seed: int, **options: Any
 ) -> BatchEnv:
     if spec is not None:
-        importlib.import_module(str(spec.entry_point).partition(":")[0])  # which may register it
+        importlib.import_module(str(spec.entry_point).partition(":")[0])  # importing it may register the task
         gymnasium.registry.setdefault(task, spec)
     return make(task, rows, [seed], backend=backend, **options)
 
 
 class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """What a vector environment is to see of an environment: no infos but the numbers of the last one of an episode.
+    """Reduces infos for a vector environment to the numbers of the last one of an episode.
 
-    Nobody reads the others, and it would merge them at every step.
+    The others are not used, and merging them at every step costs time.
 
-    A vector environment that resets some rows hands no options over as an empty dictionary, and here as None.
+    A vector environment that resets some environments passes missing options as an empty dictionary; here as None.
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -207,7 +206,7 @@ class _Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class _Checked(_Plain):
-    """One of the user's own, whose first observations are compared with their space."""
+    """A user environment, whose first observations are compared with their space."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -234,14 +233,14 @@ class _Checked(_Plain):
 
 @lru_cache(maxsize=64)
 def _warn(text: str) -> None:
-    """Say what MuJoCo warns of, unless it has just been said for another row."""
+    """Log a warning of MuJoCo, unless it was just logged for another environment."""
     logger.warning("MuJoCo: %s", text)
 
 
 def _make_one(spec: EnvSpec, max_steps: int | None) -> gymnasium.Env[Any, Any]:
     if "mujoco" in str(spec.entry_point) and importlib.util.find_spec("mujoco"):
         mujoco: Any = importlib.import_module("mujoco")
-        if mujoco.get_mju_user_warning() is None:  # which prints, and writes a file where the program was started
+        if mujoco.get_mju_user_warning() is None:  # MuJoCo prints it, and writes a file into the working folder
             mujoco.set_mju_user_warning(_warn)
     env, own = make_single(spec), spec.max_episode_steps
     kind = _Checked if needs_check(spec) else _Plain

@@ -1,4 +1,4 @@
-"""Observations and rewards at the scale that networks like, with statistics of each seed's own."""
+"""Normalization of observations and rewards, with statistics per seed."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -9,13 +9,13 @@ from gymnasium import spaces
 from torch import Tensor
 
 from operant.envs.base import BatchEnv, Step, Tree
-from operant.envs.spaces import SpaceError
+from operant.envs.spaces import SpaceError, is_box
 from operant.envs.wrapper import Wrapper
 from operant.state import Resumable
 
 
 class Moments(Resumable):
-    """Count, mean and variance of numbers that arrive in batches, for each of S seeds.
+    """Running count, mean and variance, for each of S seeds.
 
     Batches are merged by Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample
     variances", equation 2.1; in float64.
@@ -35,7 +35,7 @@ class Moments(Resumable):
         self.squares = torch.zeros_like(self.mean)
 
     def update(self, x: Tensor, valid: Tensor | None) -> None:
-        """Take in `x [S, N, *shape]`, but for the rows where `valid [S, N]` is false."""
+        """Add `x [S, N, *shape]`, except where `valid [S, N]` is false."""
         x = x.to(torch.float64)
         if valid is None:
             count: Tensor | float = float(x.shape[1])
@@ -58,16 +58,15 @@ class Moments(Resumable):
 
 
 class Normalize(Wrapper):
-    """Scales what an environment gives by running statistics, kept for each seed over its N rows.
+    """Normalizes observations and rewards by running statistics, per seed over its N environments.
 
     Observations become `clip((obs - mean) / sqrt(variance + epsilon))`. Rewards are divided by the standard deviation
     of the running discounted return `R <- gamma R + r`, which starts at 0 in each episode, and are not centered
     (Engstrom et al. 2020, "Implementation matters in deep policy gradients", arXiv 2005.12729, algorithm 1). A new
-    observation or return enters the statistics before it is scaled by them; final observations only are scaled,
-    and neither rows that are not valid nor observations and rewards that are not finite enter. `Step.score` stays as
-    it is.
+    observation or return enters the statistics before it is scaled; final observations are only scaled, and invalid
+    steps, NaN and Inf do not enter. `Step.score` is unchanged.
 
-    In an evaluation the statistics stay as they are.
+    In an evaluation the statistics are fixed.
 
     Attributes:
         observation_space: a box of [-clip, clip] if observations are scaled.
@@ -89,7 +88,7 @@ class Normalize(Wrapper):
         """Wrap `env`.
 
         Args:
-            env: its rows are `[S, N]`, flat.
+            env: `[S, N]` environments, flat.
             seeds: S.
             gamma: discount of the return that sets the scale of rewards, in [0, 1].
             observations: whether to scale observations.
@@ -98,8 +97,8 @@ class Normalize(Wrapper):
             epsilon: added to variances.
 
         Raises:
-            ValueError: a number is out of its range, or the rows are not a multiple of the seeds.
-            SpaceError: observations are to be scaled and are not a Box.
+            ValueError: a number is out of range, or the number of environments is not a multiple of the seeds.
+            SpaceError: observations to scale are not a Box.
         """
         if seeds < 1 or env.rows % seeds:
             raise ValueError(f"seeds must divide the {env.rows} rows of the environment, got {seeds}")
@@ -107,10 +106,10 @@ class Normalize(Wrapper):
             raise ValueError(f"gamma must be in [0, 1], got {gamma}")
         if not clip > 0 or not epsilon > 0:
             raise ValueError(f"clip and epsilon must be positive, got {clip} and {epsilon}")
-        if observations and not isinstance(env.observation_space, spaces.Box):
+        if observations and not is_box(env.observation_space):
             raise SpaceError(
-                f"only observations of a Box can be normalized, but {env.task} has {env.observation_space}: leave them "
-                "as they are, or give the environment a wrapper whose observation space is a Box"
+                f"only observations of a Box can be normalized, but {env.task} has {env.observation_space}: "
+                "disable it, or give the environment a wrapper whose observation space is a Box"
             )
         super().__init__(env)
         self._seeds, self._gamma = seeds, gamma
@@ -125,13 +124,13 @@ class Normalize(Wrapper):
         self.start(range(seeds))
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Begin with returns of nothing in every row."""
+        """Set all returns to 0."""
         shape = len(seeds), self.rows // len(seeds)
         self._returns = torch.zeros(shape, dtype=torch.float64, device=self.device)
 
     @property
     def learned(self) -> dict[str, Tensor]:
-        """The tensors `[S, ...]` that say how observations and rewards are normalized, by name."""
+        """The normalization statistics `[S, ...]` of observations and rewards, by name."""
         kinds = {
             "observations": (self._observations, self._obs_moments),
             "rewards": (self._rewards, self._return_moments),
@@ -149,9 +148,9 @@ class Normalize(Wrapper):
         return self._clip
 
     def scaling(self, index: int) -> dict[str, Tensor]:
-        """Return what is subtracted from the observations of the seed at a place, and what they are multiplied by.
+        """Return offset and factor of the observations of the seed at an index.
 
-        Nothing where observations are not scaled.
+        None if observations are not scaled.
         """
         if not self._observations:
             return {}
@@ -159,7 +158,7 @@ class Normalize(Wrapper):
         return {"observations.mean": self._obs_moments.mean[index, 0], "observations.scale": scale[index, 0]}
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start episode 0 of every row; the statistics stay and take in the first observations.
+        """Start episode 0 of every environment; the first observations enter the statistics.
 
         Args:
             seeds: one non-negative integer a row; default: those of the environment.
@@ -195,25 +194,25 @@ class Normalize(Wrapper):
         return self._clipped(scaled).to(step.reward.dtype).view(-1)
 
     def forget(self) -> None:
-        """Forget the returns of unfinished episodes."""
+        """Clear the returns of unfinished episodes."""
         self._returns.zero_()
 
     def observation(self, obs: Tree) -> Tree:
-        """Scale observations by the statistics as they are (see `normalize`)."""
+        """Scale observations by the current statistics (see `normalize`)."""
         return self.normalize(obs)
 
     def normalize(self, obs: Tree) -> Tree:
-        """Scale observations by the statistics as they are, which does not change them.
+        """Scale observations by the current statistics without changing them.
 
         Args:
-            obs: of any number M of rows a seed, `[S*M, *shape]` or `[S, M, *shape]`, as the wrapped environment or
-                another of the same task gives them.
+            obs: any number M per seed, `[S*M, *shape]` or `[S, M, *shape]`, from the wrapped environment or another of
+                the same task.
 
         Returns:
-            The scaled observations, shaped like `obs`; `obs` itself if observations are not to be scaled.
+            The scaled observations, shaped like `obs`; `obs` itself if observations are not scaled.
 
         Raises:
-            ValueError: `obs` is to be scaled and has another shape.
+            ValueError: `obs` has another shape.
         """
         if not self._observations:
             return obs
@@ -225,7 +224,7 @@ class Normalize(Wrapper):
         return scaled.to(dtype).view(obs.shape)
 
     def _clipped(self, scaled: Tensor) -> Tensor:
-        """Clip in place what is finite; what is not becomes no number, so that whoever learns leaves it out."""
+        """Clip finite numbers in place; Inf becomes NaN, so that learners drop it."""
         gone = ~scaled.isfinite()
         return scaled.clamp_(-self._clip, self._clip).masked_fill_(gone, torch.nan)
 
@@ -236,6 +235,6 @@ class Normalize(Wrapper):
         if obs.shape[len(leading) :] != self._shape or not (flat or (by_seed and leading[0] == self._seeds)):
             raise ValueError(
                 f"observations have shape {[*obs.shape]}, but [S*M, ...] or [S, M, ...] with S = {self._seeds} and "
-                f"{[*self._shape]} in place of the dots is needed"
+                f"{[*self._shape]} for the dots is needed"
             )
         return obs.reshape(self._seeds, -1, *self._shape)

@@ -5,6 +5,7 @@ from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -20,20 +21,22 @@ if TYPE_CHECKING:
 
 
 class PooledVectorEnv(VectorEnv[Any, Any, Any]):
-    """`B` environments in the workers of a pool; whoever steps them resets them. Made by `WorkerPool.make`.
+    """`B` environments in the workers of a pool, without autoreset. Made by `WorkerPool.make`.
 
-    A step whose `info` has `lost` `[B]` lost the worker of some environments: their episodes are cut (truncated), and
-    what the step says of them means nothing. They are to be reset like all whose episode ended.
+    If `info` of a step has `lost` `[B]`, the worker of some environments was lost: their episodes are truncated, and
+    their step has no meaning. Reset them like ended episodes.
 
     Attributes:
         pool: whose workers hold the environments.
         number: of these environments in the pool.
-        maker: what makes one, pickled.
-        places: which of the B environments each worker holds.
-        task: what messages call it.
+        maker: function that makes one, pickled.
+        places: environments of each worker.
+        task: name in messages.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012 - as Gymnasium declares it
+    single_observation_space: gymnasium.Space[Any]
+    single_action_space: gymnasium.Space[Any]
 
     def __init__(
         self, pool: "WorkerPool", number: int, maker: bytes, places: list[NDArray[np.int64]], task: str
@@ -46,7 +49,7 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         self.owns_pool = False
 
     def open(self, made: Mapping[int, Made]) -> None:
-        """Take over what the workers have made, and share memory for observations with them."""
+        """Check the workers' environments, and share memory for observations with them."""
         common = made[0]
         for index, other in made.items():
             if other.spaces != common.spaces:
@@ -57,14 +60,14 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         self.metadata = common.metadata | type(self).metadata
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        ObservationFormat.of(self.single_observation_space, torch.device("cpu"))  # refuses those that have no arrays
+        ObservationFormat.of(self.single_observation_space, torch.device("cpu"))  # raises for spaces without arrays
         size, _ = observation_buffers(self.single_observation_space, self.num_envs, None)
         self._memory = SharedMemory(create=True, size=max(1, size))
         _, self._obs = observation_buffers(self.single_observation_space, self.num_envs, self._memory.buf)
         self.share(range(len(self.places)))
 
     def share(self, indices: Sequence[int]) -> None:
-        """Tell workers where observations go."""
+        """Send workers the shared memory for observations."""
         assert self._memory is not None  # noqa: S101 - open() has made it
         facts = {i: (self._memory.name, self.num_envs, int(self.places[i][0])) for i in indices}
         _, lost = self.pool.ask(self, "share", facts)
@@ -72,11 +75,11 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
             self.pool.replace(self, lost)
 
     def interrupt(self, index: int) -> None:
-        """Note that the episodes of a worker's environments are lost."""
+        """Mark the episodes of a worker's environments as lost."""
         self._gone[self.places[index]] = True
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start episodes of the environments that `options["reset_mask"]` chooses, or of all, from one seed each."""
+        """Start episodes where `options["reset_mask"]` is true, or of all, from one seed each."""
         mask = np.ones(self.num_envs, np.bool_) if not options else options["reset_mask"]
         asked = [index for index, rows in enumerate(self.places) if mask[rows].any()]
         while asked:
@@ -111,7 +114,7 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
             for row, info in stepped.infos:
                 infos[first + row] = info
         info: dict[str, Any] = gather(infos)
-        gone |= self._gone  # those that were lost just now
+        gone |= self._gone  # just lost
         if gone.any():
             self._gone |= gone
             rewards[gone], terminations[gone], truncations[gone] = 0.0, False, True
@@ -119,11 +122,11 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         return self._obs, rewards, terminations, truncations, info
 
     def rows_of(self, indices: Sequence[int]) -> str:
-        """Return which environments some workers hold, for messages."""
+        """Return the environments of some workers, for messages."""
         return ", ".join(str(row) for index in indices for row in self.places[index])
 
     def close(self, **_: Any) -> None:
-        """Close the environments, and the pool if it belongs to them alone."""
+        """Close the environments, and their own pool if any."""
         if self.closed:
             return
         self.closed = True
@@ -131,7 +134,7 @@ class PooledVectorEnv(VectorEnv[Any, Any, Any]):
         self._obs = None
         if self._memory is not None:
             self._memory.unlink()
-            with suppress(BufferError):  # somebody still looks at observations; the memory goes when he has finished
+            with suppress(BufferError):  # observations are still in use; their owner frees the memory
                 self._memory.close()
         if self.owns_pool:
             self.pool.close()

@@ -1,8 +1,8 @@
-"""Physics that is drawn anew for each episode, late actions and noisy sensors: `Randomize`.
+"""Domain randomization: random physics per episode, delayed actions and noisy sensors: `Randomize`.
 
-A policy that has met many versions of a task, rather than the one of the simulator, can do without the right numbers
-(domain randomization; Peng et al. 2018, arXiv:1710.06537). Where the ranges start narrow and widen while the policy
-succeeds, it is automatic domain randomization (OpenAI 2019, arXiv:1910.07113), here with one width for all ranges.
+A policy trained on many versions of a task is robust to wrong parameters of the simulator (domain randomization; Peng
+et al. 2018, arXiv:1710.06537). If the ranges start narrow and widen while the policy succeeds, it is automatic domain
+randomization (OpenAI 2019, arXiv:1910.07113), here with one width for all ranges.
 """
 
 import importlib
@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import torch
 from gymnasium import spaces
@@ -20,22 +20,24 @@ from torch import Tensor
 from operant import streams
 from operant.envs.adapter import GymnasiumEnv
 from operant.envs.base import BatchEnv, Step, Tree
+from operant.envs.spaces import is_box
 from operant.envs.tensor import TensorEnv
 from operant.envs.tensor.starts import BITS, random_bits, stream_keys
 from operant.envs.wrapper import Wrapper, unwrapped
 from operant.state import DeclaredState, State
+from operant.tensors import floats, linalg, ndtri
 
 Given = float | Mapping[str, Sequence[float]]
 """A number, or one distribution with its two numbers, such as `{"uniform": [0.5, 2.0]}`."""
 
 FAR = 3.0
-"""Standard deviations from the mean at which normal distributions are cut off, so that a mass stays positive."""
+"""Standard deviations at which normal distributions are truncated, so that a mass stays positive."""
 
 Quantile = Callable[[Tensor, float, float], Tensor]
 
 _QUANTILES: dict[str, Quantile] = {
     "uniform": lambda unit, low, high: low + (high - low) * unit,
-    "normal": lambda unit, mean, deviation: mean + deviation * torch.special.ndtri(unit).clamp(-FAR, FAR),
+    "normal": lambda unit, mean, deviation: mean + deviation * ndtri(unit).clamp(-FAR, FAR),
     "log-uniform": lambda unit, low, high: low * (high / low) ** unit,
 }
 
@@ -45,12 +47,12 @@ MUJOCO: Mapping[str, tuple[str, ...]] = {
     "friction": ("geom_friction",),
     "gear": ("actuator_gear",),
 }
-"""What can be randomized of models of MuJoCo: all numbers of some fields are multiplied by one factor."""
+"""Quantities of MuJoCo models that can be randomized: all numbers of some fields times one factor."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """Where a quantity is drawn from.
+    """Distribution of a quantity.
 
     Attributes:
         kind: "uniform", "normal" or "log-uniform".
@@ -67,7 +69,7 @@ class Distribution:
         """Read a number or a distribution.
 
         Raises:
-            ValueError: it is neither; the message says what is wrong.
+            ValueError: it is neither; the message has the details.
         """
         if isinstance(given, int | float) and not isinstance(given, bool):
             return cls("uniform", float(given), float(given))
@@ -96,46 +98,46 @@ class Distribution:
         return self.first - FAR * self.second if self.kind == "normal" else self.first
 
     def quantile(self, unit: Tensor) -> Tensor:
-        """Return the values `[...]` below which shares `unit [...]` in (0, 1) of the draws lie, normal ones cut off."""
+        """Return the quantiles `[...]` at `unit [...]` in (0, 1), of truncated normal distributions."""
         return _QUANTILES[self.kind](unit, self.first, self.second)
 
 
 def randomizer(path: Path) -> str:
-    """Return the wrapper that a TOML file describes, as `Settings.wrappers` names it.
+    """Return the wrapper described by a TOML file, as named in `Settings.wrappers`.
 
     Raises:
-        ValueError: the file is missing or no TOML, or has something that `Randomize` does not take.
+        ValueError: the file is missing or invalid, or has a key that `Randomize` does not take.
     """
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"the file of --randomize cannot be read: {path}: {error}") from error
     if unknown := sorted(given.keys() - Randomize.KEYS):
-        raise ValueError(f"{path} has {unknown[0]!r}; what it may have: {', '.join(Randomize.KEYS)}")
+        raise ValueError(f"{path} has {unknown[0]!r}; allowed keys: {', '.join(Randomize.KEYS)}")
     return f"{__name__}:Randomize({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
 class Randomize(Wrapper):
-    """Draws quantities of the physics anew for every episode of every row, delays actions and disturbs observations.
+    """Draws physical parameters for every episode of every environment, delays actions and adds noise to observations.
 
-    What is drawn depends on the row's seed and the number of its episode alone. Evaluations are played without it,
-    unless it is put around them (`operant evaluate RUN --randomize FILE`).
+    The draws depend only on the environment's seed and the number of its episode. Evaluations do not use it, unless
+    requested (`operant evaluate RUN --randomize FILE`).
 
     Args:
         env: a tensor environment, or for MuJoCo one of Gymnasium with the vectorization "sync".
         parameters: distributions by the names of the environment's parameters (`TensorEnv.DEFAULTS`), in their units;
             for MuJoCo of factors, by the names of `MUJOCO`.
-        posterior: several parameters that are drawn together, as system identification leaves them: their `names`, and
+        posterior: several parameters drawn jointly, as from system identification: their `names`, and
             the `mean [P]` and `covariance [P, P]` of their logarithms.
-        delay: distribution of the whole number of steps until an action acts; no normal one. Until its first action
-            could act, the first action of an episode does.
-        noise: distribution of the standard deviation of normal noise on all observations, drawn anew at each step; in
-            the units of the observations.
+        delay: distribution of the whole number of steps until an action acts; not normal. Until then the first action
+            of an episode acts.
+        noise: distribution of the standard deviation of normal noise on all observations, drawn at each step; in the
+            units of the observations.
         bias: distribution of an offset of each component of the observations, for an episode.
-        success: return from which an episode counts as a success: the ranges then begin at the nominal values and
-            widen; None: they have their full width.
-        episodes: of a seed, after which its ranges widen if their mean return is at least `success`.
-        step: by which they widen, as a share of their full width.
+        success: return from which an episode is a success: the ranges then start at the nominal values and widen; None:
+            full width.
+        episodes: of a seed, after which its ranges widen if the mean return is at least `success`.
+        step: amount of widening, as a share of the full width.
 
     Attributes:
         width: share `[S]` of the ranges in use, in [0, 1].
@@ -194,7 +196,7 @@ class Randomize(Wrapper):
         for name, one in self.parameters.items():
             if one.lowest <= 0 and name not in signed:
                 raise ValueError(
-                    f"{name} of {env.task} must be positive, but {one.kind} goes down to {one.lowest:g}: take a "
+                    f"{name} of {env.task} must be positive, but {one.kind} goes down to {one.lowest:g}: use a "
                     "narrower range, or log-uniform"
                 )
 
@@ -206,7 +208,7 @@ class Randomize(Wrapper):
         self.components = spaces.flatdim(space) if self.disturbs else 0
         drawn = len(self.parameters) + (len(self.joint[0]) if self.joint else 0) + 2 + self.components
         numbers = torch.arange(1, drawn + self.components + 1, device=self.device).unsqueeze(1)
-        self.keys, self.noise_keys = stream_keys(rows, numbers).split([drawn, self.components])
+        self.keys, self.noise_keys = stream_keys(rows, numbers).split_with_sizes([drawn, self.components])
         zeros = torch.zeros(self.rows, dtype=torch.int64, device=self.device)
         self.episode, self.steps, self.age = zeros, zeros.clone(), zeros.clone()
         action = torch.as_tensor(self.env.action_space.sample())
@@ -219,7 +221,7 @@ class Randomize(Wrapper):
         self._draw()
 
     def _draw(self) -> None:
-        """Give each row what belongs to its episode."""
+        """Set the quantities of each environment's episode."""
         unit = (random_bits(self.keys, self.episode).double() + 0.5) * 2.0**-BITS
         width, nominal = self.row_width.double(), self.physics.nominal
         values: dict[str, Tensor] = {}
@@ -228,7 +230,7 @@ class Randomize(Wrapper):
         unit = unit[len(self.parameters) :]
         if self.joint:
             names, mean, factor = self.joint
-            logs = mean.unsqueeze(1) + factor @ torch.special.ndtri(unit[: len(names)])
+            logs = mean.unsqueeze(1) + factor @ ndtri(unit[: len(names)])
             drawn = {name: _narrowed(row.exp(), nominal[name], width) for name, row in zip(names, logs, strict=True)}
             values, unit = values | drawn, unit[len(names) :]
         longest = self.delay.second + 1 - self.delay.first
@@ -243,7 +245,7 @@ class Randomize(Wrapper):
         return self._sensed(self.env.reset(seeds))
 
     def step(self, actions: Tensor) -> Step:
-        """Apply to each row the action that was chosen as many steps ago as its actions are late."""
+        """Apply to each environment its delayed action."""
         step = self.env.step(self._delayed(actions))
         self.steps += 1
         self.returns += step.score
@@ -269,11 +271,11 @@ class Randomize(Wrapper):
         return chosen.view_as(actions)
 
     def _sensed(self, obs: Tree) -> Tree:
-        """Return observations as the sensors show them, the same whenever they are asked in one step."""
+        """Return the sensor readings of observations, the same for repeated calls in one step."""
         if not self.disturbs or not isinstance(obs, Tensor):
             return obs
         unit = (random_bits(self.noise_keys, self.steps).double() + 0.5) * 2.0**-BITS
-        error = self.offset + self.deviation * torch.special.ndtri(unit)
+        error = self.offset + self.deviation * ndtri(unit)
         return obs + error.T.reshape(obs.shape).to(obs.dtype)
 
     def _widen(self, ended: Tensor) -> None:
@@ -289,27 +291,27 @@ class Randomize(Wrapper):
         self.finished, self.total = self.finished * ~due, self.total * ~due
 
     def forget(self) -> None:
-        """Begin the episodes of the environment's new start."""
+        """Start new episodes with the environment."""
         self.age, self.returns = torch.zeros_like(self.age), torch.zeros_like(self.returns)
 
     def load_state_dict(self, state: State) -> Tree:
-        """Go on from a state, and return the observations that the policy sees next."""
+        """Restore a state, and return the next observations."""
         DeclaredState.load_state_dict(self, {name: part for name, part in state.items() if name != "env"})
-        self._draw()  # before the environment, which may play its episodes again
+        self._draw()  # before the environment, which may replay its episodes
         return self._sensed(super().load_state_dict(state))
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return the share of the ranges that is in use, where they widen."""
+        """Return the share of the ranges in use, if they widen."""
         return {} if self.success is None else {"randomize/width": self.width.clone()}
 
 
 def _narrowed(drawn: Tensor, nominal: Tensor, width: Tensor) -> Tensor:
-    """Return values between the nominal ones, at width 0, and those that were drawn, at width 1."""
+    """Interpolate between the nominal values, at width 0, and the drawn ones, at width 1."""
     return nominal + (drawn - nominal) * width
 
 
-def _is_vector(space: Any) -> bool:
-    return isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f"
+def _is_vector(space: spaces.Space[Any]) -> bool:
+    return is_box(space) and space.dtype.kind == "f"
 
 
 def _joint(given: Mapping[str, Any]) -> tuple[list[str], Tensor, Tensor]:
@@ -318,7 +320,7 @@ def _joint(given: Mapping[str, Any]) -> tuple[list[str], Tensor, Tensor]:
         names = list(given["names"])
         mean = torch.tensor(given["mean"], dtype=torch.float64).view(len(names))
         covariance = torch.tensor(given["covariance"], dtype=torch.float64).view(len(names), len(names))
-        return names, mean, torch.linalg.cholesky(covariance)
+        return names, mean, linalg.cholesky(covariance)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             "posterior needs `names`, and the `mean` and the positive definite `covariance` of their logarithms, got "
@@ -341,6 +343,16 @@ class _TensorPhysics:
             self.env.set_parameters(**values)
 
 
+@runtime_checkable
+class _Simulation(Protocol):
+    """An environment that simulates a model, as those of MuJoCo do."""
+
+    @property
+    def model(self) -> Any:
+        """What is simulated."""
+        ...
+
+
 class _MuJoCoPhysics:
     """The models of MuJoCo that the environments of a vector environment simulate."""
 
@@ -358,7 +370,7 @@ class _MuJoCoPhysics:
         """Multiply fields by factors `[B]`, by name, and compute what MuJoCo derives from them."""
         mujoco: Any = importlib.import_module("mujoco")
         for name, factors in values.items():
-            for model, original, factor in zip(self.models, self.originals, factors.tolist(), strict=True):
+            for model, original, factor in zip(self.models, self.originals, floats(factors), strict=True):
                 for field in MUJOCO[name]:
                     getattr(model, field)[:] = original[field] * factor
         for model in self.models if values else ():
@@ -366,7 +378,7 @@ class _MuJoCoPhysics:
 
 
 class _NoPhysics:
-    """Nothing is known of how the environment computes."""
+    """No known parameters."""
 
     nominal: ClassVar[dict[str, Tensor]] = {}
 
@@ -375,20 +387,21 @@ class _NoPhysics:
 
 
 def _physics(env: BatchEnv, names: Sequence[str]) -> _TensorPhysics | _MuJoCoPhysics | _NoPhysics:
-    """Return how the quantities of an environment are set.
+    """Return the setter of an environment's quantities.
 
     Raises:
-        ValueError: it has none of these names, or none at all.
+        ValueError: it does not have these names, or none at all.
     """
     if isinstance(env, TensorEnv):
         return _TensorPhysics(env, names)
     singles = env.singles if isinstance(env, GymnasiumEnv) else ()
-    models = [getattr(single.unwrapped, "model", None) for single in singles]
+    inner = [single.unwrapped for single in singles]
+    models = [each.model if isinstance(each, _Simulation) else None for each in inner]
     if models and all(hasattr(model, "body_mass") for model in models):
         return _MuJoCoPhysics(models, names, env.task)
     if names:
         raise ValueError(
-            f"the parameters of {env.task} cannot be randomized: take --env-backend tensor where it has a tensor "
+            f"the parameters of {env.task} cannot be randomized: use --env-backend tensor if it has a tensor "
             "environment, or a task of MuJoCo with --vectorization sync; delay, noise and bias work with any"
         )
     return _NoPhysics()

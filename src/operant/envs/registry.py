@@ -1,4 +1,4 @@
-"""What Gymnasium knows of a task by its name, and making one environment of it with parameters of one's own."""
+"""Gymnasium's registry: specs of tasks by name, and single environments with parameters."""
 
 import difflib
 import importlib
@@ -18,24 +18,24 @@ from operant import doors
 from operant.envs.workers import EnvError, place
 
 ENTRY_POINTS = "operant.environments"
-"""Group of entry points by which installed packages offer environments that they do not register."""
+"""Group of entry points by which installed packages provide unregistered environments."""
 
 GYMNASIUMS_OWN = ("max_episode_steps",)
 """Parameters that `gymnasium.make` takes itself, whatever the environment."""
 
 _INSTALLED = ("operant", "gymnasium", "__main__")
-"""Modules that are no code of a user's environment, wherever they lie: a script that trains is more than that."""
+"""Modules that do not count as code of a user environment: a training script contains more than that."""
 
 _EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "ale_py": "atari", "gymnasium_robotics": "goals"}
 """Extra of operant that installs what an environment needs, by a part of its entry point."""
 
 
 def specified(task: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvSpec:
-    """Return how a task is made with parameters of one's own.
+    """Return the spec of a task with these parameters.
 
     Args:
         task: a Gymnasium id.
-        env_kwargs: for the constructor of the environment; they take the place of those it is registered with.
+        env_kwargs: for the constructor of the environment; they override the registered ones.
 
     Raises:
         ValueError: the task is unknown or out of date, its constructor does not take a parameter, or needs one.
@@ -52,7 +52,7 @@ def specified(task: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvSpec
 
 
 def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """Return the task and parameters that a text file with the drawing of a grid stands for; others as they are.
+    """Return task and parameters for a text file with the drawing of a grid; others unchanged.
 
     Raises:
         ValueError: the file cannot be read, or there are two drawings.
@@ -60,7 +60,7 @@ def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, A
     if not isinstance(task, str) or not task.endswith(".txt"):
         return task, env_kwargs
     if "drawing" in env_kwargs:
-        raise ValueError(f"{task} is a drawing, and env_kwargs hold another one: leave out one of them")
+        raise ValueError(f"{task} is a drawing, and env_kwargs hold another one: remove one of them")
     try:
         text = Path(task).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -69,15 +69,15 @@ def drawn(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, A
 
 
 def from_object(task: Any, env_kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name and the parameters that an `EnvSpec`, or an environment that was made from one, stands for.
+    """Return name and parameters of an `EnvSpec`, or of an environment made from one.
 
     Raises:
-        ValueError: it is neither, or its spec does not say how it is made.
+        ValueError: it is neither, or its spec is incomplete.
     """
-    spec = getattr(task, "spec", None) if isinstance(task, gymnasium.Env) else task
+    spec = task.spec if isinstance(task, gymnasium.Env) else task
     if not isinstance(spec, EnvSpec) or spec.entry_point is None:
         raise ValueError(
-            f"{task!r:.80} is no task: give the name of a registered environment, its EnvSpec, a class derived from "
+            f"{task!r:.80} is not a task: give the name of a registered environment, its EnvSpec, a class derived from "
             "gymnasium.Env, or a function that makes an environment"
         )
     known = gymnasium.registry.get(spec.id)
@@ -94,15 +94,15 @@ def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.E
 
     Args:
         spec: of `specified`.
-        render_mode: how it is to be rendered; None: not.
+        render_mode: of the environment, or None.
 
     Raises:
-        ValueError: its constructor refuses a parameter.
+        ValueError: its constructor rejects a parameter.
         ModuleNotFoundError: it needs a package that is not installed.
         EnvError: its constructor raised another error.
     """
     rendering: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
-    if rendering:  # environments that draw with pygame open the sound card, too, which servers do not have
+    if rendering:  # pygame also opens the sound card, which servers lack
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     try:
         return gymnasium.make(spec, disable_env_checker=True, **rendering)
@@ -116,7 +116,7 @@ def make_single(spec: EnvSpec, *, render_mode: str | None = None) -> gymnasium.E
 
 
 def _require_signature(spec: EnvSpec, own: Mapping[str, Any]) -> None:
-    """Refuse parameters that the constructor of an environment does not take, and miss those that it needs."""
+    """Raise for parameters that the constructor does not take, and for missing ones."""
     parameters = _parameters(spec)
     if parameters is None:
         return
@@ -144,13 +144,13 @@ def _require_signature(spec: EnvSpec, own: Mapping[str, Any]) -> None:
 
 
 def _parameters(spec: EnvSpec) -> Mapping[str, inspect.Parameter] | None:
-    """Return what the constructor of an environment takes; None where it does not say, or cannot be imported."""
+    """Return the parameters of an environment's constructor; None if unknown, or it cannot be imported."""
     point: Any = spec.entry_point
     try:
         creator = load_env_creator(point) if isinstance(point, str) else point
         return inspect.signature(creator).parameters
     except Exception:
-        return None  # whoever makes the environment says why
+        return None  # making the environment raises the error
 
 
 def _hint(spec: EnvSpec) -> str:
@@ -159,9 +159,9 @@ def _hint(spec: EnvSpec) -> str:
 
 
 def registered(task: str) -> EnvSpec:
-    """Return what Gymnasium knows of `task`, after the import of the module that registers it.
+    """Return Gymnasium's spec of `task`, after importing the module that registers it.
 
-    A task such as `my.py:MyEnv` need not be registered.
+    A task such as `my.py:MyEnv` needs no registration.
     """
     offered = task not in gymnasium.registry and task in doors.entry_points(ENTRY_POINTS)
     if doors.is_file(task) or doors.is_object(task) or offered:
@@ -180,17 +180,17 @@ def registered(task: str) -> EnvSpec:
     newest = find_highest_version(namespace, stem)
     if version is not None and newest is not None and version < newest:
         raise ValueError(
-            f"{name!r} is out of date: use {get_env_id(namespace, stem, newest)!r}. If you want the old one, hand its "
+            f"{name!r} is out of date: use {get_env_id(namespace, stem, newest)!r}. For the old one, pass its "
             "vector environment to operant.envs.GymnasiumEnv"
         )
     return known[name]
 
 
 def _from_outside(task: str) -> EnvSpec:
-    """Return how to make what a name such as `my.py:MyEnv` leads to.
+    """Return the spec for a name such as `my.py:MyEnv`.
 
     Raises:
-        ValueError: it leads to nothing that makes an environment.
+        ValueError: the name does not make an environment.
     """
     creator = doors.load(
         task,
@@ -201,10 +201,10 @@ def _from_outside(task: str) -> EnvSpec:
 
 
 def own_files(task: str) -> list[Path]:
-    """Return the files of a user's own code that make a task, in no installed package; none for other tasks.
+    """Return the user's files that make a task, outside installed packages; none for other tasks.
 
-    They are those that register the task and that define its environment, the classes which that derives from, and
-    its wrappers; not what else these import. None if the task cannot be made: whoever makes it says why.
+    They are the files that register the task and define its environment, its base classes and its wrappers; not their
+    other imports. None if the task cannot be made, which raises later.
     """
     try:
         spec = registered(task)
@@ -219,7 +219,7 @@ def own_files(task: str) -> list[Path]:
 
 
 def _modules(creator: Any) -> Iterator[str]:
-    """Yield the names of the modules that define a class and those which it derives from, or a function."""
+    """Yield the names of the modules that define a class and its bases, or a function."""
     for part in inspect.getmro(creator) if inspect.isclass(creator) else [creator]:
         yield str(getattr(part, "__module__", ""))
 
@@ -245,7 +245,7 @@ def _import(module: str, task: str) -> None:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    """Say that `name` is unknown and what may have been meant."""
+    """Return the error for an unknown `name`, with suggestions."""
     stems = {_stem(task).lower(): _stem(task) for task in known}
     near = [stems[match] for match in difflib.get_close_matches(_stem(name).lower(), stems, n=3)]
     newest = [get_env_id(*parse_env_id(stem)[:2], find_highest_version(*parse_env_id(stem)[:2])) for stem in near]

@@ -1,9 +1,9 @@
-"""What the spaces of an environment mean in tensors, and how many members they have."""
+"""Tensor forms of an environment's spaces, and their sizes."""
 
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -12,16 +12,69 @@ from gymnasium import spaces
 from torch import Tensor
 
 from operant.envs.base import Tree
+from operant.tensors import from_numpy
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs  # in `typing` from Python 3.13 on
 
 logger = logging.getLogger(__name__)
 
 
+def is_box(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Box[Any]]":
+    """Whether a space is a Box, whose arrays then have a type, which `isinstance` alone would not give them."""
+    return isinstance(space, spaces.Box)
+
+
+def is_multi_discrete(space: gymnasium.Space[Any]) -> "TypeIs[spaces.MultiDiscrete[Any]]":
+    """Whether a space is a MultiDiscrete, whose arrays then have a type."""
+    return isinstance(space, spaces.MultiDiscrete)
+
+
+def is_dict(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Dict[Any]]":
+    """Whether a space is a Dict, whose parts then have a type."""
+    return isinstance(space, spaces.Dict)
+
+
+def is_tuple(space: gymnasium.Space[Any]) -> "TypeIs[spaces.Tuple[Any]]":
+    """Whether a space is a Tuple, whose parts then have a type."""
+    return isinstance(space, spaces.Tuple)
+
+
+class VectorSpaces(Protocol):
+    """The spaces of a vector environment, of which Gymnasium's own annotations do not say what they are of."""
+
+    @property
+    def single_observation_space(self) -> gymnasium.Space[Any]:
+        """Of one row's observation."""
+        ...
+
+    @property
+    def single_action_space(self) -> gymnasium.Space[Any]:
+        """Of one row's action."""
+        ...
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Of the observations of all rows."""
+        ...
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Of the actions of all rows."""
+        ...
+
+
+def spaces_of(env: VectorSpaces) -> VectorSpaces:
+    """Return a vector environment as what has these spaces."""
+    return env
+
+
 class SpaceError(TypeError, ValueError):
-    """A space has no tensor form; the message names it and says which have one."""
+    """A space has no tensor form; the message names it and the spaces that have one."""
 
 
 class ActionFormat(NamedTuple):
-    """Shape and kind of the actions that `rows` copies of a space expect.
+    """Shape and dtype of the actions of `rows` copies of a space.
 
     Attributes:
         shape: of the whole batch, `[B, *space.shape]`.
@@ -38,23 +91,26 @@ class ActionFormat(NamedTuple):
         Raises:
             SpaceError: `space` is composite or holds no numbers.
         """
+        floating = is_box(space) and np.issubdtype(space.dtype, np.floating)
         if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             raise SpaceError(
                 f"actions of {space} have no single tensor; give the environment a wrapper whose action space is "
                 "a Box, Discrete, MultiDiscrete or MultiBinary"
             )
         shape = space.shape or ()
-        return cls((rows, *shape), isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating))
+        return cls((rows, *shape), floating)
 
     def check(self, actions: Tensor) -> None:
-        """Refuse actions of another shape or kind. Their values are not looked at.
+        """Check the shape and dtype of actions, not their values.
 
         Raises:
             ValueError: the shape differs, or the actions carry gradients.
             TypeError: the dtype differs.
         """
         if actions.shape != self.shape:
-            raise ValueError(f"actions have shape {list(actions.shape)}, but {list(self.shape)} is needed: one a row")
+            raise ValueError(
+                f"actions have shape {list(actions.shape)}, but {list(self.shape)} is needed: one per environment"
+            )
         if not (actions.is_floating_point() if self.floating else actions.dtype is torch.int64):
             kind = "a floating point dtype" if self.floating else "torch.int64"
             raise TypeError(f"actions have dtype {actions.dtype}, but the action space needs {kind}")
@@ -63,12 +119,12 @@ class ActionFormat(NamedTuple):
 
 
 class GymnasiumActions(NamedTuple):
-    """How what learners do becomes actions of a Gymnasium space.
+    """Conversion of a learner's actions to a Gymnasium space.
 
     Attributes:
-        space: the space that learners see: a Discrete counted from 0; a MultiDiscrete of one axis counted from 0, for a
-            MultiBinary too; a Box of floats of one axis; any other space as it is.
-        write: turns a batch `[B, ...]` of its members into actions `[B, ...]` of the Gymnasium space and its dtype.
+        space: the learner's space: a Discrete from 0; a MultiDiscrete of one axis from 0, also for a MultiBinary; a Box
+            of floats of one axis; any other space unchanged.
+        write: maps a batch `[B, ...]` of its members to actions `[B, ...]` of the Gymnasium space and its dtype.
     """
 
     space: gymnasium.Space[Any]
@@ -76,17 +132,18 @@ class GymnasiumActions(NamedTuple):
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any]) -> "GymnasiumActions":
-        """Return what stands for `space`."""
+        """Return the conversion for `space`."""
         shape, dtype, seen = space.shape or (), space.dtype, space
-        first = np.asarray(getattr(space, "start", 0), dtype)
+        counted = space if isinstance(space, spaces.Discrete) or is_multi_discrete(space) else None
+        first = np.asarray(0 if counted is None else counted.start, dtype)
         shifted = bool(first.any())
         if isinstance(space, spaces.Discrete):
             seen = spaces.Discrete(int(space.n))
-        elif isinstance(space, spaces.MultiDiscrete):
+        elif is_multi_discrete(space):
             seen = spaces.MultiDiscrete(space.nvec.ravel())
         elif isinstance(space, spaces.MultiBinary):
             seen = spaces.MultiDiscrete(np.full(math.prod(shape), 2))
-        elif isinstance(space, spaces.Box) and np.issubdtype(dtype, np.floating):
+        elif is_box(space) and np.issubdtype(dtype, np.floating):
             seen = spaces.Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype.type)
 
         def write(actions: np.ndarray) -> np.ndarray:
@@ -96,22 +153,22 @@ class GymnasiumActions(NamedTuple):
         return cls(seen, write)
 
     def allowed(self, mask: np.ndarray) -> np.ndarray:
-        """Return the first actions `[B, ...]` of the Gymnasium space that masks `[B, M]` allow.
+        """Return the first actions `[B, ...]` of the Gymnasium space allowed by masks `[B, M]`.
 
         Args:
-            mask: true for allowed ones; where the space has several choices, their masks in a row.
+            mask: true for allowed ones; the masks of several choices are concatenated.
         """
-        if isinstance(self.space, spaces.MultiDiscrete):
+        if is_multi_discrete(self.space):
             choices = np.split(mask, np.cumsum(self.space.nvec)[:-1], axis=1)
             return self.write(np.stack([choice.argmax(1) for choice in choices], axis=1))
         return self.write(mask.argmax(1))
 
 
 class ObservationFormat(NamedTuple):
-    """How batched NumPy observations become tensors.
+    """Conversion of batched NumPy observations to tensors.
 
     Attributes:
-        space: the space of one row's observation as a tensor.
+        space: the space of one observation as a tensor.
         read: copies a batch `[B, ...]` to the device: floating point numbers become float32, members of discrete
             spaces int64, and dictionaries become mappings.
     """
@@ -124,12 +181,12 @@ class ObservationFormat(NamedTuple):
         """Return the format of observations of `space`.
 
         Raises:
-            SpaceError: `space` holds a space whose members are no arrays of fixed shape. Text in a dictionary, such as
-                the missions of MiniGrid, is left out.
+            SpaceError: a part of `space` has no arrays of fixed shape. Text in a dictionary, such as the missions of
+                MiniGrid, is dropped.
         """
-        if isinstance(space, spaces.Dict):
+        if is_dict(space):
             return cls._of_dict(space, device)
-        if isinstance(space, spaces.Box):
+        if is_box(space):
             floating = np.issubdtype(space.dtype, np.floating)
             return cls(_float32(space), reader(device, np.float32)) if floating else cls(space, reader(device))
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
@@ -145,9 +202,9 @@ class ObservationFormat(NamedTuple):
     def _of_dict(cls, space: spaces.Dict, device: torch.device) -> "ObservationFormat":
         formats = {key: cls.of(part, device) for key, part in space.spaces.items() if not _is_text(part)}
         if not formats:
-            raise SpaceError(f"observations of {space} have no part but text: give the environment a wrapper")
+            raise SpaceError(f"observations of {space} have only text: give the environment a wrapper")
         if left_out := space.spaces.keys() - formats.keys():
-            logger.warning("the text in observations is left out: %s", ", ".join(sorted(left_out)))
+            logger.warning("the text in observations is dropped: %s", ", ".join(sorted(left_out)))
 
         def read(obs: Any) -> Tree:
             return {key: part.read(obs[key]) for key, part in formats.items()}
@@ -156,15 +213,15 @@ class ObservationFormat(NamedTuple):
 
 
 def _is_text(space: gymnasium.Space[Any]) -> bool:
-    """Whether the members of a space are texts, as the missions of MiniGrid are."""
+    """Return whether a space holds text, such as the missions of MiniGrid."""
     return space.dtype is not None and space.dtype.kind == "U"
 
 
 def reader(device: torch.device, dtype: Any = None) -> Callable[[np.ndarray], Tensor]:
-    """Return what copies arrays to tensors on `device`, with a NumPy `dtype` or their own."""
+    """Return a function that copies arrays to tensors on `device`, with a NumPy `dtype` or their own."""
     if device.type == "cpu":
-        return lambda array: torch.from_numpy(np.array(array, dtype))
-    return lambda array: torch.from_numpy(np.array(array, dtype)).to(device)
+        return lambda array: from_numpy(np.array(array, dtype))
+    return lambda array: from_numpy(np.array(array, dtype)).to(device)
 
 
 def _float32(box: spaces.Box) -> spaces.Box:
@@ -174,15 +231,15 @@ def _float32(box: spaces.Box) -> spaces.Box:
 
 
 def members(space: gymnasium.Space[Any]) -> int | None:
-    """Return how many members a finite space has; None for any but Discrete, Multi-, and Tuple or Dict of these."""
+    """Return the size of a finite space; None for any but Discrete, Multi-, and Tuple or Dict of these."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
-    if isinstance(space, spaces.MultiDiscrete):
+    if is_multi_discrete(space):
         return math.prod(space.nvec.ravel().tolist())
     if isinstance(space, spaces.MultiBinary):
         return 2 ** math.prod(space.shape)
-    if isinstance(space, spaces.Tuple | spaces.Dict):
-        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+    if is_dict(space) or is_tuple(space):
+        parts = space.spaces.values() if is_dict(space) else space.spaces
         counts = [members(part) for part in parts]
         return None if None in counts else math.prod(count for count in counts if count is not None)
     return None

@@ -1,4 +1,4 @@
-"""Worker processes that hold Gymnasium environments, several each, and serve a whole run: `WorkerPool`."""
+"""Worker processes for Gymnasium environments, several each, shared by a whole run: `WorkerPool`."""
 
 import logging
 import multiprocessing
@@ -25,12 +25,12 @@ logger = logging.getLogger(__name__)
 LostWorkers = Literal["end", "restart"]
 
 ATTEMPTS = 3
-"""How often in a row a worker may be started again before it has answered; then training ends."""
+"""Maximum number of restarts of a worker without a reply; then training ends."""
 
 
 @dataclass
 class _Worker:
-    """A process, our end of the pipe to it, and how often it was started since it answered a step."""
+    """A process, the parent's end of its pipe, and its starts since its last reply to a step."""
 
     process: Any
     pipe: Connection
@@ -39,11 +39,11 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Lost:
-    """Why a worker gave no answer.
+    """Why a worker did not reply.
 
     Attributes:
-        exit_code: with which its process ended, if it did.
-        error: what its pipe said; None where it did not answer before the deadline.
+        exit_code: of its process, if it ended.
+        error: of its pipe; None if it missed the deadline.
     """
 
     exit_code: int | None
@@ -54,23 +54,23 @@ class Lost:
 
 
 class WorkerPool:
-    """Processes that environments are divided among.
+    """Processes that share environments.
 
-    They start with the first environments, and end with `close`; environments come and go. So the processes of
-    training also serve every evaluation.
+    They start with the first environments and end with `close`; environments may be added and removed. So the processes
+    of training also serve every evaluation.
 
     Args:
-        workers: how many processes there are at most; 0: as many as this process may use cores. Environments that wait
-            for something other than the processor (a simulator elsewhere, the network) gain from more.
-        deadline: seconds that a worker may take for one answer: a step or reset of its environments, or making them.
-        lost_workers: what happens when a worker dies or misses the deadline while environments are stepped or reset:
+        workers: maximum number of processes; 0: one per available core. Environments that wait for something other than
+            the processor (a remote simulator, the network) gain from more.
+        deadline: seconds that a worker may take for one reply: a step or reset of its environments, or making them.
+        lost_workers: reaction when a worker dies or misses the deadline while environments are stepped or reset:
             "end" raises `WorkerError`; "restart" starts another one, whose environments begin new episodes.
 
     Attributes:
-        restarts: how many workers were started in place of lost ones.
+        restarts: number of replaced workers.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: a value is out of range.
     """
 
     def __init__(self, workers: int = 0, *, deadline: float = DEADLINE, lost_workers: LostWorkers = "end") -> None:
@@ -89,7 +89,7 @@ class WorkerPool:
 
     @property
     def processes(self) -> list[Any]:
-        """The processes that run now."""
+        """The running processes."""
         return [worker.process for worker in self._workers]
 
     def make(self, make: Callable[[], gymnasium.Env[Any, Any]], rows: int, *, task: str) -> PooledVectorEnv:
@@ -98,12 +98,12 @@ class WorkerPool:
         Args:
             make: makes one; it is sent to the workers by cloudpickle.
             rows: B.
-            task: what messages call it.
+            task: name in messages.
 
         Raises:
             WorkerError: a worker died, or did not make its environments before the deadline.
             RuntimeError: an environment has other spaces than the others.
-            Exception: what making an environment raises.
+            Exception: an error in making an environment.
         """
         while len(self._workers) < min(rows, self._most):
             self._workers.append(self._start())
@@ -122,21 +122,21 @@ class WorkerPool:
         """Close an environment in the workers, without waiting for them."""
         self._envs.pop(env.number, None)
         for worker in self._workers:
-            with suppress(OSError):  # of a worker that is dead
+            with suppress(OSError):  # the worker is dead
                 worker.pipe.send((0, "drop", env.number, None))
 
     def ask(
         self, env: PooledVectorEnv, command: str, payloads: Mapping[int, Any]
     ) -> tuple[dict[int, Any], dict[int, Lost]]:
-        """Have workers do something with their environments, and wait for all of them.
+        """Send a command to workers, and wait for all of them.
 
         Args:
-            env: whose environments.
-            command: what to do.
-            payloads: with what, by the number of the worker.
+            env: the environments.
+            command: to execute.
+            payloads: arguments, by the number of the worker.
 
         Returns:
-            The answers, and the workers that gave none.
+            The replies, and the workers without one.
 
         Raises:
             EnvError: an environment raised an error.
@@ -150,7 +150,7 @@ class WorkerPool:
             raise env_error(env.task, command, next(iter(failed.values())), rows)
         if failed:
             raise next(iter(failed.values()))
-        if command == "step":  # all else is done again by a worker that replaces a lost one
+        if command == "step":  # the replacement of a lost worker repeats all other commands
             for index in answers:
                 self._workers[index].restarts = 0
         return {index: answer.value for index, answer in answers.items()}, lost
@@ -180,7 +180,7 @@ class WorkerPool:
         return answers, lost
 
     def _answer(self, index: int, until: float) -> Answer | None:
-        """Return the answer of a worker to the latest question, None after the deadline; older ones are passed over."""
+        """Return the reply of a worker to the latest command, None after the deadline; older ones are skipped."""
         pipe = self._workers[index].pipe
         while pipe.poll(max(0.0, until - time.monotonic())):
             serial, answer = pipe.recv()
@@ -197,7 +197,7 @@ class WorkerPool:
         late = [index for index, why in lost.items() if why.error is None]
         if late:
             self._fail(
-                f"{env.task}: the worker processes of rows {env.rows_of(late)} have not made their environments within "
+                f"{env.task}: the worker processes of environments {env.rows_of(late)} have not made them within "
                 f"{self.deadline:g} seconds. If that takes so long, raise the deadline (--worker-seconds); otherwise "
                 "the constructor hangs"
             )
@@ -206,7 +206,7 @@ class WorkerPool:
         return made
 
     def replace(self, env: PooledVectorEnv, lost: Mapping[int, Lost]) -> None:
-        """Start workers in place of lost ones, with new environments; or end, as `lost_workers` says.
+        """Replace lost workers, with new environments; or raise, depending on `lost_workers`.
 
         Raises:
             WorkerError: lost workers end training, or one was lost too often in a row.
@@ -216,12 +216,13 @@ class WorkerPool:
             _dead(env, {index: why for index, why in lost.items() if why.error is not None})
             if len(late) < len(lost)
             else (
-                f"{env.task}: the worker processes of rows {env.rows_of(late)} have not answered for {self.deadline:g} "
-                "seconds. If the environment is that slow, raise the deadline (--worker-seconds); otherwise it hangs"
+                f"{env.task}: the worker processes of environments {env.rows_of(late)} have not replied for "
+                f"{self.deadline:g} seconds. If the environment is that slow, raise the deadline "
+                "(--worker-seconds); otherwise it hangs"
             )
         )
         if self.lost_workers == "end":
-            self._fail(f"{what}. `operant resume` goes on from the last checkpoint")
+            self._fail(f"{what}. `operant resume` continues from the last checkpoint")
         for index in lost:
             self._replace(index, what)
         logger.warning(
@@ -248,9 +249,9 @@ class WorkerPool:
         raise self._broken
 
     def _start(self) -> _Worker:
-        resource_tracker.ensure_running()  # one for all, which knows whose memory is shared
+        resource_tracker.ensure_running()  # one for all, which tracks shared memory
         ours, theirs = multiprocessing.Pipe()
-        # A forked process inherits our ends of the pipes, and would keep them open after us.
+        # A forked process inherits the parent's ends of the pipes, and would keep them open after it.
         forked = multiprocessing.get_start_method() == "fork"
         inherited = [*(worker.pipe for worker in self._workers), ours] if forked else []
         name = f"operant-worker-{len(self._workers)}"
@@ -260,7 +261,7 @@ class WorkerPool:
         return _Worker(process, ours)
 
     def close(self) -> None:
-        """End the workers; those that do not end in time are killed. Calling it twice does no harm."""
+        """End the workers; those that do not end in time are killed. Can be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -268,7 +269,7 @@ class WorkerPool:
         for env in list(self._envs.values()):
             env.close()
         for worker in self._workers:
-            with suppress(OSError):  # of a worker that is dead
+            with suppress(OSError):  # the worker is dead
                 worker.pipe.send((0, "stop", 0, None))
         until = time.monotonic() + min(CLOSING, self.deadline)
         for worker in self._workers:
@@ -287,7 +288,7 @@ def pooled(
     """Return `rows` environments in the workers of a pool; without one, in workers that end with them.
 
     Raises:
-        Exception: as `WorkerPool.make` does.
+        Exception: see `WorkerPool.make`.
     """
     if pool is not None:
         return pool.make(make, rows, task=task)
@@ -304,13 +305,13 @@ def pooled(
 def _dead(env: PooledVectorEnv, lost: Mapping[int, Lost]) -> str:
     named = "; ".join(f"{env.rows_of([index])} ({why})" for index, why in lost.items())
     return (
-        f"{env.task} lost the worker processes of rows {named}. A negative exit code is the signal that killed the "
-        "worker; -9 often means that the machine ran out of memory"
+        f"{env.task} lost the worker processes of environments {named}. A negative exit code is the signal that "
+        "killed the worker; -9 often means that the machine ran out of memory"
     )
 
 
 def _end(worker: _Worker) -> None:
-    worker.process.kill()  # which also ends a stopped one
+    worker.process.kill()  # SIGKILL also ends a stopped process
     worker.process.join()
     worker.pipe.close()
 

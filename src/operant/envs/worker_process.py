@@ -1,37 +1,40 @@
-"""What runs in a worker process of `operant.envs.worker_pool.WorkerPool`: `serve`."""
+"""The worker process of `operant.envs.worker_pool.WorkerPool`: `serve`."""
 
 import math
 import os
 import signal
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
+from operant.envs.base import is_mapping
 from operant.envs.infos import scalars
 
 PATIENCE = 10.0
-"""Seconds after which a worker without a question looks whether there is still somebody to ask one."""
+"""Seconds after which an idle worker checks whether its parent is alive."""
 
 _ALIGNMENT = 64
-"""Bytes; where arrays begin in shared memory."""
+"""Alignment of arrays in shared memory, in bytes."""
+
+_loads = cast(Callable[[Any], Any], ForkingPickler.loads)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - a function, which typeshed lacks
 
 
 class Answer(NamedTuple):
-    """What a worker says to a question.
+    """A worker's reply to a command.
 
     Attributes:
-        value: what was asked for.
-        error: what an environment raised instead.
-        row: which of the worker's environments did.
+        value: the result.
+        error: raised by an environment instead.
+        row: index of that environment in the worker.
     """
 
     value: Any = None
@@ -40,7 +43,7 @@ class Answer(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What the environments of a worker are like.
+    """Description of a worker's environments.
 
     Attributes:
         spaces: of observations and of actions.
@@ -52,13 +55,13 @@ class Made(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """What a step of `n` environments led to, beside the observations.
+    """The result of a step of `n` environments, without observations.
 
     Attributes:
         rewards: float64 `[n]`.
         terminations: `[n]`.
         truncations: `[n]`.
-        infos: number and numbers of each environment whose episode ended and that says something of it.
+        infos: index and infos of each environment whose episode ended with infos.
     """
 
     rewards: NDArray[np.float64]
@@ -68,16 +71,16 @@ class Stepped(NamedTuple):
 
 
 def observation_buffers(space: gymnasium.Space[Any], rows: int, buffer: memoryview | None) -> tuple[int, Any]:
-    """Return how many bytes observations of `rows` environments take, and arrays for them in a buffer.
+    """Return the bytes of the observations of `rows` environments, and arrays for them in a buffer.
 
     Args:
         space: of one observation.
         rows: B.
-        buffer: where the arrays are; None: only their size is asked for.
+        buffer: of the arrays; None: only the size is computed.
     """
     end = 0
 
-    def place(shape: Any, dtype: Any = None) -> Any:
+    def place(shape: int | Sequence[int], dtype: Any = None) -> Any:
         nonlocal end
         start, dtype = end, np.dtype(dtype or np.float64)
         whole = tuple(np.atleast_1d(shape))
@@ -89,27 +92,27 @@ def observation_buffers(space: gymnasium.Space[Any], rows: int, buffer: memoryvi
 
 
 def part(arrays: Any, first: int, rows: int) -> Any:
-    """Return the view of `rows` environments, from the one at `first`, in a tree of arrays."""
-    if isinstance(arrays, Mapping):
+    """Return the view of `rows` environments, starting at `first`, in a tree of arrays."""
+    if is_mapping(arrays):
         return {key: part(value, first, rows) for key, value in arrays.items()}
     if isinstance(arrays, tuple):
-        return tuple(part(value, first, rows) for value in arrays)
+        return tuple(part(value, first, rows) for value in cast(tuple[Any, ...], arrays))
     return arrays[first : first + rows]
 
 
 @dataclass
 class _Group:
-    """Environments of a worker that belong together."""
+    """A group of environments in a worker."""
 
-    envs: list[gymnasium.Env[Any, Any]] = field(default_factory=list)
-    obs: list[Any] = field(default_factory=list)
+    envs: list[gymnasium.Env[Any, Any]] = field(default_factory=list[gymnasium.Env[Any, Any]])
+    obs: list[Any] = field(default_factory=list[Any])
     out: Any = None
     memory: SharedMemory | None = None
     row: int = 0
-    """Which environment was asked last."""
+    """Index of the last environment in use."""
 
     def make(self, maker: bytes, rows: int) -> Made:
-        make: Any = ForkingPickler.loads(maker).fn  # pyright: ignore[reportAttributeAccessIssue] - exists
+        make = _loads(maker).fn
         for self.row in range(rows):
             self.envs.append(make())
         found = [(env.observation_space, env.action_space) for env in self.envs]
@@ -147,7 +150,7 @@ class _Group:
         return Stepped(rewards, flags[0], flags[1], infos)
 
     def _write(self) -> None:
-        """Write the latest observations where everybody sees them; environments never reset have none."""
+        """Write the latest observations to shared memory; environments never reset have none."""
         if all(obs is not None for obs in self.obs):
             concatenate(self.envs[0].observation_space, self.obs, self.out)
             return
@@ -164,10 +167,10 @@ class _Group:
 
 
 def serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
-    """Answer questions until told to stop, or until nobody is there to ask them.
+    """Execute commands until told to stop, or until the parent ends.
 
     Args:
-        pipe: where they come from: `(serial number, command, number of the group, payload)`.
+        pipe: of the commands `(serial number, command, number of the group, payload)`.
         inherited: ends of pipes that belong to the parent process.
     """
     for connection in inherited:
@@ -183,14 +186,14 @@ def serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
             else:
                 pipe.send((serial, _do(groups.setdefault(number, _Group()), command, payload)))
     except (EOFError, OSError):
-        return  # the parent has gone
+        return  # the parent has ended
     finally:
         for group in groups.values():
             group.close()
 
 
 def _ignoring_signals() -> Callable[[], bool]:
-    """Leave signals to the parent, and return what says whether nobody is there any more to ask questions."""
+    """Ignore signals, which the parent handles, and return a check whether the parent has ended."""
     parent, asked_to_end = os.getppid(), False
 
     def end_when_idle(*_: Any) -> None:
@@ -198,14 +201,14 @@ def _ignoring_signals() -> Callable[[], bool]:
         asked_to_end = True
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in ("SIGTERM", "SIGUSR1"):  # which may go to a whole group of processes, whose parent saves its state
+    for name in ("SIGTERM", "SIGUSR1"):  # signals may go to the whole process group, whose parent saves its state
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), end_when_idle)
     return lambda: asked_to_end or os.getppid() != parent
 
 
 def _question(pipe: Connection, lonely: Callable[[], bool]) -> tuple[int, str, int, Any] | None:
-    """Return the next question, None if there will be no other."""
+    """Return the next command, or None if there are no more."""
     while not pipe.poll(PATIENCE):
         if lonely():
             return None
@@ -221,9 +224,9 @@ def _do(group: _Group, command: str, payload: Any) -> Answer:
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return an error with the place where it was raised; one of the same text if it cannot be pickled."""
+    """Return an error with its traceback; one of the same text if it cannot be pickled."""
     try:
-        ForkingPickler.loads(ForkingPickler.dumps(error))  # pyright: ignore[reportAttributeAccessIssue] - a function
+        _loads(ForkingPickler.dumps(error))
         sent = error
     except Exception:
         sent = RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Asking vector environments: errors are explained, and Gymnasium's `AsyncVectorEnv` has a deadline."""
+"""Calls of vector environments with explained errors, and a deadline for Gymnasium's `AsyncVectorEnv`."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
 DEADLINE = 120.0
-"""Seconds that a worker may take for one answer, by default."""
+"""Default number of seconds that a worker may take for one reply."""
 
 CLOSING = 5.0
 """Seconds that workers have to close their environments, if the deadline is not shorter; then they are killed."""
@@ -28,16 +29,16 @@ class EnvError(RuntimeError):
 
 
 class WorkerError(RuntimeError):
-    """A worker process died, hangs, or failed and could not say how."""
+    """A worker process died, hangs, or failed without an error."""
 
 
 class Workers:
-    """Asks a vector environment, and names the workers that died or hang if it does not answer.
+    """Calls a vector environment, and names dead or hanging workers if it does not reply.
 
     Args:
-        env: any vector environment; the watch is over those that are an `AsyncVectorEnv` or wrap one.
-        task: what the messages call it.
-        deadline: seconds that the workers may take for one answer.
+        env: any vector environment; the deadline applies to an `AsyncVectorEnv`, also in wrappers.
+        task: name in messages.
+        deadline: seconds that the workers may take for one reply.
 
     Raises:
         ValueError: the deadline is not positive.
@@ -49,9 +50,12 @@ class Workers:
         workers = env.unwrapped
         self._workers = workers if isinstance(workers, AsyncVectorEnv) else None
         if self._workers is not None:
-            poll, errors = self._workers._poll_pipe_envs, self._workers.error_queue
+            poll = self._workers._poll_pipe_envs  # pyright: ignore[reportPrivateUsage] - nothing public waits
+            errors = cast("Queue[Any]", self._workers.error_queue)  # pyright: ignore[reportUnknownMemberType]
             # Its step() and reset() wait without a limit, and a limit cannot be handed through wrappers.
-            self._workers._poll_pipe_envs = lambda timeout=None: poll(deadline if timeout is None else timeout)
+            self._workers._poll_pipe_envs = (  # pyright: ignore[reportPrivateUsage]
+                lambda timeout=None: poll(deadline if timeout is None else timeout)
+            )
             errors.get = partial(errors.get, timeout=min(CLOSING, deadline))
 
     def ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -59,28 +63,28 @@ class Workers:
 
         Raises:
             EnvError: the environment raised an error, which is the cause of this one.
-            WorkerError: a worker died, did not answer before the deadline, or failed and could not say how.
+            WorkerError: a worker died, missed the deadline, or failed without an error.
         """
         try:
             return function(*args, **kwargs)
-        except (EnvError, WorkerError):  # of a pool, which knows what they mean
+        except (EnvError, WorkerError):  # of a pool, already explained
             raise
         except Exception as error:
             raise self._explained(error, function.__name__) from error
 
     def _explained(self, error: Exception, call: str) -> RuntimeError:
-        """Return what an error in `reset` or `step` means."""
-        pipes = self._workers.parent_pipes if self._workers is not None else []
+        """Return the explained error of `reset` or `step`."""
+        pipes = _pipes(self._workers) if self._workers is not None else ()
         if self._workers is not None and isinstance(error, multiprocessing.TimeoutError):
             return WorkerError(
-                f"{self._task}: the worker processes of rows {_silent(pipes)} have not answered for "
+                f"{self._task}: the worker processes of environments {_silent(pipes)} have not replied for "
                 f"{self._deadline:g} seconds. If the environment is that slow, raise the deadline; otherwise it hangs. "
-                "`operant resume` goes on from the last checkpoint"
+                "`operant resume` continues from the last checkpoint"
             )
         if self._workers is not None and isinstance(error, queue.Empty):
             return WorkerError(
-                f"{self._task}: the environment of a worker process raised an error that cannot be pickled, and so "
-                "not be shown here: what it printed above says why. Let it raise one that can"
+                f"{self._task}: the environment of a worker process raised an error that cannot be pickled and "
+                "shown here: see its output above. Raise one that can"
             )
         failed = [row for row, pipe in enumerate(pipes) if pipe is None]
         if self._workers is not None and not failed and isinstance(error, EOFError | ConnectionError):
@@ -92,12 +96,13 @@ class Workers:
         workers = self._workers
         if workers is not None:
             self._dismiss(workers)
-            workers._state = AsyncState.DEFAULT  # else Gymnasium waits for the answer of a lost worker
+            # Else Gymnasium waits for the answer of a lost worker.
+            workers._state = AsyncState.DEFAULT  # pyright: ignore[reportPrivateUsage]
             workers.close(terminate=True)
         self._env.close()
 
     def _dismiss(self, workers: AsyncVectorEnv) -> None:
-        for pipe in workers.parent_pipes:
+        for pipe in _pipes(workers):
             if pipe is not None and not pipe.closed:
                 with suppress(OSError):  # of a worker that is dead
                     pipe.send(("close", None))
@@ -107,26 +112,31 @@ class Workers:
             process.kill()  # which also ends a stopped one
 
 
+def _pipes(workers: AsyncVectorEnv) -> Sequence[Connection | None]:
+    """Return the pipes to worker processes; Gymnasium puts None in the place of one whose environment failed."""
+    return workers.parent_pipes
+
+
 def require_positive(deadline: float) -> None:
-    """Raise ValueError if a deadline is no positive number."""
+    """Raise ValueError if a deadline is not a positive number."""
     if not deadline > 0:
         raise ValueError(f"deadline must be a positive number of seconds, got {deadline}")
 
 
 def env_error(task: str, call: str, error: Exception, rows: Iterable[int] = ()) -> EnvError:
-    """Return the error that says what `reset` or `step` of an environment raised, with that as its cause.
+    """Return the explained error of `reset` or `step` of an environment, with the original as its cause.
 
     Args:
-        task: whose environment.
-        call: what it was asked to do.
-        error: what it raised.
-        rows: of which environments, where that is known.
+        task: name of the environment.
+        call: the called method.
+        error: the raised error.
+        rows: of the environments, if known.
     """
     failed = _listed(rows)
-    where = f" in rows {failed}" if failed else ""
+    where = f" in environments {failed}" if failed else ""
     found = EnvError(
         f"{task}: {call}() of the environment raised {type(error).__name__}{where}: {error}{place(error)}. "
-        "Mend the environment; `operant resume` then goes on from the last checkpoint, if there is one yet"
+        "Fix the environment; `operant resume` then continues from the last checkpoint, if there is one"
     )
     found.__cause__ = error
     return found
@@ -137,7 +147,7 @@ def _silent(pipes: Sequence[Connection | None]) -> str:
 
 
 def _dead(processes: Sequence[Any]) -> str:
-    """Return which processes have ended, after one has closed its pipes: that comes before its exit code."""
+    """Return the ended processes, after one has closed its pipes, which precedes its exit code."""
     ending = multiprocessing.connection.wait([process.sentinel for process in processes], timeout=CLOSING)
     for process in processes:
         if process.sentinel in ending:
@@ -147,20 +157,20 @@ def _dead(processes: Sequence[Any]) -> str:
 
 
 def _await_code(process: Any) -> None:
-    """Wait until a process that has closed its pipes has an exit code, for a while; to join it might wait for ever."""
+    """Wait for a limited time for the exit code of a process that has closed its pipes; a join might wait forever."""
     until = time.monotonic() + CLOSING
     while process.exitcode is None and time.monotonic() < until:
         time.sleep(0.01)
 
 
 def exit_code(process: Any) -> int | None:
-    """Return with what a process ended that has closed its pipes; None if it still has not after a while."""
+    """Return the exit code of a process that has closed its pipes; None if it has not ended in time."""
     _await_code(process)
     return process.exitcode
 
 
 def place(error: Exception) -> str:
-    """Say in which line of the environment an error was raised, where that is known."""
+    """Return the line of the environment that raised an error, if known."""
     frames = traceback.extract_tb(error.__traceback__)
     foreign = ("site-packages", sysconfig.get_path("stdlib"), str(Path(__file__).resolve().parents[1]))
     own = [frame for frame in frames if not any(part in frame.filename for part in foreign)]
@@ -173,6 +183,6 @@ def _listed(rows: Iterable[object]) -> str:
 
 def _lost(task: str, rows: str, error: Exception) -> WorkerError:
     return WorkerError(
-        f"{task} lost the worker processes of rows {rows}: {error!r}. A negative exit code is the signal that killed "
-        "the worker; -9 often means that the machine ran out of memory"
+        f"{task} lost the worker processes of environments {rows}: {error!r}. A negative exit code is the signal "
+        "that killed the worker; -9 often means that the machine ran out of memory"
     )

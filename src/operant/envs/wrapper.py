@@ -1,4 +1,4 @@
-"""Environments around environments: `Wrapper`, which changes what steps hold and belongs to the run."""
+"""Wrappers of environments: `Wrapper`, which changes steps and is part of the run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
@@ -14,12 +14,12 @@ from operant.state import DeclaredState, State, clone, load_part
 
 
 class Wrapper(DeclaredState):
-    """A `BatchEnv` around another one; as it stands it changes nothing.
+    """A `BatchEnv` around another one; the base class changes nothing.
 
-    A subclass overrides `step` and `reset`, or `observation` alone. What it keeps it names in `STATE`, which is saved
-    and restored bit for bit with the run; what of that belongs to the weights, such as statistics or networks, in
-    `LEARNED`, which is then kept with the best policies and handed over by `--init`. Everything that depends on the
-    environment's rows or on the seeds is made in `start`.
+    A subclass overrides `step` and `reset`, or only `observation`. `STATE` names its state, which is saved and restored
+    bitwise with the run; `LEARNED` names the part that belongs to the weights, such as statistics or networks, which is
+    saved with the best policies and copied by `--init`. `start` makes all state that depends on the environments or the
+    seeds.
 
         class Bonus(Wrapper):
             STATE = LEARNED = ("counts",)
@@ -29,14 +29,13 @@ class Wrapper(DeclaredState):
                 self.counts = torch.zeros(len(seeds), 10)
 
     Attributes:
-        env: what is wrapped.
-        in_evaluation: whether evaluations are played in it, too. One that changes observations or actions needs that;
-            one that changes rewards does not.
-        training: false in evaluations, where nothing may be learned.
+        env: the wrapped environment.
+        in_evaluation: whether evaluations use it. Needed if it changes observations or actions, not for rewards.
+        training: false in evaluations, where it must not learn.
         task: that of the environment.
         rows: B.
-        observation_space: of one row; set another one in `__init__` where `observation` changes it.
-        action_space: of one row.
+        observation_space: of one observation; set it in `__init__` if `observation` changes it.
+        action_space: of one action.
         device: that of the environment.
         always_valid: that of the environment.
     """
@@ -57,15 +56,15 @@ class Wrapper(DeclaredState):
         self.always_valid: bool = env.always_valid
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Make what is kept for rows and seeds; called once before the first `reset`, by `start`.
+        """Make the state for environments and seeds; called once before the first `reset`, by `start`.
 
         Args:
-            seeds: of the S runs; the rows are `[S, N]`, flat. Random numbers are drawn from a stream of each seed's own
+            seeds: of the S runs; the environments are `[S, N]`, flat. Draw random numbers from a stream of each seed
                 (`operant.streams.torch_generator(seed, "my wrapper")`).
         """
 
     def observation(self, obs: Tree) -> Tree:
-        """Return what the policy sees of observations `[S*M, ...]`, M a seed, without learning from them."""
+        """Return the policy's view of observations `[S*M, ...]`, M per seed, without learning from them."""
         return obs
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
@@ -80,10 +79,10 @@ class Wrapper(DeclaredState):
         return step._replace(obs=obs, final_obs=final_obs)
 
     def forget(self) -> None:
-        """Forget what is kept of unfinished episodes: the environment has begun new ones when it loaded a state."""
+        """Clear the state of unfinished episodes: the environment began new ones when it loaded a state."""
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return what to report, new tensors `[S]` by name; asked after each rollout."""
+        """Return the metrics, new tensors `[S]` by name; called after each rollout."""
         return {}
 
     @property
@@ -93,15 +92,15 @@ class Wrapper(DeclaredState):
 
     @property
     def learned(self) -> dict[str, Tensor]:
-        """What belongs to the weights, `[S, ...]` by name: the tensors themselves."""
+        """The tensors that belong to the weights, `[S, ...]` by name, not copies."""
         return {f"{type(self).__name__}.{name}": getattr(self, name) for name in self.LEARNED}
 
     def state_dict(self) -> State:
-        """Return the state of the environment, and copies of what `STATE` names."""
+        """Return the state of the environment, and copies of the attributes in `STATE`."""
         return {"env": self.env.state_dict(), **clone(super().state_dict())}
 
     def load_state_dict(self, state: State) -> Tree:
-        """Go on from a state of `state_dict`, and return the observations that the policy sees next."""
+        """Restore a state of `state_dict`, and return the next observations."""
         super().load_state_dict({name: part for name, part in state.items() if name != "env"})
         obs = load_part(self.env, state, "env")
         if self.begins_anew:
@@ -109,7 +108,7 @@ class Wrapper(DeclaredState):
         return self.observation(obs)
 
     def around(self, env: BatchEnv, seeds: Sequence[int]) -> Self:
-        """Return the same wrapper around other environments for an evaluation: with what is learned, learning nothing.
+        """Return this wrapper around other environments for an evaluation, with its learned state fixed.
 
         Args:
             env: of the same task.
@@ -138,23 +137,29 @@ def wrappers(env: BatchEnv) -> list[Wrapper]:
 
 
 ENTRY_POINTS = "operant.wrappers"
-"""The group of entry points by which installed packages offer wrappers."""
+"""The group of entry points by which installed packages provide wrappers."""
 
 
 def wrapped(env: BatchEnv, names: Iterable[str]) -> BatchEnv:
     """Return an environment in wrappers, the innermost first.
 
     Args:
-        env: not wrapped by others of them.
-        names: such as `my.py:Bonus` or `my.py:Bonus(scale=0.1)`, of classes that are called with the environment, or of
-            functions.
+        env: without these wrappers.
+        names: such as `my.py:Bonus` or `my.py:Bonus(scale=0.1)`, of classes or functions that take the environment.
 
     Raises:
-        ValueError: a name leads to no wrapper, or its parameters are wrong.
+        ValueError: a name is not a wrapper, or its parameters are wrong.
     """
     for name in names:
         call = doors.Call.of(name)
         make = call.load(expected="a class derived from operant.envs.Wrapper", group=ENTRY_POINTS)
+        kind = getattr(make, "func", make)
+        if isinstance(kind, type) and issubclass(kind, gymnasium.Wrapper):
+            raise ValueError(
+                f"the wrapper {name} is one of Gymnasium, around a single environment, and must be derived from "
+                "operant.envs.Wrapper, around all of them: use it in a function that makes the environment, and train "
+                "on that, path/to/file.py:make"
+            )
         try:
             found = make(env)
         except TypeError as error:
@@ -169,21 +174,21 @@ def wrapped(env: BatchEnv, names: Iterable[str]) -> BatchEnv:
 
 
 def unwrapped(env: BatchEnv) -> BatchEnv:
-    """Return what is within all wrappers of an environment."""
+    """Return the environment inside all wrappers."""
     return found[0].env if (found := wrappers(env)) else env
 
 
 def start(env: BatchEnv, seeds: Sequence[int]) -> None:
-    """Let the wrappers of an environment make what they keep for the seeds of a run."""
+    """Call `start` of an environment's wrappers with the seeds of a run."""
     for wrapper in wrappers(env):
         wrapper.start(seeds)
 
 
 def learned(env: BatchEnv) -> dict[str, Tensor]:
-    """Return what the wrappers of an environment have learned, `[S, ...]` by name.
+    """Return the learned state of an environment's wrappers, `[S, ...]` by name.
 
     Raises:
-        ValueError: two of them have the same name for something.
+        ValueError: two of them use the same name.
     """
     found: dict[str, Tensor] = {}
     for wrapper in wrappers(env):
@@ -197,11 +202,11 @@ def learned(env: BatchEnv) -> dict[str, Tensor]:
 
 
 def for_evaluation(env: BatchEnv, fresh: BatchEnv, seeds: Sequence[int]) -> BatchEnv:
-    """Return new environments of a task in the wrappers of those that were trained in, if they hold in evaluations.
+    """Return new environments in the wrappers of the training environments that apply in evaluations.
 
     Args:
-        env: those that were trained in.
-        fresh: new ones.
+        env: the training environments.
+        fresh: new environments.
         seeds: of the S runs.
     """
     for wrapper in wrappers(env):
@@ -210,7 +215,7 @@ def for_evaluation(env: BatchEnv, fresh: BatchEnv, seeds: Sequence[int]) -> Batc
 
 
 def changes_observations(wrapper: Wrapper) -> bool:
-    """Whether a wrapper changes single observations, in `Wrapper.observation`."""
+    """Return whether a wrapper overrides `Wrapper.observation`."""
     return type(wrapper).observation is not Wrapper.observation
 
 

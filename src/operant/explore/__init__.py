@@ -1,4 +1,4 @@
-"""Chapter 4: where reward is rare."""
+"""Exploration with sparse rewards."""
 
 from operant.explore.bonuses import Bonus, Counts, Episodic, HashedCounts
 from operant.explore.bootstrapped_dqn import BootstrappedDQN, BootstrappedDQNConfig

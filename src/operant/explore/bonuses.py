@@ -1,9 +1,8 @@
-"""Bonuses for observations that are new: by counts of visits, over the whole run or within an episode.
+"""Exploration bonuses from visit counts, over the run or within an episode.
 
-A bonus is a wrapper of the environments. It hands its reward to the algorithm as an extra tensor of each step, which a
-channel of rewards reads (`operant.control.reward_channels`): the critic then predicts the return of the bonus by
-itself, with a discount of its own. Algorithms without channels, such as DQN, are given `mixed`, which adds it to the
-reward.
+A bonus is a wrapper of the environments. It adds its intrinsic reward to each step as an extra tensor, which a reward
+channel reads (`operant.control.reward_channels`): the critic then predicts its return separately, with its own
+discount. For algorithms without channels, such as DQN, `mixed` adds it to the reward.
 """
 
 import math
@@ -23,22 +22,20 @@ from operant.state import State
 
 
 class Bonus(Wrapper):
-    """Pays for what is new; a subclass says how new, in `novelty`.
+    """Base class of bonuses; subclasses define `novelty`.
 
-    A step is judged by its true successor `Step.final_obs`, so that the end of an episode is seen, too. Steps that are
-    not valid get 0.
+    The bonus depends on the true successor `Step.final_obs`, so the end of an episode counts too. Invalid steps get 0.
 
     Args:
-        env: what is wrapped.
-        channel: name of the extra tensor of a step that holds the bonus.
+        env: the wrapped environment.
+        channel: name of the extra tensor with the bonus.
         mixed: weight with which the bonus is added to the reward as well, not negative.
-        gamma: discount of the return whose standard deviation, a running one for each seed that does not end with
-            episodes, the bonus is divided by (Burda et al. 2018, arXiv:1810.12894, section 2.4); None: it is not
-            divided.
+        gamma: discount of the non-episodic return whose running standard deviation, per seed, divides the bonus (Burda
+            et al. 2018, arXiv:1810.12894, section 2.4); None: no division.
 
     Attributes:
         shape: `(S, N)`.
-        features: what is seen of an observation, one vector or picture.
+        features: conversion of observations to a vector or an image.
     """
 
     STATE = ("moments", "returns", "recent")
@@ -61,28 +58,28 @@ class Bonus(Wrapper):
 
     @abstractmethod
     def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
-        """Return how new the observations `seen [S, N, D]` are, `[S, N]`, and learn from those that are `valid [S, N]`.
+        """Return the novelty `[S, N]` of the observations `seen [S, N, D]`, and learn from the `valid [S, N]` ones.
 
         Args:
             seen: features of the true successors of the actions.
-            actions: that led there, `[B, ...]`.
-            valid: whether the row counts.
+            actions: taken, `[B, ...]`.
+            valid: whether the step counts.
         """
 
     def begin(self, seen: Tensor, rows: Tensor) -> None:
-        """Take in the first observations `seen [S, N, D]` of episodes that begin in some `rows [S, N]`."""
+        """Process the first observations `seen [S, N, D]` of episodes that begin in some `rows [S, N]`."""
 
     def _see(self, obs: Tree) -> Tensor:
         return self.features.encode(obs).reshape(*self.shape, -1).float()
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start episode 0 of every row."""
+        """Start episode 0 of every environment."""
         obs = self.env.reset(seeds)
         self.begin(self._see(obs), torch.ones(self.shape, dtype=torch.bool, device=self.device))
         return obs
 
     def step(self, actions: Tensor) -> Step:
-        """Apply one action a row, and pay for what it leads to."""
+        """Apply one action per environment, and add the bonus."""
         step = self.env.step(actions)
         valid = step.valid.view(self.shape)
         seen = self._see(step.final_obs)
@@ -99,7 +96,7 @@ class Bonus(Wrapper):
         return step._replace(reward=reward, extras={**(step.extras or {}), self.channel: bonus})
 
     def load_state_dict(self, state: State) -> Tree:
-        """Go on from a state, and return the observations that the policy sees next."""
+        """Restore a state, and return the next observations."""
         obs = super().load_state_dict(state)
         if self.begins_anew:
             self.begin(self._see(obs), torch.ones(self.shape, dtype=torch.bool, device=self.device))
@@ -111,7 +108,7 @@ class Bonus(Wrapper):
 
 
 class _Visits(Bonus):
-    """Pays `1 / sqrt(n)`, where `n` counts the visits over the run of the place that an observation lies in."""
+    """Pays `1 / sqrt(n)`, where `n` counts the visits over the run to the cell of an observation."""
 
     STATE = (*Bonus.STATE, "counts")
     LEARNED = ("counts",)
@@ -121,28 +118,28 @@ class _Visits(Bonus):
 
     @abstractmethod
     def place(self, seen: Tensor) -> Tensor:
-        """Return the places `[S, N]` of what is `seen [S, N, D]`."""
+        """Return the cells `[S, N]` of observations `seen [S, N, D]`."""
 
     def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
-        """Count the visits of all rows, then pay; rows that come to a place together get the same."""
+        """Count all visits, then pay; simultaneous visits to a cell get the same bonus."""
         place = self.place(seen)
         self.counts.scatter_add_(1, place, valid.float())
         return self.counts.gather(1, place).clamp_(min=1).rsqrt()
 
 
 class Counts(_Visits):
-    """Pays `1 / sqrt(n)` for the n-th visit of a state (Strehl and Littman 2008, MBIE-EB); of finitely many states.
+    """Pays `1 / sqrt(n)` for the n-th visit of a state (Strehl and Littman 2008, MBIE-EB); for discrete states.
 
     Raises:
         ValueError: the observations are not those of a Discrete space.
     """
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Begin with no visits."""
+        """Start without visits."""
         super().start(seeds)
         space = self.observation_space
         if not isinstance(space, spaces.Discrete):
-            raise ValueError(f"exact counts need observations of Discrete, got {space}: take HashedCounts")
+            raise ValueError(f"exact counts need observations of Discrete, got {space}: use HashedCounts")
         self._make_counts(int(space.n))
 
     def place(self, seen: Tensor) -> Tensor:
@@ -157,9 +154,9 @@ class HashedCounts(_Visits):
     Observations that point in similar directions share a hash.
 
     Args:
-        env: what is wrapped.
+        env: the wrapped environment.
         channel: as in `Bonus`.
-        bits: projections, from 1 to 24. More tell more observations apart; the table has `2**bits` counts a seed.
+        bits: projections, from 1 to 24. More distinguish more observations; the table has `2**bits` counts per seed.
         mixed: as in `Bonus`.
         gamma: as in `Bonus`.
     """
@@ -197,16 +194,16 @@ class HashedCounts(_Visits):
 class Episodic(Bonus):
     """Pays 1 for the first visit of an observation in an episode, and 0 for later ones.
 
-    What is new in an episode suits worlds that are drawn anew with each episode and share little, what is new in the
-    whole run those that share much (Henaff et al. 2023, "A study of global and episodic bonuses for exploration in
-    contextual MDPs", arXiv:2306.03236). Observations are told apart by a
-    fingerprint of 64 bits, and the `capacity` latest new ones of an episode are remembered. The memory begins anew with
-    each episode, whether the last was terminated or truncated, and its first observation counts as visited.
+    Episodic novelty suits environments that change with each episode and share little, novelty over the run those that
+    share much (Henaff et al. 2023, "A study of global and episodic bonuses for exploration in contextual MDPs",
+    arXiv:2306.03236). Observations are identified by a 64-bit fingerprint, and the `capacity` latest new ones of an
+    episode are stored. Each episode starts with an empty store, whether the last was terminated or truncated, and its
+    first observation counts as visited.
 
     Args:
-        env: what is wrapped.
+        env: the wrapped environment.
         channel: as in `Bonus`.
-        capacity: observations remembered, at least 1.
+        capacity: stored observations, at least 1.
         mixed: as in `Bonus`.
         gamma: as in `Bonus`.
     """
@@ -227,7 +224,7 @@ class Episodic(Bonus):
         super().__init__(env, channel, mixed=mixed, gamma=gamma)
 
     def start(self, seeds: Sequence[int]) -> None:
-        """Begin with nothing remembered."""
+        """Start with an empty store."""
         super().start(seeds)
         self.memory = torch.zeros(*self.shape, self.capacity, dtype=torch.int64, device=self.device)
         self.known = torch.zeros(self.shape, dtype=torch.int64, device=self.device)
@@ -236,11 +233,11 @@ class Episodic(Bonus):
         self._factors = torch.randint(-limit, limit, (size,), generator=stream).to(self.device) * 2 + 1
 
     def _fingerprint(self, seen: Tensor) -> Tensor:
-        """Return a number `[S, N]` for what is `seen`, by its bits; zeros of both signs are one."""
+        """Return a fingerprint `[S, N]` of the bits of `seen`; zeros of both signs are equal."""
         return ((seen + 0.0).view(torch.int32).long() * self._factors).sum(-1)
 
     def begin(self, seen: Tensor, rows: Tensor) -> None:
-        """Remember the first observation alone."""
+        """Store only the first observation."""
         self.known.masked_fill_(rows, 0)
         self._remember(self._fingerprint(seen), rows)
 
@@ -251,7 +248,7 @@ class Episodic(Bonus):
         self.known += rows
 
     def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
-        """Pay for what is not remembered, and remember it."""
+        """Pay for observations that are not stored, and store them."""
         prints = self._fingerprint(seen)
         filled = torch.arange(self.capacity, device=self.device) < self.known.unsqueeze(-1)
         new = ~((self.memory == prints.unsqueeze(-1)) & filled).any(-1) & valid

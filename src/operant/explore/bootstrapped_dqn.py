@@ -1,17 +1,16 @@
 """Bootstrapped DQN with randomized prior functions (Osband et al. 2016, arXiv 1602.04621; 2018, arXiv 1806.03335).
 
-Thompson sampling for networks: K heads, each a network of its own with a data set of its own, stand for draws from what
-the values may be. An episode follows one head, drawn when it begins, greedily to its end, so that it explores deeply
-where the heads disagree. What keeps heads apart where there are no data is a prior: head k is `f_k + β p_k`, where f_k
-learns and p_k is a random network that does not (2018, algorithm 1). Which transitions are a head's own says a mask of
-K coin tosses, drawn when a transition comes in and kept with it (2016, algorithm 1). Targets are each head's own,
-double Q-learning by its own target network.
+Thompson sampling with networks: K heads, each a separate network with its own data, approximate samples from the
+posterior of the values. An episode follows one random head greedily to its end, which gives deep exploration where the
+heads disagree. A prior keeps heads diverse without data: head k is `f_k + β p_k`, with f_k trained and p_k a fixed
+random network (2018, algorithm 1). A mask of K coin tosses, drawn with each transition and stored with it, assigns
+transitions to heads (2016, algorithm 1). Each head has its own targets, double Q-learning with its own target network.
 
-Everything else is DQN's (`operant.control.dqn`), for which the K heads of S seeds are S K networks side by side.
+Everything else is DQN's (`operant.control.dqn`), with the K heads of S seeds as S K networks.
 
 What differs from the papers: the heads share no layers, as in 2018, so that gradients are not divided by K as in 2016;
-the loss of a head is the mean over those transitions of a minibatch that are its own; evaluations follow the vote of
-the heads, or their mean.
+the loss of a head is the mean over its own transitions of a minibatch; evaluations follow the vote of the heads, or
+their mean.
 """
 
 from collections.abc import Mapping
@@ -31,27 +30,27 @@ from operant.runtime.replay import EXTRAS
 from operant.runtime.transitions import Transitions
 
 MASKS = "masks"
-"""What the replay buffer calls the extra tensor of the masks."""
+"""Name of the extra tensor of the masks in the replay buffer."""
 
 
 @dataclass(frozen=True)
 class BootstrappedDQNConfig(DQNConfig):
-    """Hyperparameters of bootstrapped DQN. Defaults are those of bsuite's agent (arXiv 1908.03568) but for `double`."""
+    """Hyperparameters of bootstrapped DQN. Defaults are those of bsuite's agent (arXiv 1908.03568) except `double`."""
 
     num_heads: PositiveInt = 20
-    """Heads, K. More stand for the uncertainty more finely, and cost more."""
+    """Heads, K. More represent the uncertainty better, and cost more."""
     prior_scale: NonNegativeFloat = 5.0
-    """β, of the priors, in units of return. Higher explores longer; 0 is no prior."""
+    """β, scale of the priors, in units of return. Higher explores longer; 0: no prior."""
     mask_prob: Annotated[float, Interval("(0, 1]")] = 1.0
-    """Probability that a transition is a head's own. Lower keeps heads further apart; 1 shares all data."""
+    """Probability that a transition is a head's own. Lower makes heads more diverse; 1 shares all data."""
     evaluate_by: Literal["vote", "mean"] = "vote"
-    """Whether evaluations take the action that most heads prefer, or the one of the greatest mean value."""
+    """Whether evaluations use the action that most heads prefer, or the one of the greatest mean value."""
     train_freq: PositiveInt = 1
-    """Steps of every environment between two trainings. More use less computation, and data less."""
+    """Steps of every environment between two trainings. More save computation, and use data less."""
     batch_size: PositiveInt = 128
     """Transitions of one gradient step, the same for all heads. More make steps less noisy and slower."""
     buffer_size: PositiveInt = 10_000
-    """Transitions in the memory. More are less correlated, and older."""
+    """Transitions in the replay buffer. More are less correlated, and older."""
     learning_starts: NonNegativeInt = 128
     """Environment steps of random actions before the first training."""
     target_update_interval: PositiveInt = 4
@@ -59,13 +58,13 @@ class BootstrappedDQNConfig(DQNConfig):
     learning_rate: PositiveFloat = 1e-3
     """Step size of Adam."""
     double: bool = True
-    """Whether each head chooses the action whose value its target network tells."""
+    """Whether each head selects the action that its target network evaluates (double Q-learning)."""
     huber_delta: Annotated[float, Interval("(0, inf]")] = torch.inf
     """Error beyond which the loss is linear, in units of return; infinity makes it half the squared error."""
     exploration_initial_eps: UnitFloat = 0.0
-    """Probability of a random action at first: none, the heads explore."""
+    """Initial probability of a random action: 0, the heads explore."""
     exploration_final_eps: UnitFloat = 0.0
-    """Probability of a random action in the end."""
+    """Final probability of a random action."""
     hidden_sizes: tuple[PositiveInt, ...] = (50, 50)
     """Widths of the hidden layers of each head."""
 
@@ -73,7 +72,7 @@ class BootstrappedDQNConfig(DQNConfig):
         """Validate."""
         super().__post_init__()
         if self.per_alpha:
-            raise ValueError(f"per_alpha must be 0 for several heads, which err differently, got {self.per_alpha}")
+            raise ValueError(f"per_alpha must be 0 for several heads, whose errors differ, got {self.per_alpha}")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {"paper": {}}
@@ -113,7 +112,7 @@ class BootstrappedDQN(DQN):
             replace(shape.bind(self._by_head(parameters)), prior=prior, prior_scale=config.prior_scale)
             for parameters in (self.parameters, self.target_parameters)
         )
-        self.head_streams = [streams.torch_generator(seed, "heads", device=self.device) for seed in self.seeds]
+        self.head_streams = streams.of_seeds(self.seeds, "heads", device=self.device)
         self.heads = self._draw_heads(1)[0]
 
     def _by_head(self, tensor: Tensor) -> Tensor:
@@ -122,25 +121,24 @@ class BootstrappedDQN(DQN):
 
     def _draw_heads(self, steps: int) -> Tensor:
         """Draw heads `[T, S, N]`."""
-        shape = steps, self.config.num_envs
-        drawn = [
-            torch.randint(self.config.num_heads, shape, generator=s, device=self.device) for s in self.head_streams
-        ]
-        return torch.stack(drawn, dim=1)
+        heads, shape = self.config.num_heads, (steps, self.config.num_envs)
+        return streams.draw(
+            self.head_streams, lambda s: torch.randint(heads, shape, generator=s, device=self.device), dim=1
+        )
 
     def collect(self) -> Metrics:
-        """Follow heads, and remember what happened."""
+        """Follow heads, and store the transitions."""
         self._next_heads = self._draw_heads(self.config.train_freq)
         metrics = super().collect()
         self._change_heads(-1)
         return metrics
 
     def extras(self, steps: int) -> Mapping[str, Tensor]:
-        """Return the masks `[T, S, N, K]` of so many steps: which heads learn from them."""
+        """Return the masks `[T, S, N, K]` of the heads that learn from each step."""
         config = self.config
         shape = steps, config.num_envs, config.num_heads
-        tossed = [torch.rand(shape, generator=stream, device=self.device) for stream in self.head_streams]
-        return {MASKS: torch.stack(tossed, dim=1) < config.mask_prob}
+        tossed = streams.draw(self.head_streams, lambda s: torch.rand(shape, generator=s, device=self.device), dim=1)
+        return {MASKS: tossed < config.mask_prob}
 
     def _greedy_but_for(self, exploring: Tensor, anything: Tensor) -> Any:
         follow = super()._greedy_but_for(exploring, anything)
@@ -153,7 +151,7 @@ class BootstrappedDQN(DQN):
         return act
 
     def _change_heads(self, t: int) -> None:
-        """Let the episodes that begin after step t follow other heads."""
+        """Draw new heads for the episodes that begin after step t."""
         if (result := self.experience.collector.result) is not None:
             ended = (result.terminated | result.truncated).view_as(self.heads)
             self.heads = torch.where(ended, self._next_heads[t], self.heads)
@@ -164,7 +162,7 @@ class BootstrappedDQN(DQN):
         return values.view(len(self.seeds), self.config.num_heads, *values.shape[1:])
 
     def behave(self, obs: Tensor) -> Tensor:
-        """Return the actions `[S, N]` of the heads that are followed."""
+        """Return the actions `[S, N]` of the current heads."""
         actions = self.values(obs).argmax(-1)
         return actions.gather(1, self.heads.unsqueeze(1)).squeeze(1)
 
@@ -181,13 +179,13 @@ class BootstrappedDQN(DQN):
         """Return the mean values `[S, N, A]` of the actions over the heads."""
         return self.values(obs).mean(1)
 
-    def draw(self, samples: int) -> tuple[Transitions, Tensor | None]:
+    def sample(self, samples: int, left: float) -> tuple[Transitions, Tensor | None]:
         """Draw transitions of each seed, for all of its heads, `[S K, samples]`; weights say which are a head's own."""
-        batch, importance = super().draw(samples)
+        batch, importance = super().sample(samples, left)
         masks = self.experience.replay.read(f"{EXTRAS}{MASKS}", batch.index).mT.flatten(0, 1)
         heads = self.config.num_heads
         parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
-        repeated = {k: v if v is None else v.repeat_interleave(heads, 0) for k, v in parts.items()}
+        repeated: dict[str, Any] = {k: v if v is None else v.repeat_interleave(heads, 0) for k, v in parts.items()}
         weights = masks.to(batch.rewards.dtype)
         if repeated["weights"] is not None:
             weights = weights * repeated["weights"]

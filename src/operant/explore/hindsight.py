@@ -1,17 +1,16 @@
-"""Hindsight experience replay (Andrychowicz et al. 2017, arXiv:1707.01495): what was achieved was a goal, too.
+"""Hindsight experience replay (Andrychowicz et al. 2017, arXiv:1707.01495): achieved goals as goals.
 
-An episode that missed its goal shows how to reach the places that it did come to. Of each k + 1 transitions that are
-drawn from the replay buffer, k on average are relabeled: their goal becomes one that was achieved in the same episode,
-and reward and end are computed again for it. Where success is rare, every episode teaches something.
+An episode that missed its goal shows how to reach the states that it visited. Of each k + 1 sampled transitions, k on
+average are relabeled: their goal becomes one achieved in the same episode, and reward and end are recomputed. Every
+episode then has a training signal, even if success is rare.
 
-Which goal it is, a strategy says (section 3.3): `future` takes one that was achieved in or after the transition,
-`episode` one of the whole episode, `final` the last one. Of episodes that still run, or whose beginning has left the
-buffer, what is held counts.
+A strategy chooses the goal (section 3.3): `future` takes one achieved in or after the transition, `episode` one of the
+whole episode, `final` the last one. Of unfinished episodes, or those partly overwritten, the stored steps count.
 
-What differs from the paper: goals are drawn anew whenever a transition is drawn, as in the authors' code, in place of
-k copies in the buffer; an environment that ends episodes at the goal (`compute_terminated`) ends relabeled ones there,
-too. Without that method a relabeled transition keeps its end, as in Stable-Baselines3. A time limit ends nothing: the
-successor keeps its value.
+What differs from the paper: goals are sampled whenever a transition is sampled, as in the authors' code, instead of k
+copies in the buffer; if the environment ends episodes at the goal (`compute_terminated`), relabeled ones end there too.
+Without that method a relabeled transition keeps its end, as in Stable-Baselines3. At a time limit, the successor keeps
+its value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +28,8 @@ from operant.runtime.episode_index import EpisodeSteps
 from operant.runtime.transitions import Transitions
 
 Strategy = Callable[[EpisodeSteps, Sequence[torch.Generator]], Tensor]
-"""`strategy(episodes, streams) -> steps [S, M]`: after which step, from `episodes.first` to `episodes.last`, was
-achieved what becomes the goal. `streams` are one of each seed, for what is random."""
+"""`strategy(episodes, streams) -> steps [S, M]`: the steps, from `episodes.first` to `episodes.last`, whose achieved
+goals become the goals. `streams` are one generator per seed."""
 
 
 def future(episodes: EpisodeSteps, streams: Sequence[torch.Generator]) -> Tensor:
@@ -53,10 +52,10 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType({"future": future, "final"
 
 
 def strategy_of(name: str) -> Strategy:
-    """Return the strategy of a name: one of `STRATEGIES`, or a function of a user's, whose result is checked.
+    """Return the strategy of a name: one of `STRATEGIES`, or a user function, whose result is checked.
 
     Raises:
-        operant.doors.DoorError: there is none.
+        operant.doors.DoorError: unknown strategy.
     """
     expected = "a function (episodes, streams) -> steps [S, M]"
     strategy = doors.chosen(STRATEGIES, name, expected=expected, group="operant.hindsight")
@@ -67,7 +66,7 @@ def strategy_of(name: str) -> Strategy:
     def checked(episodes: EpisodeSteps, streams: Sequence[torch.Generator]) -> Tensor:
         steps, known = strategy(episodes, streams), episodes.steps
         if getattr(steps, "dtype", None) != known.dtype or steps.shape != known.shape:
-            found = f"{steps.dtype} {[*steps.shape]}" if isinstance(steps, Tensor) else f"{steps!r:.80}"
+            found = f"{steps.dtype} {[*steps.shape]}" if isinstance(steps, Tensor) else f"{steps!r:.80}"  # pyright: ignore[reportUnnecessaryIsInstance] - from anywhere
             raise ValueError(f"hindsight {name} must return steps, {known.dtype} {[*known.shape]}, got {found}")
         if bool(((steps < episodes.first) | (steps > episodes.last)).any()):
             raise ValueError(
@@ -80,20 +79,20 @@ def strategy_of(name: str) -> Strategy:
 
 
 class Hindsight:
-    """Relabels transitions that are drawn from a replay buffer (`operant.runtime.episode_index.Relabel`).
+    """Relabels sampled transitions (`operant.runtime.episode_index.Relabel`).
 
-    Relabeled transitions earn what the environment pays for goals, without what wrappers add to its rewards. A wrapper
-    that changes goals, or what is paid for them, has a method `compute_reward` of its own (`operant.envs.GoalEnv`).
+    Relabeled transitions get the environment's goal reward, without additions by wrappers. A wrapper that changes goals
+    or their rewards needs its own `compute_reward` (`operant.envs.GoalEnv`).
 
     Args:
         env: has goals (`operant.envs.GoalEnv`, or one of Gymnasium with `compute_reward`).
         features: of its observations.
-        strategy: one of `STRATEGIES`, or a `Strategy` of one's own, path/to/file.py:name.
-        ratio: k, how many transitions are relabeled for each that stays as it is, on average.
+        strategy: one of `STRATEGIES`, or your own `Strategy`, path/to/file.py:name.
+        ratio: k, relabeled transitions per unchanged one, on average.
 
     Raises:
-        ValueError: the environment has no goals, those achieved are not of the size of those desired, or it does not
-            compute rewards for others.
+        ValueError: the environment has no goals, achieved and desired ones differ in size, or it cannot compute rewards
+            for other goals.
     """
 
     def __init__(self, env: BatchEnv, features: Features, *, strategy: str, ratio: float) -> None:
@@ -101,27 +100,27 @@ class Hindsight:
         if absent:
             raise ValueError(
                 f"hindsight={strategy!r} needs observations with the parts {ACHIEVED} and {DESIRED}, but those of "
-                f"{env.task} have no {' and no '.join(absent)}: leave hindsight out, or take an environment with "
+                f"{env.task} have no {' and no '.join(absent)}: remove hindsight, or use an environment with "
                 "goals, such as operant/Reach-v0"
             )
         self.achieved, self.desired = features.slices[ACHIEVED], features.slices[DESIRED]
         sizes = [part.stop - part.start for part in (self.achieved, self.desired)]
         if sizes[0] != sizes[1]:
             raise ValueError(
-                f"{ACHIEVED} of {env.task} has {sizes[0]} numbers and {DESIRED} {sizes[1]}: what was achieved can only "
-                "be desired where both are of one size"
+                f"{ACHIEVED} of {env.task} has {sizes[0]} numbers and {DESIRED} {sizes[1]}: achieved goals can only "
+                "become desired ones if both have the same size"
             )
         self.reward, self.end = goal_reward(env), goal_end(env)
-        rewards = self.reward(*torch.zeros(2, 2, sizes[0], device=env.device))  # now, before anything is learned
+        rewards = self.reward(*torch.zeros(2, 2, sizes[0], device=env.device))  # fail before training
         if rewards.shape != (2,):
             raise ValueError(
-                f"compute_reward of {env.task} returned shape {[*rewards.shape]} for 2 goals at once, [2] is needed"
+                f"compute_reward of {env.task} returned shape {[*rewards.shape]} for 2 goals, [2] is needed"
             )
         self.strategy = strategy_of(strategy)
         self.share = ratio / (1.0 + ratio)
 
     def __call__(self, batch: Transitions, episodes: EpisodeSteps, streams: Sequence[torch.Generator]) -> Transitions:
-        """Return a batch of transitions with other goals in the place of some, which it writes to."""
+        """Return a batch of transitions with some goals replaced, in place."""
         shape, device = batch.rewards.shape, batch.rewards.device
         drawn = torch.stack([torch.rand(shape[1], generator=stream, device=device) for stream in streams])
         relabeled = drawn < self.share

@@ -1,33 +1,36 @@
-"""System identification: the parameters of a simulator from recorded trajectories, with what is left uncertain.
+"""System identification: the parameters of a simulator from recorded trajectories, with uncertainty.
 
-The trajectories are cut into windows. The state at the start of each window is as unknown as the parameters are, so
-that noise of the sensors is noise of what is compared and does not bias what is found (multiple shooting; Bock 1983).
-Parameters and starts are those of least squares (Levenberg-Marquardt); the starts, of which there are many and each of
-which concerns its own window alone, are eliminated from the equations (variable projection; Golub and Pereyra 1973).
-Around the solution the posterior is normal in the logarithms of the parameters, with the inverse of the Gauss-Newton
-matrix as its covariance (Laplace approximation).
+The trajectories are cut into windows. The state at the start of each window is also unknown, so sensor noise enters
+only the residuals and does not bias the parameters (multiple shooting; Bock 1983). Parameters and start states are
+fitted by least squares (Levenberg-Marquardt); the many start states, each local to its window, are eliminated from the
+equations (variable projection; Golub and Pereyra 1973). Around the solution the posterior is normal in the logarithms
+of the parameters, with the inverse of the Gauss-Newton matrix as its covariance (Laplace approximation).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy import stats  # pyright: ignore[reportMissingTypeStubs] - SciPy has none
 from torch import Tensor
 
 from operant.envs import TENSOR_ENVS, TensorEnv
+from operant.tensors import floats, integers, linalg, rows_of_floats
+
+_quantile_of_t = cast(Callable[[float, int], float], stats.t.ppf)  # pyright: ignore[reportUnknownMemberType]
+_quantile_of_f = cast(Callable[[float, int, int], float], stats.f.ppf)  # pyright: ignore[reportUnknownMemberType]
 
 DIFFERENCE = 1e-5
 """Step of the central differences, in the logarithm of a parameter and in the scale of a component of the state."""
 
 BLIND = 1e-9
-"""Share of the best known direction of parameters below which a direction counts as unknown."""
+"""Relative information, to the best known direction of parameters, below which a direction is unknown."""
 
 MOST_ROUNDS = 100
-"""Steps of Levenberg-Marquardt after which the search ends; it takes some ten."""
+"""Maximum number of Levenberg-Marquardt steps; about ten are typical."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,12 @@ class Trajectories:
     """Recorded episodes.
 
     Attributes:
-        observations: `[n, T+1, O]`; what is behind the end of an episode is not read.
+        observations: `[n, T+1, O]`; entries after the end of an episode are not read.
         actions: int64 `[n, T]` or floating `[n, T, A]`.
         lengths: int64 `[n]`, the actions of each episode.
 
     Raises:
-        ValueError: shapes do not fit each other, or a number that is read is not finite.
+        ValueError: shapes do not match, or NaN or Inf within an episode.
     """
 
     observations: Tensor
@@ -56,10 +59,10 @@ class Trajectories:
                 f"{[*self.observations.shape]}, {[*self.actions.shape]} and {[*self.lengths.shape]}"
             )
         if not ((self.lengths >= 1) & (self.lengths <= steps)).all():
-            raise ValueError(f"lengths are from 1 to {steps}, the number of actions, got {self.lengths.tolist()}")
-        for i, length in enumerate(self.lengths.tolist()):
+            raise ValueError(f"lengths are from 1 to {steps}, the number of actions, got {integers(self.lengths)}")
+        for i, length in enumerate(integers(self.lengths)):
             if not self.observations[i, : length + 1].isfinite().all() or not self.actions[i, :length].isfinite().all():
-                raise ValueError(f"episode {i} has a number that is not finite")
+                raise ValueError(f"episode {i} has NaN or Inf")
 
     @classmethod
     def of(cls, episodes: Sequence[tuple[Any, Any]]) -> "Trajectories":
@@ -80,28 +83,28 @@ class Trajectories:
                 observations, actions, lengths = (file[name] for name in ("observations", "actions", "lengths"))
         except (OSError, KeyError, ValueError) as error:
             raise ValueError(
-                f"{path} is no file of trajectories, which numpy.savez writes with observations [n, T+1, O], "
+                f"{path} is not a file of trajectories, as numpy.savez writes it with observations [n, T+1, O], "
                 f"actions [n, T] or [n, T, A] and lengths [n]: {error}"
             ) from error
         return cls(*map(torch.as_tensor, (observations.astype(np.float64), actions, lengths.astype(np.int64))))
 
     def save(self, path: Path | str) -> None:
-        """Write a file that `load` reads."""
+        """Write a file for `load`."""
         arrays = {name: getattr(self, name).numpy() for name in ("observations", "actions", "lengths")}
         np.savez_compressed(path, **arrays)
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """What trajectories tell of parameters: a normal distribution of their logarithms.
+    """Posterior of parameters from trajectories: a normal distribution of their logarithms.
 
     Attributes:
         task: the Gymnasium id.
         names: of the P parameters.
         mean: `[P]` logarithms of the most likely values.
         covariance: `[P, P]` of the logarithms.
-        noise: `[O]` standard deviation of what the simulator does not explain, by component of the observations.
-        freedom: observations less what was fitted.
+        noise: `[O]` standard deviation of the residuals, by component of the observations.
+        freedom: degrees of freedom: observations minus fitted values.
         nominal: the values of the simulator.
     """
 
@@ -116,43 +119,42 @@ class Posterior:
     @property
     def estimate(self) -> dict[str, float]:
         """The most likely values."""
-        return dict(zip(self.names, self.mean.exp().tolist(), strict=True))
+        return dict(zip(self.names, floats(self.mean.exp()), strict=True))
 
     def interval(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Return for each parameter the ends of an interval that holds it with a probability of `level`."""
-        reach = float(stats.t.ppf(0.5 + level / 2, self.freedom)) * self.covariance.diagonal().sqrt()
-        low, high = (self.mean - reach).exp().tolist(), (self.mean + reach).exp().tolist()
+        reach = float(_quantile_of_t(0.5 + level / 2, self.freedom)) * self.covariance.diagonal().sqrt()
+        low, high = floats((self.mean - reach).exp()), floats((self.mean + reach).exp())
         return dict(zip(self.names, zip(low, high, strict=True), strict=True))
 
     def contains(self, values: Mapping[str, float], level: float = 0.95) -> bool:
         """Whether values of all parameters lie in the region that holds them with a probability of `level`."""
         apart = torch.tensor([values[name] for name in self.names], dtype=torch.float64).log() - self.mean
-        squared = float(apart @ torch.linalg.solve(self.covariance, apart))
-        return squared <= len(self.names) * float(stats.f.ppf(level, len(self.names), self.freedom))
+        squared = float(apart @ linalg.solve(self.covariance, apart))
+        return squared <= len(self.names) * float(_quantile_of_f(level, len(self.names), self.freedom))
 
     def toml(self) -> str:
         """Return a file for `operant train --randomize`, which draws from this distribution."""
         names = ", ".join(f'"{name}"' for name in self.names)
-        rows = ", ".join(str(row) for row in self.covariance.tolist())
-        return f"[posterior]\nnames = [{names}]\nmean = {self.mean.tolist()}\ncovariance = [{rows}]\n"
+        rows = ", ".join(str(row) for row in rows_of_floats(self.covariance))
+        return f"[posterior]\nnames = [{names}]\nmean = {floats(self.mean)}\ncovariance = [{rows}]\n"
 
 
 def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, window: int = 10) -> Posterior:
-    """Return what trajectories tell of parameters of a task.
+    """Identify parameters of a task from trajectories.
 
     Args:
-        task: one that is computed on tensors, and whose state one observation tells.
-        trajectories: recorded in the real system, by a policy that moves it a lot.
+        task: with a tensor environment, whose state is determined by one observation.
+        trajectories: recorded in the real system, by a policy with large movements.
         names: of the parameters, which are positive; the others have their nominal values.
-        window: actions after which the state is unknown again: few where the real system is disturbed at each step,
-            many where the noise is that of the sensors.
+        window: actions per window: few if the real system is disturbed at each step, many for sensor noise only.
 
     Raises:
         ValueError: the task is not computed on tensors, a name is unknown, observations have another size, or the
-            trajectories do not tell some parameters apart.
+            trajectories do not distinguish some parameters.
     """
     if task not in TENSOR_ENVS:
-        raise ValueError(f"{task!r} is not computed on tensors; the tasks that are: {', '.join(TENSOR_ENVS)}")
+        raise ValueError(f"{task!r} has no tensor environment; the tasks with one: {', '.join(TENSOR_ENVS)}")
     if window < 1 or not names or len(set(names)) < len(names):
         raise ValueError(f"window must be at least 1, and names different, got window={window} and names={list(names)}")
     problem = _Problem(task, trajectories, tuple(names), window)
@@ -169,25 +171,25 @@ def identify(task: str, trajectories: Trajectories, names: Sequence[str], *, win
             continue
         logs, starts, damping = logs + by_logs, starts + by_starts, damping / 10
         gained, fit = 1 - trial.cost / fit.cost, trial
-        if gained < 1e-4:  # the least squares of this scale are near: weigh the components by what is left of them
+        if gained < 1e-4:  # near the solution at this scale: weight the components by their residuals
             before, scale = scale, fit.rest_deviation()
             fit = problem.linearized(logs, starts, scale)
             if (scale / before - 1).abs().max() < 1e-3 and gained < 1e-9:
                 break
-    nominal = dict(zip(names, problem.nominal.exp().tolist(), strict=True))
+    nominal = dict(zip(names, floats(problem.nominal.exp()), strict=True))
     return Posterior(task, problem.names, logs, fit.covariance(problem.names), scale, fit.freedom, nominal)
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """Residuals at a place, and how they change.
+    """Residuals and their derivatives.
 
     Attributes:
-        residual: `[W, m]`, divided by the noise; 0 where nothing was observed.
+        residual: `[W, m]`, divided by the noise; 0 if not observed.
         by_logs: `[W, m, P]` minus their derivatives by the logarithms of the parameters.
         by_starts: `[W, m, D]` minus those by the starts.
-        scale: `[O]` the noise that they are divided by.
-        seen: `[W, m]` what was observed.
+        scale: `[O]` the noise that divides them.
+        seen: `[W, m]` mask of observed entries.
     """
 
     residual: Tensor
@@ -198,18 +200,18 @@ class _Fit:
 
     @property
     def cost(self) -> float:
-        """Half the sum of the squared residuals; inf where the simulation went astray."""
+        """Half the sum of the squared residuals; inf if the simulation diverged."""
         cost = 0.5 * self.residual.square().sum().item()
         return cost if np.isfinite(cost) else float("inf")
 
     @property
     def freedom(self) -> int:
-        """Observations less what is fitted."""
+        """Number of observations minus fitted values."""
         return int(self.seen.sum()) - self.by_starts.shape[0] * self.by_starts.shape[2] - self.by_logs.shape[2]
 
     def _projected(self) -> tuple[Tensor, Tensor]:
-        """Return residuals and derivatives by the parameters without what the starts explain."""
-        basis, _ = torch.linalg.qr(self.by_starts)
+        """Return residuals and derivatives by the parameters after eliminating the start states."""
+        basis, _ = linalg.qr(self.by_starts)
         both = torch.cat([self.residual.unsqueeze(2), self.by_logs], 2)
         both = both - basis @ (basis.mT @ both)
         return both[..., 0], both[..., 1:]
@@ -219,14 +221,14 @@ class _Fit:
         residual, jacobian = self._projected()
         matrix = torch.einsum("wmp,wmq->pq", jacobian, jacobian)
         right = torch.einsum("wmp,wm->p", jacobian, residual)
-        # A parameter that tells nothing keeps its place: its row is 0, and so is the right side.
+        # A parameter without information stays: its row is 0, and so is the right side.
         damped = matrix + torch.diag(damping * matrix.diagonal() + 1e-300)
-        by_logs = torch.linalg.lstsq(damped, right.unsqueeze(1)).solution.squeeze(1).clamp(-0.5, 0.5)
+        by_logs = linalg.lstsq(damped, right.unsqueeze(1)).solution.squeeze(1).clamp(-0.5, 0.5)
         left = self.residual - self.by_logs @ by_logs
-        return by_logs, torch.linalg.lstsq(self.by_starts, left.unsqueeze(2)).solution.squeeze(2)
+        return by_logs, linalg.lstsq(self.by_starts, left.unsqueeze(2)).solution.squeeze(2)
 
     def rest_deviation(self) -> Tensor:
-        """Return the standard deviation `[O]` of what is not explained, in the units of the observations."""
+        """Return the standard deviation `[O]` of the residuals, in the units of the observations."""
         squares = (self.residual.square() * self.seen).view(len(self.seen), -1, len(self.scale)).sum((0, 1))
         counts = self.seen.view(len(self.seen), -1, len(self.scale)).sum((0, 1))
         share = max(self.freedom, 1) / int(self.seen.sum())
@@ -241,18 +243,18 @@ class _Fit:
         _, jacobian = self._projected()
         matrix = torch.einsum("wmp,wmq->pq", jacobian, jacobian)
         sizes = matrix.diagonal().sqrt().clamp(min=1e-150)
-        values, directions = torch.linalg.eigh(matrix / sizes / sizes.unsqueeze(1))
+        values, directions = linalg.eigh(matrix / sizes / sizes.unsqueeze(1))
         if not values[0] > BLIND * values[-1]:
             blind = [name for name, part in zip(names, directions[:, 0].abs(), strict=True) if part > 0.1]
             raise ValueError(
-                f"the trajectories do not tell {' and '.join(blind)} apart, or nothing of them: leave one of them at "
+                f"the trajectories do not distinguish {' and '.join(blind)}, or have no information on them: keep "
                 "its nominal value, or record more movement"
             )
-        return torch.linalg.inv(matrix)
+        return linalg.inv(matrix)
 
 
 class _Problem:
-    """Windows of trajectories, and a simulator for all of them and all their small changes at once."""
+    """Windows of trajectories, and a batched simulator for them and their perturbations."""
 
     def __init__(self, task: str, trajectories: Trajectories, names: tuple[str, ...], window: int) -> None:
         self.names = names
@@ -295,7 +297,7 @@ class _Problem:
         derivatives = ((up - down) / (2 * width.view(-1, 1, 1, 1))).permute(1, 2, 3, 0) / scale.unsqueeze(1)
         derivatives = (derivatives * self.seen.unsqueeze(3)).flatten(1, 2)
         residual = ((self.observed - there) / scale * self.seen).flatten(1)
-        by_logs, by_starts = derivatives.split([len(logs), self.components], 2)
+        by_logs, by_starts = derivatives.split_with_sizes([len(logs), self.components], 2)
         return _Fit(residual, by_logs, by_starts, scale, self.seen.flatten(1))
 
     def _simulate(self, states: Tensor) -> Tensor:
@@ -308,14 +310,14 @@ class _Problem:
 
 
 def _windows(trajectories: Trajectories, window: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return observations `[W, K+1, O]`, actions `[W, K, ...]` and what was seen `[W, K+1]`.
+    """Return observations `[W, K+1, O]`, actions `[W, K, ...]` and the mask `[W, K+1]`.
 
     No observation is in two windows, so that the noise of each counts once; the action between two windows is left out.
     """
     size = window + 1
     places = [
         (i, begin, min(begin + size, length + 1))
-        for i, length in enumerate(trajectories.lengths.tolist())
+        for i, length in enumerate(integers(trajectories.lengths))
         for begin in range(0, length, size)
     ]
     places = [place for place in places if place[2] - place[1] > 1]
@@ -326,5 +328,5 @@ def _windows(trajectories: Trajectories, window: int) -> tuple[Tensor, Tensor, T
 
 
 def _padded(rows: Tensor, size: int) -> Tensor:
-    """Return rows `[n, ...]` with the last one again and again up to `[size, ...]`."""
+    """Return rows `[n, ...]` padded with the last one to `[size, ...]`."""
     return torch.cat([rows, rows[-1:].expand(size - len(rows), *rows.shape[1:])])

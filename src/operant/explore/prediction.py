@@ -1,8 +1,7 @@
-"""Bonuses for observations that a network predicts badly, because it has seen few like them.
+"""Exploration bonuses from the prediction errors of networks.
 
-The networks of all seeds are one stack, and are trained together. Errors that cannot be learned, such as those of a
-television that shows noise, keep paying `ForwardError` (Burda et al. 2018, "Large-scale study of curiosity-driven
-learning", arXiv:1808.04355, section 5).
+The networks of all seeds are stacked and trained together. Unlearnable errors, such as of a noisy TV, keep paying
+`ForwardError` (Burda et al. 2018, "Large-scale study of curiosity-driven learning", arXiv:1808.04355, section 5).
 """
 
 import math
@@ -26,13 +25,13 @@ CLIP = 5.0
 
 
 class _Prediction(Bonus):
-    """Pays the mean squared error with which a network predicts random features of an observation.
+    """Pays the mean squared error of a network's prediction of random features of an observation.
 
-    Observations are normalized by the mean and the standard deviation of those up to the last gradient step, as Burda
-    et al. 2018 do by those up to the last rollout; before the first one they are only clipped.
+    Observations are normalized by the mean and the standard deviation of those up to the last gradient step, as in
+    Burda et al. 2018 up to the last rollout; before the first step they are only clipped.
 
     Args:
-        env: what is wrapped.
+        env: the wrapped environment.
         channel: as in `Bonus`.
         width: of the hidden layer, at least 1.
         outputs: random features, at least 1.
@@ -87,22 +86,22 @@ class _Prediction(Bonus):
 
     @abstractmethod
     def _inputs(self) -> int:
-        """Return the width of what is predicted from."""
+        """Return the width of the inputs."""
 
     @abstractmethod
     def _given(self, seen: Tensor, actions: Tensor) -> Tensor:
-        """Return what is predicted from, `[S, N, inputs]`."""
+        """Return the inputs of the prediction, `[S, N, inputs]`."""
 
     @property
     def _latest(self) -> slice:
-        """Where the rows of the step that is judged are kept until the next gradient step."""
+        """Slots of the current step's samples until the next gradient step."""
         return slice(self.waiting * self.shape[1], (self.waiting + 1) * self.shape[1])
 
     def _scaled(self, seen: Tensor) -> Tensor:
         return (seen - self.center).mul_(self.factor).clamp_(-CLIP, CLIP)
 
     def novelty(self, seen: Tensor, actions: Tensor, valid: Tensor) -> Tensor:
-        """Pay the error, and learn every few steps."""
+        """Pay the error, and train every few steps."""
         self.observed[:, self._latest] = seen
         seen = self._scaled(seen)
         inputs = self._given(seen, actions)
@@ -118,13 +117,13 @@ class _Prediction(Bonus):
         return error.square().mean(-1)
 
     def _scale(self) -> None:
-        """Normalize by what was seen since the last gradient step, too."""
+        """Update the normalization with the observations since the last gradient step."""
         self.scale.update(self.observed, self.counted > 0)
         self.center.copy_(self.scale.mean)
         self.factor.copy_((self.scale.variance() + 1e-8).rsqrt_())
 
     def _learn(self) -> None:
-        """Take one gradient step on the mean squared error of what was seen since the last one."""
+        """Take one gradient step on the mean squared error of the observations since the last one."""
         layers = self._learned.layers(self.predictor)
         trace = self._learned.trace(layers, self.inputs)
         share = self.counted / (self.counted.sum(1, keepdim=True).clamp(min=1) * self.outputs)
@@ -135,7 +134,7 @@ class _Prediction(Bonus):
 
 
 class RandomDistillation(_Prediction):
-    """Random network distillation (Burda et al. 2018, arXiv:1810.12894): predicts random features of what is seen."""
+    """Random network distillation (Burda et al. 2018, arXiv:1810.12894): predicts random features of observations."""
 
     def _inputs(self) -> int:
         return math.prod(self.features.shape)
@@ -147,8 +146,8 @@ class RandomDistillation(_Prediction):
 class ForwardError(_Prediction):
     """Curiosity: predicts random features of the next observation from the last one and the action.
 
-    The forward model of Pathak et al. 2017 (arXiv:1705.05363) on fixed random features in place of those of an inverse
-    model (Burda et al. 2018, arXiv:1808.04355, section 2.1, "random features").
+    The forward model of Pathak et al. 2017 (arXiv:1705.05363) on fixed random features instead of an inverse model's
+    (Burda et al. 2018, arXiv:1808.04355, section 2.1, "random features").
     """
 
     STATE = (*_Prediction.STATE, "last")
@@ -167,7 +166,7 @@ class ForwardError(_Prediction):
         return int(space.n) if isinstance(space, spaces.Discrete) else math.prod(space.shape or ())
 
     def begin(self, seen: Tensor, rows: Tensor) -> None:
-        """Go on from the observations that the next actions are chosen in."""
+        """Store the observations of the next actions."""
         self.last.copy_(seen)
 
     def _given(self, seen: Tensor, actions: Tensor) -> Tensor:
@@ -180,16 +179,16 @@ class ForwardError(_Prediction):
         return actions.reshape(*self.shape, -1).float()
 
 
-class InverseCuriosity(ForwardError):  # noqa: N818 - its base pays for an error, and is none
-    """The intrinsic curiosity module (Pathak et al. 2017, arXiv:1705.05363): what actions cannot change pays little.
+class InverseCuriosity(ForwardError):  # noqa: N818 - not an exception
+    """The intrinsic curiosity module (Pathak et al. 2017, arXiv:1705.05363): features that actions control.
 
-    An inverse model tells the action from features of the observations before and after it, and the features learn with
-    it (equation 2); a forward model predicts those of the second from those of the first and the action (equation 4),
-    and its error pays (equation 6). Noise that tells nothing about the action need not be in the features.
+    An inverse model predicts the action from features of the observations before and after it, and trains the features
+    (equation 2); a forward model predicts the second features from the first and the action (equation 4), and its error
+    is the bonus (equation 6). The features can ignore noise unrelated to actions.
 
-    What differs from the paper: the features learn from the inverse model alone, as the "inverse dynamics features" of
-    Burda et al. 2018 (arXiv:1808.04355, section 2.1), so that they are not drawn to what is easy to predict. Actions
-    that are not of a finite set are told by their squared error.
+    What differs from the paper: the features are trained only by the inverse model, as the "inverse dynamics features"
+    of Burda et al. 2018 (arXiv:1808.04355, section 2.1), so that they do not favor predictable features. Continuous
+    actions use the squared error.
     """
 
     STATE = (*ForwardError.STATE, "inverse", "inverse_optimizer", "features_optimizer", "pairs")
@@ -229,7 +228,7 @@ class InverseCuriosity(ForwardError):  # noqa: N818 - its base pays for an error
             optimizer.step(torch.cat(piece, 1), learning_rate=self.learning_rate)
 
     def _guess_gradient(self, guess: Tensor, actions: Tensor) -> Tensor:
-        """Return the gradient `[S, M, A]` of the cross-entropy, or of the mean squared error, of a guess of actions."""
+        """Return the gradient `[S, M, A]` of the cross-entropy, or of the mean squared error, of predicted actions."""
         share = (self.counted / self.counted.sum(1, keepdim=True).clamp(min=1)).unsqueeze(-1)
         if isinstance(self.action_space, spaces.Discrete):
             return (guess.softmax(-1) - actions) * share

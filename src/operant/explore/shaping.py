@@ -1,8 +1,8 @@
-"""Potential-based shaping (Ng, Harada and Russell 1999): a hint by the way, which changes no optimal policy.
+"""Potential-based reward shaping (Ng, Harada and Russell 1999), which preserves optimal policies.
 
-A potential says how promising a state is. What is added to the rewards is what it rises by, `γ Φ(s') - Φ(s)`
-(`operant.ops.potential_shaping`), so that whoever goes in a circle gains nothing: over an episode it sums to -Φ of the
-first state, discounts counted. A bonus that is no difference of potentials can make circles pay.
+A potential estimates how promising a state is. Its change, `γ Φ(s') - Φ(s)` (`operant.ops.potential_shaping`), is added
+to the rewards; its discounted sum over an episode is -Φ of the first state, so loops gain nothing. Other bonuses can
+reward loops.
 """
 
 from abc import abstractmethod
@@ -19,18 +19,19 @@ from operant.envs.base import BatchEnv, Step, Tree
 from operant.envs.wrapper import Wrapper
 from operant.mdp.model import MDP
 from operant.state import State
+from operant.tensors import from_numpy
 
 
 class Shaping(Wrapper):
-    """Environments whose rewards are shaped by a potential; evaluations are played without it.
+    """Environments with rewards shaped by a potential; evaluations do not use it.
 
         class Height(Shaping):
             def potential(self, obs):
                 return torch.sin(3 * obs[:, 0])
 
     Args:
-        env: what is wrapped.
-        gamma: discount of the algorithm that learns in it: the same, or optimal policies may change.
+        env: the wrapped environment.
+        gamma: discount of the algorithm; with another one optimal policies may change.
         scale: factor of the potential.
 
     Raises:
@@ -47,14 +48,14 @@ class Shaping(Wrapper):
 
     @abstractmethod
     def potential(self, obs: Tree) -> Tensor:
-        """Return how promising states are, `[B]`, by their observations `[B, ...]`; terminal ones are not asked for."""
+        """Return the potentials `[B]` of observations `[B, ...]`; not called for terminal states."""
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start episode 0 of every row."""
+        """Start episode 0 of every environment."""
         return self._seen(super().reset(seeds))
 
     def step(self, actions: Tensor) -> Step:
-        """Apply one action a row, and shape its rewards; the score is that of the environment."""
+        """Apply one action per environment, and shape the rewards; the score is the environment's."""
         before, step = self._potential, super().step(actions)
         self._seen(step.obs)
         after = self._potential if step.final_obs is step.obs else self._scaled(step.final_obs)
@@ -62,7 +63,7 @@ class Shaping(Wrapper):
         return step._replace(reward=step.reward + torch.where(step.valid, shaping, 0.0))
 
     def load_state_dict(self, state: State) -> Tree:
-        """Go on from a state; the potential follows from the observation."""
+        """Restore a state; the potential follows from the observation."""
         return self._seen(super().load_state_dict(state))
 
     def _seen(self, obs: Tree) -> Tree:
@@ -74,13 +75,13 @@ class Shaping(Wrapper):
         if found.shape != (self.rows,):
             raise ValueError(
                 f"{type(self).__name__}.potential returned numbers of shape {list(found.shape)}, expected "
-                f"[{self.rows}], one for each row of the observations"
+                f"[{self.rows}], one per observation"
             )
         return found.to(torch.float32)
 
 
 def shaped(mdp: MDP, potential: ArrayLike, *, gamma: float) -> MDP:
-    """Return a model whose rewards are shaped by a potential.
+    """Return a model with rewards shaped by a potential.
 
     Args:
         mdp: the model.
@@ -92,10 +93,10 @@ def shaped(mdp: MDP, potential: ArrayLike, *, gamma: float) -> MDP:
     """
     values = np.asarray(potential, np.float64)
     if values.shape != (mdp.states,) or not np.isfinite(values).all():
-        raise ValueError(f"potential must be {mdp.states} finite numbers, one a state, got {potential!r:.80}")
+        raise ValueError(f"potential must be {mdp.states} finite numbers, one per state, got {potential!r:.80}")
     origins = np.repeat(np.arange(mdp.states), np.diff(mdp.indptr).reshape(mdp.states, mdp.actions).sum(axis=1))
-    tensor = torch.from_numpy(values)
+    tensor = from_numpy(values)
     extra = ops.potential_shaping(
-        tensor[origins], tensor[mdp.successors], terminated=torch.from_numpy(mdp.terminates), gamma=gamma
+        tensor[origins], tensor[mdp.successors], terminated=from_numpy(mdp.terminates), gamma=gamma
     )
     return replace(mdp, rewards=mdp.rewards + extra.numpy())

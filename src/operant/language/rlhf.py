@@ -3,8 +3,9 @@
 Ziegler et al. 2019 (arXiv:1909.08593) and Ouyang et al. 2022 (arXiv:2203.02155), with the details of Huang et al. 2024
 (arXiv:2403.17031). A state is a prompt with the tokens so far, an action the next token. The reward of a token is -β
 times the log-ratio of the policy to a frozen reference, so that on average the policy pays β KL(policy‖reference); the
-last token gets the score of the answer too. A critic values every state, generalized advantage estimation judges the
-tokens, and policy and critic are improved on them. The optimum is the reference times exp(score / β), normalized.
+last token gets the score of the answer too. A critic values every state, advantages of the tokens are estimated by
+generalized advantage estimation, and policy and critic are updated on them. The optimum is the reference times
+exp(score / β), normalized.
 
 The step of the policy can be exchanged: PPO, a plain gradient (VPG), or a natural one in a trust region (TRPO). PPO's
 own penalty, on KL(old‖new), keeps an update small; it has nothing to do with the one on the reference.
@@ -30,7 +31,6 @@ from operant.language.examples import Prompt
 from operant.language.importance import check_start, corrections, mismatch_metrics
 from operant.language.logprobs import check_reference, flat, measure, plans, read
 from operant.language.models import LanguageModel, Reference
-from operant.language.natural_gradient import Part, Region, natural_step
 from operant.language.optimizer import OptimizerStep
 from operant.language.packing import Plan, Sample, pack, step_weights, take
 from operant.language.rollouts import Judge, Rollout, Sampler, length_metrics, reward_metrics
@@ -116,6 +116,9 @@ class RLHFConfig(CriticConfig):
         if self.beta_target is not None and self.beta == 0:
             raise ValueError("beta_target cannot move a beta of 0, which is only ever multiplied; start above 0")
 
+
+NATURAL = "operant.experimental.natural_gradient:improve"
+"""What takes the step of the policy where `step` is `trpo`; by its name, since it builds on this package."""
 
 OBJECTIVES: Mapping[str, Callable[[Tensor, Tensor, Tensor, float, RLHFConfig], Tensor]] = {
     "clip": lambda new, old, advantages, beta, config: ops.clipped_surrogate(
@@ -286,7 +289,7 @@ class RLHF(DeclaredState):
             self.beta = ops.adapt_horizon(price, float(kl), target=target, horizon=horizon, n=answers)
 
     def update(self, batch: RLHFBatch) -> dict[str, Any]:
-        """Improve policy and critic on a batch, and return what was measured in it."""
+        """Update policy and critic on a batch, and return what was measured in it."""
         config, warm = self.config, self.iterations >= self.config.critic_warmup
         for part in batch.parts if self.iterations == config.critic_warmup else []:
             new = self._log_probs(batch, part)
@@ -296,7 +299,7 @@ class RLHF(DeclaredState):
         if warm and config.step == "vpg":
             reports = [self._step(batch, batch.parts, critic=False)]
         elif warm and config.step == "trpo":
-            reports = [self._natural(batch)]
+            reports = [doors.load(NATURAL, expected="the natural gradient step")(self, batch)]
         reports += [self._step(batch, parts, policy=together) for steps in batch.plans for parts in steps]
         names = dict.fromkeys(name for report in reports for name in report)
         found = {name: torch.stack([torch.as_tensor(r[name]) for r in reports if name in r]) for name in names}
@@ -359,18 +362,6 @@ class RLHF(DeclaredState):
             "policy/clipfrac_avg": ((rho < 1 - config.epsilon) | (rho > 1 + config.epsilon_high)).float(),
             "val/ratio": rho,
         }
-
-    def _natural(self, batch: RLHFBatch) -> dict[str, Any]:
-        """Take the step of TRPO on the whole batch."""
-        config, parts, device = self.config, list[Part](), self.model.device
-        weight = step_weights(
-            batch.samples, batch.parts, how=config.loss_aggregation, longest=self.max_tokens, device=device
-        )
-        for part in batch.parts:
-            packed = pack(take(batch.samples, part), device=device)
-            old, advantages = flat(part, batch.old), flat(part, batch.advantages)
-            parts.append(Part(packed, weight[part][packed.owner], old, advantages))
-        return natural_step(self.model, parts, Region(config.target_kl, config.cg_damping, config.temperature))
 
     def _adapt_penalty(self, batch: RLHFBatch) -> dict[str, float]:
         """Adapt the penalty for the next update to how far this one went, KL(old‖new) in nats a token."""

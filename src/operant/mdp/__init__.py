@@ -1,4 +1,4 @@
-"""Chapter 1: known models, solved exactly."""
+"""Exact solvers for known models."""
 
 from operant.mdp.analysis import (
     advantages,

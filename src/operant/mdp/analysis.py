@@ -1,7 +1,7 @@
-r"""What theory says about policies, computed exactly on known models.
+r"""Theory of policies, computed exactly on known models.
 
-The return is `J(π) = Σ_s start(s) V_π(s)`. A policy is an int array `[S]` (an action a state; terminal states are not
-read) or a float array `[S, A]` of probabilities. All results are float64. A discount of 1 is allowed where the policy
+The return is `J(π) = Σ_s start(s) V_π(s)`. A policy is an int array `[S]` (one action per state; terminal states are
+not read) or a float array `[S, A]` of probabilities. All results are float64. A discount of 1 is allowed if the policy
 ends every episode, except in the bounds, which divide by 1 - γ.
 """
 
@@ -81,10 +81,10 @@ def policy_chain(mdp: MDP, policy: ArrayLike) -> tuple[sparse.csr_array, Floats]
 
 
 def occupancy(mdp: MDP, policy: ArrayLike, *, gamma: float, normalized: bool = False) -> Floats:
-    """Return how often each state is visited, `ρ(s) = Σ_t γ^t P(s_t = s)`, `[S]`.
+    """Return the state visitation, `ρ(s) = Σ_t γ^t P(s_t = s)`, `[S]`.
 
     Args:
-        mdp: the model; episodes begin as its `start` says.
+        mdp: the model, with start distribution `start`.
         policy: `[S]` or `[S, A]`.
         gamma: discount. At 1, ρ counts the expected visits, and its sum is the expected length of an episode.
         normalized: return `ν = (1 - γ) ρ`, which sums to 1 if no episode ends; else the rest is the time after the end.
@@ -102,7 +102,7 @@ def expected_return(mdp: MDP, policy: ArrayLike, *, gamma: float) -> float:
 
 
 def advantages(mdp: MDP, policy: ArrayLike, *, gamma: float) -> Floats:
-    """Return `A_π(s, a) = Q_π(s, a) - V_π(s)`, `[S, A]`; minus infinity where an action is not feasible.
+    """Return `A_π(s, a) = Q_π(s, a) - V_π(s)`, `[S, A]`; minus infinity for infeasible actions.
 
     The policy's own expectation of it is 0 in every state.
     """
@@ -145,7 +145,7 @@ def mixture_bound(mdp: MDP, policy: ArrayLike, other: ArrayLike, *, alpha: float
     Args:
         mdp: the model.
         policy: `[S]` or `[S, A]`.
-        other: what is mixed in.
+        other: the other policy.
         alpha: its share, in [0, 1].
         gamma: discount, in [0, 1).
     """
@@ -178,8 +178,8 @@ def max_kl(mdp: MDP, policy: ArrayLike, other: ArrayLike) -> float:
 def policy_gradient(mdp: MDP, logits: ArrayLike, *, gamma: float) -> Floats:
     """Return `∂J / ∂θ(s, a) = ρ_π(s) π(a|s) A_π(s, a)` of the softmax policy with the parameters θ, `[S, A]`.
 
-    The policy-gradient theorem (Sutton et al. 2000, theorem 1) for tables; `ρ` is not normalized, so that no constant
-    is missing.
+    The policy-gradient theorem (Sutton et al. 2000, theorem 1) for tables; `ρ` is not normalized, so no constant is
+    missing.
     """
     policy = softmax_policy(mdp, logits)
     visits = occupancy(mdp, policy, gamma=gamma)[:, None]
@@ -213,7 +213,7 @@ def _system(mdp: MDP, policy: ArrayLike, gamma: float) -> tuple[SuperLU, Floats]
 
 
 def _check_ends(mdp: MDP, transitions: sparse.csr_array) -> None:
-    """Refuse a policy under which an episode may go on for ever."""
+    """Raise if an episode may never end under a policy."""
     ending = np.flatnonzero(transitions.sum(axis=1) < 1 - TOLERANCE)
     origins, targets = transitions.nonzero()
     nodes = mdp.states + 1

@@ -1,4 +1,4 @@
-"""Average reward: what a policy earns a step when it runs for ever."""
+"""Average reward per step over an infinite horizon."""
 
 import time
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ class AverageSolution:
     """The best average reward, relative values, and a policy.
 
     Attributes:
-        gain: the best average reward a step, the middle of its bounds.
-        lower: certified: from every state at least this can be earned, and the policy earns it.
-        upper: certified: from no state can more be earned.
+        gain: the best average reward per step, the middle of its bounds.
+        lower: certified lower bound on the gain from every state, reached by the policy.
+        upper: certified upper bound on the gain from every state.
         bias: `[S]`, the relative values, 0 in state 0.
         policy: `[S]`, an action in every state.
         iterations: sweeps.
-        converged: whether the tolerance that was asked for is reached.
+        converged: whether the requested tolerance is reached.
         seconds: of wall time.
-        reason: why it did not converge, where the structure of the model is the reason; empty otherwise.
+        reason: structural reason why it did not converge, or empty.
     """
 
     gain: float
@@ -52,15 +52,15 @@ def relative_value_iteration(
     """Find the best average reward by undiscounted sweeps, less a constant (White 1963; Puterman 1994, §8.5).
 
     After each sweep, the least and the greatest change bound the best gain from every state (Odoni 1969), whatever the
-    structure of the model. They meet if from every state the same gain can be had, as when any state can be reached
-    from any other; elsewhere it stops at `max_iterations`.
+    structure of the model. They meet if all states have the same gain, e.g. if all states are connected; else it stops
+    at `max_iterations`.
 
     Args:
         mdp: the model, without terminal states and terminations.
         tolerance: accuracy of the gain, in units of reward.
-        max_iterations: sweeps after which it returns what it has, `converged` being false.
-        damping: the share of the old values that each sweep keeps, which makes periodic models converge; 0 for none.
-        threads: that share a sweep at most; None to choose.
+        max_iterations: maximum sweeps; then `converged` is false.
+        damping: the share of the old values that each sweep keeps, for convergence of periodic models; 0: none.
+        threads: maximum number of threads per sweep; None: automatic.
 
     Raises:
         ValueError: an argument is out of range, or episodes can end in this model.
@@ -69,8 +69,8 @@ def relative_value_iteration(
     check_tolerance(tolerance, max_iterations)
     if not 0 <= damping < 1:
         raise ValueError(f"damping is {damping}, expected at least 0 and less than 1")
-    refuse(mdp.terminal, lambda s: f"state {s} is terminal, but the average reward is that of a run without end")
-    refuse(mdp.terminates, lambda i: f"transition {i} terminates, but the average reward is that of a run without end")
+    refuse(mdp.terminal, lambda s: f"state {s} is terminal, but the average reward needs an infinite horizon")
+    refuse(mdp.terminates, lambda i: f"transition {i} terminates, but the average reward needs an infinite horizon")
     problem = Problem.of(mdp, 1.0, threads=threads)
     values, out, policy = np.zeros(mdp.states), np.empty(mdp.states), np.full(mdp.states, -1)
     iteration = 0
@@ -112,6 +112,6 @@ def _reason(mdp: MDP) -> str:
         return ""
     first, second = (int(states[0]) for states in closed[:2])
     return (
-        f"the model has {len(closed)} closed classes, each with an average reward of its own: states {first} and "
+        f"the model has {len(closed)} closed classes, each with its own average reward: states {first} and "
         f"{second} cannot reach each other; solve each class alone, or with a discount"
     )

@@ -1,9 +1,9 @@
 """The inner loops of the solvers, compiled: Bellman backups over sparse rows.
 
-A kernel that treats states independently takes a range `[begin, end)` of them and releases the interpreter's lock, so
-that threads can share one sweep. Indices are unsigned: numba then leaves out the test for negative ones, which costs
-a third of a sweep. Kernels allocate nothing, so that numba need not count references (`_nrt=False`), and what they
-call is merged into them (`forceinline`), for a named tuple travels as one argument for each of its arrays.
+A kernel that treats states independently takes a range `[begin, end)` of them and releases the GIL, so threads can
+share one sweep. Indices are unsigned: numba then omits the test for negative ones, a third of a sweep. Kernels allocate
+nothing, so numba needs no reference counts (`_nrt=False`), and called functions are inlined (`forceinline`), since a
+named tuple is passed as one argument per array.
 """
 
 from pathlib import Path
@@ -36,7 +36,7 @@ __all__ = [
 
 _compile: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"}, _nrt=False, forceinline=True)  # pyright: ignore[reportCallIssue]
 compiled: Any = keyed_by_sources(_compile, Path(__file__).parent)
-"""Decorator of every kernel of this package and of every function that one calls."""
+"""Decorator of every kernel of this package and every called function."""
 
 TINY = 1e-280
 """Values closer to 0 are set to 0: arithmetic on subnormal numbers is a hundred times slower."""
@@ -46,10 +46,10 @@ class Rows(NamedTuple):
     """Sparse rows, `actions` for each state; one for each in the chain of a policy.
 
     Attributes:
-        indptr: `[rows + 1]`, where each row begins.
+        indptr: `[rows + 1]`, start of each row.
         successors: `[n]`.
         probabilities: `[n]`.
-        rewards: `[rows]`, the expected reward; minus infinity where the action is not feasible.
+        rewards: `[rows]`, the expected reward; minus infinity for infeasible actions.
         actions: rows of a state.
         gamma: the discount factor.
     """
@@ -63,13 +63,13 @@ class Rows(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """What sweeps read and write.
+    """Arrays read and written by sweeps.
 
     Attributes:
         values: `[S]`.
-        out: `[S]`, where sweeps put values that do not work in place.
+        out: `[S]`, output of sweeps that are not in place.
         policy: `[S]`, an action in every state, or -1.
-        margin: an action of the policy stays unless another is better by more than this; if negative, none stays.
+        margin: the policy keeps its action unless another is better by more than this; negative: never.
     """
 
     values: NDArray[np.float64]
@@ -79,13 +79,13 @@ class Vectors(NamedTuple):
 
 
 class Leads(NamedTuple):
-    """How long the actions of a policy stay the best.
+    """State of action elimination.
 
     Attributes:
         chain: the rows of the policy.
-        safe: `[S]`, the drift up to which a state keeps its action: that at its last look at all actions, and by how
-            much the best one led, less a margin for rounding errors.
-        drift: how far the values of two actions of a state may have moved apart since the beginning.
+        safe: `[S]`, the drift up to which a state keeps its action: the drift at its last full backup plus the lead of
+            the best action, minus a margin for rounding errors.
+        drift: bound on the total change of the difference of two action values of a state.
     """
 
     chain: Rows
@@ -95,7 +95,7 @@ class Leads(NamedTuple):
 
 @compiled
 def expect(rows, k, values):  # pragma: no cover
-    """Return the expected value of what follows row `k`."""
+    """Return the expected next value of row `k`."""
     row, total = np.uint64(k), 0.0
     for j in range(rows.indptr[row], rows.indptr[row + np.uint64(1)]):
         total += rows.probabilities[j] * values[rows.successors[j]]
@@ -104,7 +104,7 @@ def expect(rows, k, values):  # pragma: no cover
 
 @compiled
 def backup(rows, k, values):  # pragma: no cover
-    """Return the value of row `k`: its reward and the discounted values of what follows."""
+    """Return the value of row `k`: its reward plus the discounted next values."""
     return rows.rewards[np.uint64(k)] + rows.gamma * expect(rows, k, values)
 
 
@@ -112,7 +112,7 @@ def backup(rows, k, values):  # pragma: no cover
 def best_action(rows, s, values, held, margin):  # pragma: no cover
     """Return the best value of state `s` and its action.
 
-    The action that is held stays unless another is better by more than `margin`; if that is negative, none stays.
+    The current action stays unless another is better by more than `margin`; with a negative margin, none stays.
     """
     best, action, first = -np.inf, -1, np.uint64(s) * np.uint64(rows.actions)
     for a in range(np.uint64(rows.actions)):
@@ -148,10 +148,10 @@ def jacobi(begin, end, rows, vectors):  # pragma: no cover
 
 @compiled
 def jacobi_where_due(begin, end, rows, vectors, leads):  # pragma: no cover
-    """Back up states like `jacobi`, but only the action that the policy holds where no other can be the best yet.
+    """Back up states like `jacobi`, but only the policy's action where no other can be the best yet.
 
     Returns:
-        The least and the greatest change, and how many states changed their action.
+        The least and the greatest change, and the number of changed actions.
     """
     values, out, policy, margin = vectors
     chain, safe, drift = leads
@@ -195,7 +195,7 @@ def gauss_seidel(rows, vectors, backward):  # pragma: no cover
 
 @compiled
 def lay_out(rows, policy, begins):  # pragma: no cover
-    """Fill in where the rows of a policy begin when they stand one after the other; tell whether anything changed."""
+    """Fill in the starts of the concatenated rows of a policy; return whether anything changed."""
     changed, total = False, np.int64(0)
     for s in range(policy.size):
         if policy[s] >= 0:
@@ -208,7 +208,7 @@ def lay_out(rows, policy, begins):  # pragma: no cover
 
 @compiled
 def select(begin, end, rows, policies, chain):  # pragma: no cover
-    """Copy the rows of a policy to `chain`, whose `indptr` is filled; not where the policy before it did the same."""
+    """Copy the rows of a policy to `chain`, whose `indptr` is filled; except where the previous policy is the same."""
     before, policy = policies
     for s in range(begin, end):
         if policy[s] < 0:
@@ -224,7 +224,7 @@ def select(begin, end, rows, policies, chain):  # pragma: no cover
 
 @compiled
 def follow(begin, end, chain, values, out):  # pragma: no cover
-    """Back up a chain from `values` to `out`; return the least and the greatest change of states that may go on."""
+    """Back up a chain from `values` to `out`; return the least and the greatest change of non-terminal states."""
     low, high = np.inf, -np.inf
     for s in range(np.uint64(begin), np.uint64(end)):
         out[s] = backup(chain, s, values)
@@ -243,9 +243,9 @@ def sweep_chain(chain, values, backward):  # pragma: no cover
 
 @compiled
 def endings(begin, end, rows, ends):  # pragma: no cover
-    """Fill in with what probability nothing follows a row; return the least, the greatest and the longest row.
+    """Fill in the termination probability of each row; return its minimum and maximum and the longest row.
 
-    Sums are compensated (Knuth's two-sum): the little that is missing from 1 is right to nearly all of its digits.
+    Sums are compensated (Knuth's two-sum): the difference to 1 is accurate to nearly all digits.
     """
     least, most, longest = np.inf, -np.inf, 0
     for k in range(np.uint64(begin), np.uint64(end)):

@@ -1,4 +1,4 @@
-"""Certified bounds that one Bellman backup proves of any values: solved, learned or guessed."""
+"""Certified bounds from one Bellman backup of any values: solved, learned or guessed."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,8 +18,8 @@ def certified_bounds(
 ) -> tuple[Floats, Floats] | None:
     """Return lower and upper bounds on the optimal values, or on those of a policy.
 
-    With a discount a backup contracts, so that what it changes bounds how far values are from the truth
-    (MacQueen 1966). Tables learned from samples are no exception: the model is what proves it.
+    With a discount a backup contracts, so its change bounds the error of the values (MacQueen 1966). This holds for any
+    values, also tables learned from samples.
 
     Args:
         mdp: the model.
@@ -28,10 +28,10 @@ def certified_bounds(
         policy: `[S]` actions or `[S, A]` probabilities whose values are bounded. Default: the best policy.
 
     Returns:
-        Two arrays `[S]`; None where nothing is proved, as at gamma = 1.
+        Two arrays `[S]`, or None without a bound, as at gamma = 1.
 
     Raises:
-        ValueError: a shape is wrong, a value is not finite, or `gamma` is not between 0 and 1.
+        ValueError: a wrong shape, NaN or Inf, or `gamma` is not between 0 and 1.
     """
     if policy is None:
         problem = Problem.of(mdp, gamma, threads=1)

@@ -1,4 +1,4 @@
-"""From what people have (environments, arrays, tables, functions) to the entries of a model."""
+"""Entries of a model from environments, arrays, tables or functions."""
 
 import csv
 import warnings
@@ -33,7 +33,7 @@ _SEPARATORS = ";\t,"
 
 def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[Entries, Floats | None, int | None]:
     """Return the transitions of an environment, the distribution of its first state and its step limit, if known."""
-    from operant.envs.finite import FiniteEnv  # noqa: PLC0415 - registers our worlds; torch comes with it
+    from operant.envs.finite import FiniteEnv  # noqa: PLC0415 - registers operant's worlds, and imports torch
 
     if isinstance(env, str):
         made = gymnasium.make(env, **options)
@@ -42,7 +42,7 @@ def read_gymnasium(env: gymnasium.Env[Any, Any] | str, **options: Any) -> tuple[
         finally:
             made.close()
     if options:
-        raise TypeError(f"options ({', '.join(options)}) are for the id of an environment, not for one that is made")
+        raise TypeError(f"options ({', '.join(options)}) are for the id of an environment, not for an instance")
     limit = None if env.spec is None else env.spec.max_episode_steps
     bare = env.unwrapped
     if isinstance(bare, FiniteEnv):
@@ -88,9 +88,9 @@ def _listed(table: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _entered_by_ending(entries: Entries, start: Floats | None) -> Bools:
-    """Return the states, `[S]`, that an episode enters only by ending there.
+    """Return the states, `[S]`, that are entered only at the end of an episode.
 
-    Where the start is not known, every state that no other state ends in may be one.
+    Without a known start, every state where no other state ends may be one.
     """
     if start is not None:
         check_length(start, entries.states, "initial_state_distrib")
@@ -104,7 +104,7 @@ def _entered_by_ending(entries: Entries, start: Floats | None) -> Bools:
 
 
 def _reached(entries: Entries, sources: Bools) -> Bools:
-    """Return the states, `[S]`, that transitions which do not terminate lead to from `sources`, and these."""
+    """Return the states, `[S]`, reachable from `sources` without termination, including these."""
     goes_on = (entries.probabilities > 0) & ~entries.terminates
     first = np.flatnonzero(sources)
     origins = np.concatenate([entries.rows[goes_on] // entries.actions, np.full(first.size, entries.states)])
@@ -148,7 +148,7 @@ def _is_sparse(given: Any) -> bool:
 
 
 def _by_rows(given: Any, order: str, name: str) -> sparse.csr_array:
-    """Return what is given as a sparse matrix with row `s * A + a`, `[S * A, S]`."""
+    """Return the input as a sparse matrix with row `s * A + a`, `[S * A, S]`."""
     if not _is_sparse(given):
         dense = _states_first(floats(given, name), order)
         if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or not dense.size:
@@ -212,11 +212,11 @@ def read_table(
 
 @dataclass(frozen=True)
 class Table:
-    """A table of transitions as it was read from a file.
+    """A table of transitions from a file.
 
     Attributes:
         columns: `[n]` each, by their names; states and actions as indices.
-        states: their names in the order of their indices; empty where the file numbers them.
+        states: their names in the order of their indices; empty if the file numbers them.
         actions: as `states`.
     """
 
@@ -235,7 +235,7 @@ def read_csv(path: Path, separator: str | None = None) -> Table:
         separator: of the columns. Default: the comma, semicolon or tab that the header has.
 
     Raises:
-        ValueError: it cannot be read as such a table; the message says why.
+        ValueError: it is not such a table; the message has the reason.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -259,7 +259,7 @@ def read_csv(path: Path, separator: str | None = None) -> Table:
 
 
 def _named_columns(names: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
-    """Return a table whose states and actions may be names."""
+    """Return a table with numbered or named states and actions."""
     for number, line in enumerate(lines, 2):
         if line and len(line) != len(names):
             raise ValueError(f"line {number} has {len(line)} columns, expected {len(names)}")
@@ -295,7 +295,7 @@ def read_function(
     *,
     terminal: ArrayLike | None,
 ) -> Entries:
-    """Return the entries that a function gives for each state and action."""
+    """Return the entries from a function of state and action."""
     check_size(states, actions)
     ended = _state_mask(terminal, states)
     pieces = [
@@ -311,7 +311,7 @@ def read_function(
 
 
 def _outcomes(result: Any, row: int, actions: int) -> tuple[NDArray[Any], ...]:
-    """Return the columns of a table, each `[k]`, of one answer of a function."""
+    """Return the columns of a table, each `[k]`, from one result of a function."""
     try:
         p, successors, r, *rest = map(np.asarray, result)
         (ends,) = rest or [np.array(False)]

@@ -1,8 +1,8 @@
-"""How far a value can be from the optimum where nothing discounts.
+"""Certified error bounds without a discount.
 
 The Bellman equation may have several solutions at gamma = 1, and a small residual proves nothing. Two inequalities do,
 for any vector: `L <= T_pi L` for a proper policy pi gives `L <= V_pi <= V*`, and `TU <= U` gives `V* <= U`, because
-both survive any number of backups. Such vectors are sought in the form `V - e h` and `V + e h`, where `h` counts
+both survive any number of backups. Such vectors are searched in the form `V - e h` and `V + e h`, where `h` counts
 steps, and are returned only if one last backup, rounding included, confirms them.
 """
 
@@ -26,11 +26,11 @@ Actions = NDArray[np.int64]
 Bounds = tuple[Floats, Floats]
 
 IMPROVEMENTS = 100
-"""How often the policy that counts steps is improved before the search for an upper bound is given up."""
+"""Maximum improvements of the step-counting policy in the search for an upper bound."""
 
 
 def bounds_of_chain(chain: Problem, values: Floats) -> Bounds | None:
-    """Return certified bounds on the values of a chain that ends with probability 1, or None where none were found."""
+    """Return certified bounds on the values of a chain that ends with probability 1, or None if none were found."""
     noise = 4 * chain.rounding(values)
     rise, steps = _rise(chain, values), chain_steps(chain)
     lower = values - 2 * (noise - rise.min(initial=0.0)) * steps
@@ -40,16 +40,16 @@ def bounds_of_chain(chain: Problem, values: Floats) -> Bounds | None:
 
 
 def bounds_without_discount(mdp: MDP, problem: Problem, values: Floats, policy: Actions) -> Bounds | None:
-    """Return certified lower and upper bounds on the optimal values, each `[S]`, or None where none were found.
+    """Return certified lower and upper bounds on the optimal values, each `[S]`, or None.
 
-    States between which one can move at no reward have the same optimal value. They count as one, and such moves do
-    not count: going round in circles, no `h` could fall at every step.
+    States connected by moves with reward 0 have the same optimal value. They are merged, and such moves are ignored:
+    along a cycle, no `h` could fall at every step.
 
     Args:
         mdp: the model.
         problem: the same at gamma = 1.
-        values: `[S]`, about optimal.
-        policy: `[S]`, about optimal and proper.
+        values: `[S]`, nearly optimal.
+        policy: `[S]`, nearly optimal and proper.
     """
     if not ends(mdp, policy).all():
         return None
@@ -70,19 +70,19 @@ def bounds_without_discount(mdp: MDP, problem: Problem, values: Floats, policy: 
 
 
 def _rise(problem: Problem, values: Floats) -> Floats:
-    """Return by how much a backup raises the values of the states that are not terminal."""
+    """Return the increase of non-terminal values by a backup."""
     out = np.empty_like(values)
     problem.improve(values, out, np.zeros(problem.states, np.int64))
     return (out - values)[~problem.terminal]
 
 
 def _grows(chain: Problem, values: Floats) -> bool:
-    """Tell whether a backup raises all values, beyond doubt."""
+    """Return whether a backup certainly raises all values."""
     return bool(_rise(chain, values).min(initial=np.inf) > chain.rounding(values))
 
 
 def _outer_rise(problem: Problem, groups: Groups, values: Floats) -> Floats:
-    """Return by how much each feasible row that leaves its group is above the value of its state."""
+    """Return the advantage of each feasible row that leaves its group."""
     table = problem.action_values(values) - values[:, None]
     return table.ravel()[np.isfinite(problem.rows.rewards) & ~groups.inner]
 
@@ -94,7 +94,7 @@ class _Clock:
         mdp: the model.
         problem: the same at gamma = 1.
         groups: of its states.
-        times: `[S * A]`, `t = 1 + A / e`: a row whose advantage `A` is far below 0 takes no time at all.
+        times: `[S * A]`, `t = 1 + A / e`: a row whose advantage `A` is far below 0 takes no time.
     """
 
     def __init__(self, mdp: MDP, problem: Problem, groups: Groups, times: Floats) -> None:
@@ -107,10 +107,10 @@ class _Clock:
         self.counting = replace(problem, rows=rows._replace(rewards=self.times))
 
     def longest(self, chosen: Actions) -> Floats | None:
-        """Return `h`, `[S]`, equal within a group, or None where it is infinite or the search is given up.
+        """Return `h`, `[S]`, equal within a group, or None if it is infinite or not found.
 
         Args:
-            chosen: `[G]`, the row by which each group is left at first.
+            chosen: `[G]`, the initial exit row of each group.
         """
         steps = np.zeros(self.groups.count)
         for _ in range(IMPROVEMENTS):
@@ -127,7 +127,7 @@ class _Clock:
         return None
 
     def _chain(self, chosen: Actions) -> Problem | None:
-        """Return the chain of groups that are left by the chosen rows, or None if it does not end."""
+        """Return the chain of groups under the chosen exit rows, or None if it does not end."""
         matrix, count = self.graph[chosen], self.groups.count
         successors = self.groups.labels[matrix.indices]
         if (reach(matrix.indptr, successors, self.exits[chosen], count) < 0).any():

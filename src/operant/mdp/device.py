@@ -1,4 +1,4 @@
-"""Sweeps on a graphics processor, or wherever else PyTorch can multiply a sparse matrix by a vector."""
+"""Sweeps on any PyTorch device with sparse matrix-vector products."""
 
 import warnings
 
@@ -11,11 +11,11 @@ from operant.mdp.iteration import Iteration
 __all__ = ["iterate_on_device"]
 
 CHECKS = 10
-"""Sweeps from one look at the bounds to the next: a look waits for the device."""
+"""Sweeps between checks of the bounds, which synchronize with the device."""
 
 
 def _matrix(indptr: Tensor, successors: Tensor, probabilities: Tensor, columns: int) -> Tensor:
-    with warnings.catch_warnings():  # PyTorch calls its sparse rows a beta, each time, and before 2.12 unchecked ones
+    with warnings.catch_warnings():  # PyTorch warns about its beta CSR
         warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)", category=UserWarning)
         size = (indptr.numel() - 1, columns)
         return torch.sparse_csr_tensor(indptr, successors, probabilities, size, check_invariants=False)
@@ -32,15 +32,15 @@ def _select(rows: tuple[Tensor, Tensor, Tensor], chosen: Tensor, columns: int) -
 
 
 def iterate_on_device(solver: Iteration, device: str, *, evaluations: int = 0) -> None:
-    """Improve all states at once, each time followed by sweeps over the rows of the policy, until bounds are close.
+    """Improve all states, each time followed by sweeps over the policy's rows, until the bounds are close.
 
     Args:
-        solver: a solver that has just begun, with a discount; it ends there as if it had done the work.
-        device: where PyTorch runs.
+        solver: a new solver, with a discount; it holds the result.
+        device: a PyTorch device.
         evaluations: sweeps after an improvement; 0 for value iteration.
 
     Raises:
-        ValueError: there is no discount.
+        ValueError: no discount.
         RuntimeError: PyTorch has no such device.
     """
     problem, rows = solver.problem, solver.problem.rows

@@ -1,9 +1,9 @@
-"""Improvements that leave out what cannot change: an action that is well behind cannot be the best soon.
+"""Improvements with action elimination.
 
 When all values change by between `low` and `high`, the values of two actions of a state move apart by at most
-`f(high) - f(low)`, where `f(x)` is `x` times gamma and the probability to go on. An action that led by more than they
-have drifted since then is still the best, and it alone is backed up. The result is the same. This is action elimination
-(Puterman 1994, §6.7), here against the last look at a state and not against bounds on its optimum.
+`f(high) - f(low)`, where `f(x)` is `x` times gamma and the probability to continue. An action whose lead exceeds the
+drift since then is still the best, and only it is backed up. The result is the same. This is action elimination
+(Puterman 1994, §6.7), here relative to the last full backup of a state, not to bounds on its optimum.
 """
 
 import numpy as np
@@ -17,18 +17,18 @@ from operant.mdp.problem import Change, Problem
 __all__ = ["Improver"]
 
 SLACK = 1 + 1e-9
-"""For what adding up drifts costs in rounding."""
+"""Margin for rounding errors in summed drifts."""
 
 
 class Improver:
-    """Makes the policy of a solver greedy, and keeps its chain.
+    """Makes the policy of a solver greedy, and stores its chain.
 
     Args:
-        solver: that has just begun.
+        solver: a new solver.
 
     Attributes:
         chain: the rows of the policy after an improvement, to back up values with `sweep`.
-        changed: how many states changed their action in the last improvement.
+        changed: number of actions changed in the last improvement.
     """
 
     def __init__(self, solver: Iteration) -> None:
@@ -38,7 +38,7 @@ class Improver:
         self._held: NDArray[np.int64] | None = None
 
     def improve(self) -> None:
-        """Back up all states at once, as `Iteration.back_up` does; the chain is out of date until `prepare`."""
+        """Back up all states, like `Iteration.back_up`; the chain is outdated until `prepare`."""
         solver, problem, held = self.solver, self.solver.problem, self.solver.policy.copy()
         if problem.discounted:
             self._improve_where_due()
@@ -51,7 +51,7 @@ class Improver:
     def _improve_where_due(self) -> None:
         solver, problem = self.solver, self.solver.problem
         rows, noise = problem.rows, problem.rounding(solver.values)
-        if not solver.values.any():  # then nothing that follows has a value yet
+        if not solver.values.any():  # no successor has a value yet
             rows = rows._replace(indptr=np.zeros_like(rows.indptr))
         vectors = Vectors(solver.values, solver.out, solver.policy, 4 * noise)
         arguments = rows, vectors, self._leads._replace(chain=self.chain.rows)
@@ -61,7 +61,7 @@ class Improver:
         self.changed = sum(part[2] for part in parts)
 
     def prepare(self) -> Problem:
-        """Move the values to the middle of their bounds where that can be done, and return the chain of the policy."""
+        """Move the values to the middle of their bounds if possible, and return the policy's chain."""
         solver, problem = self.solver, self.solver.problem
         if problem.even:
             constant = problem.center(solver.values, solver.change)
@@ -71,14 +71,14 @@ class Improver:
         return self.chain
 
     def sweep(self) -> float:
-        """Back up the values by the chain; return the part of the change that counts, `Problem.spread`."""
+        """Back up the values by the chain; return the relevant part of the change, `Problem.spread`."""
         solver, change = self.solver, self.chain.follow(self.solver.values, self.solver.out)
         solver.values, solver.out = solver.out, solver.values
         self._move(change)
         return self.chain.spread(change)
 
     def forget(self) -> None:
-        """Look at all states again: values have changed by who knows how much."""
+        """Force full backups: values have changed by an unknown amount."""
         self._leads.safe[:] = -np.inf
 
     def _move(self, change: Change) -> None:

@@ -1,4 +1,4 @@
-"""Transitions in any order, and how they become the sorted sparse rows of a model."""
+"""Transitions in any order, and their conversion to the sorted sparse rows of a model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ COLUMNS = ("s", "a", "s'", "p", "r", "terminates")
 
 @dataclass(frozen=True, kw_only=True)
 class Entries:
-    """Transitions as they were given, in any order.
+    """Unsorted transitions.
 
     Attributes:
         states: S.
@@ -39,7 +39,7 @@ class Entries:
         probabilities: `[n]`.
         rewards: `[n]`.
         terminates: `[n]`.
-        ignored: `[S * A]`, rows that do not count; None for none.
+        ignored: `[S * A]`, ignored rows; None: none.
         required: `[S * A]`, rows that must not be empty unless they are ignored; None for none.
     """
 
@@ -55,7 +55,7 @@ class Entries:
 
     @classmethod
     def of(cls, columns: Mapping[str, Any], states: int | None, actions: int | None) -> "Entries":
-        """Return the entries of columns named as in `COLUMNS`; S and A are counted where they are not given."""
+        """Return the entries of columns named as in `COLUMNS`; S and A are counted if not given."""
         s, a, successors = (integers(columns[name], f"column {name}") for name in ("s", "a", "s'"))
         p, r = (floats(columns[name], f"column {name}") for name in ("p", "r"))
         ends = booleans(columns.get("terminates", np.zeros(s.size, np.bool_)), "column terminates")
@@ -92,7 +92,7 @@ class Rows(NamedTuple):
 
 
 def compress(entries: Entries) -> Rows:
-    """Check the entries, sort them, merge those that say the same, and leave out those of probability 0.
+    """Check the entries, sort them, merge duplicates, and drop those of probability 0.
 
     Raises:
         ValueError: the message names the first wrong state and action.
@@ -129,7 +129,7 @@ def start_distribution(start: ArrayLike | None, terminal: Bools) -> Floats:
 
 
 def _count(indices: Ints, kind: str) -> int:
-    """Return one more than the largest index; every smaller one must be there."""
+    """Return the largest index plus one; every smaller one must occur."""
     refuse(indices < 0, lambda i: f"a {kind} is {indices[i]}, expected 0 or more")
     count = int(indices.max()) + 1
     places = min(count, indices.size)  # a gap is among the first `size` indices, however large the largest is

@@ -1,4 +1,4 @@
-"""The values of a given policy: by the linear system that they solve, or by sweeps."""
+"""Policy evaluation: by solving the linear system, or by sweeps."""
 
 import time
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What a policy is worth.
+    """The values of a policy.
 
     Attributes:
         values: `[S]`, V; 0 in terminal states.
-        q: `[S, A]`, Q; minus infinity where an action is not feasible.
-        advantage: `[S, A]`, Q less the mean of Q under the policy, whose own mean under the policy is 0.
-        lower: `[S]`, certified: no value is less. None where nothing is certified.
-        upper: `[S]`, certified: no value is greater. None where nothing is certified.
+        q: `[S, A]`, Q; minus infinity for infeasible actions.
+        advantage: `[S, A]`, Q minus its mean under the policy, with mean 0 under the policy.
+        lower: `[S]`, certified lower bounds, or None.
+        upper: `[S]`, certified upper bounds, or None.
         residual: the greatest change in a last sweep.
         iterations: sweeps, or steps of the Krylov method; 0 for a factorization.
         converged: whether all values are within the tolerance.
@@ -72,9 +72,9 @@ def policy_evaluation(
             backs up all states in place, in alternating order, until nothing changes; `"auto"` is `"direct"` for small
             models and `"krylov"` for others.
         tolerance: accuracy of every value, in units of reward.
-        max_iterations: sweeps or Krylov steps after which it returns what it has, `converged` being false.
-        initial: `[S]`, first values; None for the least that can be earned, 0 at gamma = 1.
-        threads: that share a sweep at most; None to choose.
+        max_iterations: maximum sweeps or Krylov steps; then `converged` is false.
+        initial: `[S]`, first values; None: the lowest possible value, 0 at gamma = 1.
+        threads: maximum number of threads per sweep; None: automatic.
 
     Raises:
         ValueError: an argument is out of range, or `gamma` is 1 and the policy never ends an episode.
@@ -118,7 +118,7 @@ def policy_evaluation(
 def chain_of(
     mdp: MDP, probabilities: Floats, gamma: float, threads: int | None = None, *, centered: bool = True
 ) -> Problem:
-    """Return what a policy `[S, A]` leaves of a model: one row a state, with an offset where `centered`."""
+    """Return the chain of a policy `[S, A]`: one row per state, with an offset if `centered`."""
     transitions, rewards = policy_chain(mdp, probabilities)
     transitions.eliminate_zeros()
     rows = rows_of((transitions.indptr, transitions.indices, transitions.data), rewards, 1, gamma)
@@ -129,7 +129,7 @@ def chain_of(
 
 
 def _sweep(chain: Problem, values: Floats, tolerance: float, max_iterations: int) -> tuple[Floats, int]:
-    """Sweep until all values are within the tolerance; return them, and how many sweeps it took."""
+    """Sweep until all values are within the tolerance; return them, and the number of sweeps."""
     actions, out = np.zeros(chain.states, np.int64), np.empty_like(values)
     for iteration in range(1, max_iterations + 1):
         change = chain.sweep(values, actions, backward=iteration % 2 == 0)

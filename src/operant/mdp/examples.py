@@ -1,4 +1,4 @@
-"""Families of models of any size, to try solvers on."""
+"""Families of models of any size, to test solvers."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ MOVES = np.array([[0, -1], [1, 0], [0, 1], [-1, 0]])
 def slippery_grid(side: int, *, slip: float = 2 / 3) -> MDP:
     """Return a square grid on which every step costs 1 until the last corner is reached.
 
-    A move goes where it was meant to with probability `1 - slip`, else to one of the two sides; it stays at a wall.
+    A move succeeds with probability `1 - slip`, else goes to one of the two sides; it stays at a wall.
 
     Args:
         side: rows and columns; there are `side ** 2` states, row by row, and 4 actions.

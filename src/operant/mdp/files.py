@@ -1,4 +1,4 @@
-"""Models on disk: JSON that people can read for small models, NumPy's npz for large ones; neither can hold code."""
+"""Models on disk: readable JSON for small models, NumPy's npz for large ones; neither can hold code."""
 
 import errno
 import io
@@ -19,7 +19,7 @@ from operant.runtime.files import replace_durably
 SCHEMA = 1
 """Version of both formats."""
 JSON_ROWS = 100_000
-"""The most transitions, and the most pairs of a state and an action, of a model in JSON."""
+"""Maximum transitions, and maximum state-action pairs, of a model in JSON."""
 JSON_BYTES = 2**26
 """The largest JSON file that is read."""
 
@@ -27,20 +27,20 @@ _FORMAT = "operant.mdp"
 _ARRAYS = ("indptr", "successors", "probabilities", "rewards", "terminates", "start")
 _NUMBERS = ("schema", "states", "actions", "max_steps")
 _NO_LIMIT = 0
-# What readers raise at nonsense; the directory of a damaged zip file also makes them seek to before it (EINVAL).
+# Errors of readers for invalid data; a damaged zip directory also makes them seek before it (EINVAL).
 _DAMAGE = (ValueError, TypeError, KeyError, EOFError, RuntimeError, MemoryError, struct.error, BadZipFile)
 
 
 def save(mdp: MDP, path: str | Path) -> None:
-    """Write a model so that `load` returns the same numbers, bit for bit.
+    """Write a model so that `load` returns bitwise the same numbers.
 
     Args:
         mdp: the model.
-        path: where to write; the suffix chooses the format: `.json` (at most 100 000 transitions; a list of
-            `[s, a, s', p, r, terminates]`, to read and to edit) or `.npz` (any size). A file of that name is replaced.
+        path: of the file; the suffix selects the format: `.json` (at most 100 000 transitions; a list of
+            `[s, a, s', p, r, terminates]`, to read and to edit) or `.npz` (any size). An existing file is replaced.
 
     Raises:
-        ValueError: if the suffix is another, or the model is too large for JSON.
+        ValueError: if the suffix is unknown, or the model is too large for JSON.
         OSError: if the file cannot be written.
     """
     path = Path(path)
@@ -50,15 +50,15 @@ def save(mdp: MDP, path: str | Path) -> None:
 def load(path: str | Path) -> MDP:
     """Read a model that `save` wrote, or JSON written by hand.
 
-    In JSON, `start` (a list of S probabilities, or one state) and `max_steps` may be missing. No file is trusted: what
-    it asks for is bounded by its size, arrays that are compressed or hold Python objects are refused, and the model is
-    checked as every model is.
+    In JSON, `start` (a list of S probabilities, or one state) and `max_steps` may be missing. Files are not trusted:
+    allocation is bounded by the file size, compressed arrays and Python objects raise, and the model is checked like
+    any other.
 
     Args:
         path: a file with the suffix `.json` (at most 64 MiB) or `.npz`.
 
     Raises:
-        ValueError: if the file is no model; the message says why.
+        ValueError: if the file is not a model; the message has the reason.
         OSError: if the file cannot be read.
     """
     path = Path(path)
@@ -91,7 +91,7 @@ def _read_npz(path: Path) -> MDP:
     with ZipFile(path) as archive:
         packed = [item.filename for item in archive.infolist() if item.compress_type != ZIP_STORED]
     if packed:
-        raise ValueError(f"{packed[0]} is compressed, so that its size is unknown; write it with numpy.savez")
+        raise ValueError(f"{packed[0]} is compressed, so its size is unknown; write it with numpy.savez")
     with np.load(path, allow_pickle=False) as file:
         schema, states, actions, limit = (file[name].item() for name in _NUMBERS)
         _check_schema(schema)

@@ -1,4 +1,4 @@
-"""Finite horizon: the best policy depends on the time that is left (Bellman 1957)."""
+"""Finite horizon: the optimal policy depends on the remaining time (Bellman 1957)."""
 
 import time
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class FiniteHorizonSolution:
     """Optimal values and actions at every time.
 
     Attributes:
-        values: `[H + 1, S]`, what can still be earned at time t from each state; the last row is what ends are worth.
+        values: `[H + 1, S]`, optimal value at time t of each state; the last row is the final value.
         policy: `[H, S]`, an action at time t in every state, -1 in terminal ones.
         horizon: H, the number of actions.
         gamma: the discount factor.
@@ -35,14 +35,14 @@ class FiniteHorizonSolution:
 def backward_induction(
     mdp: MDP, *, horizon: int, gamma: float = 1.0, final: ArrayLike | None = None, threads: int | None = None
 ) -> FiniteHorizonSolution:
-    """Solve a model for a given number of actions, from the last one back. Exact but for rounding errors.
+    """Solve a model for a given number of actions, from the last one back. Exact up to rounding.
 
     Args:
         mdp: the model.
         horizon: H, the number of actions, at least 1.
         gamma: the discount factor.
-        final: `[S]`, what each state is worth when time is up; None for nothing. It is ignored in terminal states.
-        threads: that share a sweep at most; None to choose.
+        final: `[S]`, final value of each state; None: 0. Ignored in terminal states.
+        threads: maximum number of threads per sweep; None: automatic.
 
     Raises:
         TypeError: the horizon is not a whole number.

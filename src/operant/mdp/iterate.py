@@ -1,4 +1,4 @@
-"""Solvers one sweep at a time, to be watched."""
+"""Solvers as iterators over sweeps."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -15,11 +15,11 @@ __all__ = ["Sweep", "sweeps"]
 
 
 class Sweep(NamedTuple):
-    """What one sweep left behind.
+    """The result of one sweep.
 
     Attributes:
         values: `[S]`.
-        policy: `[S]`, the best actions that the sweep found; -1 in terminal states.
+        policy: `[S]`, the best actions of the sweep; -1 in terminal states.
         residual: the greatest absolute change of a value.
     """
 
@@ -38,16 +38,16 @@ def sweeps(
 ) -> Iterator[Sweep]:
     """Return an iterator that solves a model, one sweep over all actions of all states at a time.
 
-    It never ends, except for policy iteration, which ends after the sweep that changed no action; the caller stops it,
-    by the residual for instance. Each item has arrays of its own.
+    It never ends, except for policy iteration, which ends after a sweep without changes; the caller stops it, e.g. by
+    the residual. Each item has its own arrays.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         method: `"jacobi"` and `"gauss-seidel"` (always in the order of the states) are value iteration; policy
-            iteration values each policy exactly, modified policy iteration by more sweeps over its actions alone.
+            iteration evaluates each policy exactly, modified policy iteration by more sweeps over its actions only.
         initial: `[S]`, first values; None for 0.
-        evaluations: how many such sweeps.
+        evaluations: number of such sweeps.
 
     Raises:
         ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.

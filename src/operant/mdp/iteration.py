@@ -1,4 +1,4 @@
-"""What the solvers have in common: where they begin, when they stop, and what they return."""
+"""Common parts of the solvers: initialization, stopping and results."""
 
 import time
 from collections.abc import Iterator
@@ -20,21 +20,21 @@ __all__ = ["Iteration"]
 
 @dataclass(eq=False)
 class Iteration:
-    """A solver at work.
+    """State of a solver.
 
-    With a discount the first values are the least that can be earned, and the policy is undecided: -1 everywhere.
-    At gamma = 1 the policy is a proper one and the values are its own. Backups raise them monotonically to the best
+    With a discount the initial values are the lowest possible ones, and the policy is -1 everywhere.
+    At gamma = 1 the initial policy is proper and the values are its own. Backups raise them monotonically to the best
     that a proper policy earns, also where the Bellman equation has other solutions (Bertsekas and Yu 2016).
 
     Attributes:
         mdp: the model.
-        problem: the model as the kernels take it.
-        tolerance: the accuracy that was asked for.
-        limit: rounds after which it gives up.
-        values: `[S]`, less the offset.
+        problem: the model for the kernels.
+        tolerance: the requested accuracy.
+        limit: maximum number of rounds.
+        values: `[S]`, minus the offset.
         out: `[S]`, scratch.
         policy: `[S]`.
-        began: `time.perf_counter()` at its beginning.
+        began: `time.perf_counter()` at the start.
         change: the least and the greatest change in the last backup of all states.
         count: rounds so far.
     """
@@ -72,7 +72,9 @@ class Iteration:
         values, policy = problem.start(initial), np.full(mdp.states, -1)
         if not problem.discounted:
             if initial is not None:
-                raise ValueError("initial values were given, expected None: at gamma = 1 none but our own are safe")
+                raise ValueError(
+                    "initial values were given, expected None: at gamma = 1 only the solver's own are safe"
+                )
             policy = proper_policy(mdp)
             steps = chain_steps(problem.chain(policy))
             problem = replace(problem, stretch=float(steps.max(initial=1.0)))
@@ -80,7 +82,7 @@ class Iteration:
         return cls(mdp, problem, tolerance, limit, values, np.empty_like(values), policy, began)
 
     def rounds(self) -> Iterator[int]:
-        """Count rounds up to the limit; seldom, at gamma = 1, see to it that values are finite."""
+        """Count rounds up to the limit; at gamma = 1, check occasionally that values are finite."""
         while self.count < self.limit:
             self.count += 1
             yield self.count
@@ -88,17 +90,17 @@ class Iteration:
                 check_bounded(self.mdp, self.policy)
 
     def back_up(self, *, margin: float | None = None) -> None:
-        """Back up all states at once and make the policy greedy for the values before."""
+        """Back up all states and make the policy greedy for the previous values."""
         self.change = self.problem.improve(self.values, self.out, self.policy, margin=margin)
         self.values, self.out = self.out, self.values
 
     def settle(self, *, direct: bool | None = None) -> None:
-        """Value the policy exactly and improve it, round by round, until no state changes its action.
+        """Evaluate the policy exactly and improve it, until no state changes its action.
 
-        An action is replaced only by one that is better by more than rounding errors, so that ties never make it cycle.
+        An action is replaced only by one that is better by more than rounding errors, so ties cannot cause cycles.
 
         Args:
-            direct: by a factorization, or by a Krylov method; None to choose by the number of states.
+            direct: by a factorization, or by a Krylov method; None: by the number of states.
         """
         problem = self.problem
         for _ in self.rounds():
@@ -115,7 +117,7 @@ class Iteration:
 
     @property
     def finished(self) -> bool:
-        """Whether the last backup of all states was the last that is needed, or the last that is allowed."""
+        """Whether the last backup of all states reached the tolerance or the limit."""
         return self.count >= self.limit or self.problem.close(self.change, self.tolerance, self.values)
 
     @property
@@ -126,7 +128,7 @@ class Iteration:
     def conclude(self, method: str) -> Solution:
         """Turn the last backup of all states into a solution with certified bounds.
 
-        At gamma = 1 small changes prove little. So the policy is improved on exact values until it settles.
+        At gamma = 1 small changes prove little. So the policy is improved on exact values until it is stable.
         """
         problem, values = self.problem, self.values
         if problem.discounted:

@@ -16,7 +16,7 @@ __all__ = ["DIRECT_UP_TO", "factorize", "solve", "solve_chain"]
 Floats = NDArray[np.float64]
 
 DIRECT_UP_TO = 2_000
-"""States up to which a factorization is cheap whatever the structure: that of a random graph fills in."""
+"""States up to which a factorization is cheap for any structure: random graphs have much fill-in."""
 
 
 class _Krylov(NamedTuple):
@@ -42,7 +42,7 @@ def _residual(begin, end, chain, x, out):  # pragma: no cover
 
 @compiled
 def _turn(begin, end, krylov, beta, omega):  # pragma: no cover
-    """Take the next direction."""
+    """Compute the next direction."""
     direction = krylov.direction
     for s in range(np.uint64(begin), np.uint64(end)):
         direction[s] = krylov.residual[s] + beta * (direction[s] - omega * krylov.product[s])
@@ -60,7 +60,7 @@ def _multiply_direction(begin, end, chain, krylov):  # pragma: no cover
 
 @compiled
 def _shorten(begin, end, krylov, alpha):  # pragma: no cover
-    """Take the first half of a step off the residual."""
+    """Subtract the first half of a step from the residual."""
     for s in range(np.uint64(begin), np.uint64(end)):
         krylov.residual[s] -= alpha * krylov.product[s]
 
@@ -113,19 +113,19 @@ def _bicgstab(chain: Problem, x: Floats, target: float, limit: int) -> int:
 
 
 def solve_chain(chain: Problem, values: Floats, target: float, *, limit: int = 10_000) -> int:
-    """Solve for the values of a chain, in place, by a Krylov method that cannot end worse than it began.
+    """Solve for the values of a chain, in place, by a Krylov method that never increases the residual.
 
-    BiCGStab may break down or wander. So its result is taken only where the residual has fallen, and each try that
-    fails is followed by two Gauss-Seidel sweeps, which contract whatever happened before.
+    BiCGStab may break down or diverge. So its result is used only if the residual has fallen, and each failure is
+    followed by two Gauss-Seidel sweeps, which contract.
 
     Args:
         chain: the rows of a policy, as `Problem.chain` returns them.
-        values: `[S]`, the first guess, less the offset; overwritten.
+        values: `[S]`, the initial guess, minus the offset; overwritten.
         target: the greatest absolute residual to reach.
-        limit: how many iterations to spend, about.
+        limit: approximate maximum of iterations.
 
     Returns:
-        How many iterations it took.
+        Number of iterations.
     """
     used, residual = 0, _largest_residual(chain, values)
     while residual > target and used < limit:
@@ -154,7 +154,7 @@ def factorize(chain: Problem) -> Floats:
     """Solve for the values of a chain by a sparse LU factorization.
 
     Raises:
-        ValueError: the system is singular: from some state the chain never ends, and nothing discounts.
+        ValueError: the system is singular: from some state the chain never ends, without a discount.
     """
     rows = chain.rows
     data = (rows.probabilities * -rows.gamma, rows.successors.astype(np.int32), rows.indptr.astype(np.int32))
@@ -162,11 +162,11 @@ def factorize(chain: Problem) -> Floats:
     try:
         return linalg.splu(sparse.csc_matrix(matrix)).solve(rows.rewards)
     except RuntimeError as error:
-        raise ValueError("the chain never ends and gamma is 1, so that its values are not defined") from error
+        raise ValueError("the chain never ends and gamma is 1, so its values are not defined") from error
 
 
 def solve(chain: Problem, values: Floats, target: float) -> Floats:
-    """Return the values of a chain: by a factorization if it is small, else by a Krylov method from a first guess."""
+    """Return the values of a chain: by a factorization if small, else by a Krylov method from an initial guess."""
     if chain.states <= DIRECT_UP_TO:
         return factorize(chain)
     values = values.copy()

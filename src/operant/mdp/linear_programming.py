@@ -1,4 +1,4 @@
-"""Linear programming: the least vector that no backup raises (d'Epenoux 1963; Puterman 1994, §6.9)."""
+"""Linear programming: the smallest vector that no backup raises (d'Epenoux 1963; Puterman 1994, §6.9)."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ def linear_programming(mdp: MDP, *, gamma: float, tolerance: float = 1e-6) -> So
     Raises:
         ValueError: an argument is out of range; or `gamma` is 1 and from some state no policy ends the episode, or
             values are infinite.
-        RuntimeError: HiGHS found no solution for another reason, which the message names.
+        RuntimeError: HiGHS failed for another reason, named in the message.
     """
     solver = Iteration.begin(mdp, gamma=gamma, tolerance=tolerance, limit=1_000)
     rows, live, feasible = solver.problem.rows, ~mdp.terminal, np.flatnonzero(mdp.feasible)
@@ -50,8 +50,8 @@ def linear_programming(mdp: MDP, *, gamma: float, tolerance: float = 1e-6) -> So
     )
     if result.x is None and gamma == 1:
         raise ValueError(
-            "gamma is 1 and rewards can be collected for ever, so that values are infinite; "
-            "take gamma below 1, a finite horizon or the average reward"
+            "gamma is 1 and rewards can be collected forever, so values are infinite; "
+            "use gamma below 1, a finite horizon or the average reward"
         )
     if result.x is None:
         raise RuntimeError(f"HiGHS: {result.message}")

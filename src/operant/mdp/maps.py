@@ -1,4 +1,4 @@
-"""Models by name or from a file, with the map they are drawn on where there is one."""
+"""Models by name or from a file, with their map if any."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ from operant.mdp.files import load
 from operant.mdp.model import MDP
 
 ARROWS = {"FrozenLakeEnv": "←↓→↑", "CliffWalkingEnv": "↑→↓←", "GridWorld": "↑→↓←↖↗↘↙·"}
-"""What the actions of an environment look like on its map, by the name of its class."""
+"""Symbols of actions on maps, by class of environment."""
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """A model and how to draw it.
+    """A model and its layout.
 
     Attributes:
-        name: what it is called.
+        name: of the model.
         mdp: the model.
-        shape: rows and columns of its map, whose cells are the states in their order; None where there is no map.
-        symbols: `[R, C]`, one character a cell; None where the map has none.
-        arrows: one character an action; empty where they have no direction.
-        states: names of the states; empty where they have numbers only.
-        actions: names of the actions; empty where they have numbers only.
+        shape: rows and columns of its map, whose cells are the states in order, or None.
+        symbols: `[R, C]`, one character per cell, or None.
+        arrows: one character per action; empty without directions.
+        states: names of the states; empty if only numbered.
+        actions: names of the actions; empty if only numbered.
     """
 
     name: str
@@ -53,20 +53,20 @@ def read(
     """Return the model of a task, of a grid drawn in a text file, or of a file.
 
     Args:
-        task: the id of a Gymnasium environment that shows its transition table.
+        task: the id of a Gymnasium environment with a transition table.
         drawing: a text file in the format of `operant.envs.drawing`.
-        env_kwargs: parameters of one's own for the constructor of the environment, with a task.
+        env_kwargs: parameters for the constructor of the environment, with a task.
         file: a model as `operant.mdp.save` writes it, or a table `s,a,s',p,r` that ends in `.csv` or `.tsv`.
         separator: of the columns of a table. Default: the comma, semicolon or tab that its header has.
 
     Raises:
-        ValueError: not exactly one of them is given, or what is read is no model.
+        ValueError: not exactly one of them is given, or it is not a model.
         OSError: a file cannot be read.
     """
     if sum(source is not None for source in (task, drawing, file)) != 1:
         raise ValueError("name exactly one model: a task, a drawing (--map FILE) or a file (--mdp FILE)")
     if env_kwargs and task is None:
-        raise ValueError(f"env_kwargs are for the environment of a task, and none is named: {dict(env_kwargs)}")
+        raise ValueError(f"env_kwargs are for the environment of a task, but no task is given: {dict(env_kwargs)}")
     if file is not None:
         path = Path(file)
         if path.suffix not in (".csv", ".tsv"):
@@ -97,7 +97,7 @@ def _of_env(env: gymnasium.Env[Any, Any], name: str) -> Mapped:
 
 
 def _symbols(inner: Any) -> NDArray[np.str_] | None:
-    """Return the characters of the map of our grids and of Gymnasium's frozen lake."""
+    """Return the characters of the map of operant's grids and of Gymnasium's frozen lake."""
     if isinstance(inner, GridWorld):
         return inner.grid.symbols
     described = getattr(inner, "desc", None)

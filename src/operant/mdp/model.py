@@ -36,26 +36,26 @@ from operant.mdp.validation import (
 class MDP:
     """States, actions, transition probabilities and rewards.
 
-    Row `s * actions + a` of the sparse arrays lists what action `a` can lead to in state `s`. A transition that
-    terminates ends the episode: nothing follows, so the value of its successor does not count. An action that is not
-    feasible has an empty row. A state without a feasible action is terminal; its value is 0.
+    Row `s * actions + a` of the sparse arrays lists the outcomes of action `a` in state `s`. A transition that
+    terminates ends the episode, so the value of its successor does not count. An infeasible action has an empty row. A
+    state without a feasible action is terminal; its value is 0.
 
     The constructors `from_gymnasium`, `from_arrays`, `from_table` and `from_function` sort the successors of each row.
-    Entries that agree in state, action, successor, reward and termination become one, their probabilities added;
-    entries that differ in the reward alone stay apart, so that a simulation draws rewards with their true spread.
-    However it is made, a model is checked: a ValueError or TypeError names the first state and action that is wrong,
-    what was found, what was expected, and how many more are wrong in the same way.
+    Entries that agree in state, action, successor, reward and termination are merged, with their probabilities added;
+    entries that differ only in the reward stay separate, so simulated rewards have their true distribution. Every model
+    is checked: a ValueError or TypeError names the first wrong state and action, what was found and expected, and the
+    number of similar errors.
 
     Attributes:
         states: S.
         actions: A.
-        indptr: `[S * A + 1]`, where each row begins.
+        indptr: `[S * A + 1]`, start of each row.
         successors: `[n]`, the next state of every transition.
         probabilities: `[n]`, positive; every row that is not empty sums to 1 within 1e-9.
         rewards: `[n]`, R(s, a, s').
         terminates: `[n]`, whether the episode ends with the transition; always true where the successor is terminal.
         start: `[S]`, the distribution of the first state, 0 in terminal states; uniform if nothing is known.
-        max_steps: steps after which an episode is truncated when it is simulated; None for never. Solvers ignore it.
+        max_steps: steps after which a simulated episode is truncated; None for never. Solvers ignore it.
     """
 
     states: int
@@ -78,7 +78,7 @@ class MDP:
         rows = self._check_rows()
         columns = (rows, self.successors, self.probabilities, self.rewards)
         check_transitions(*columns, states=self.states, actions=self.actions)
-        refuse(self.probabilities == 0, lambda i: f"transition {i} has probability 0, expected it to be left out")
+        refuse(self.probabilities == 0, lambda i: f"transition {i} has probability 0, expected no entry")
         check_sums(rows, self.probabilities, self.feasible.ravel(), actions=self.actions)
         check_terminal(self.terminal)
         check_start(self.start, self.terminal)
@@ -108,24 +108,24 @@ class MDP:
 
     @cached_property
     def feasible(self) -> Bools:
-        """Which actions can be taken, `[S, A]`."""
+        """Mask of feasible actions, `[S, A]`."""
         return (np.diff(self.indptr) > 0).reshape(self.states, self.actions)
 
     @cached_property
     def terminal(self) -> Bools:
-        """Which states are terminal, `[S]`: no action can be taken there."""
+        """Terminal states, `[S]`: no action is feasible."""
         return np.logical_not(self.feasible.any(axis=1))
 
     @cached_property
     def expected_rewards(self) -> Floats:
-        """Expected reward of every action, `[S, A]`; minus infinity where it is not feasible."""
+        """Expected reward of every action, `[S, A]`; minus infinity if infeasible."""
         rows = np.repeat(np.arange(self.states * self.actions), np.diff(self.indptr))
         sums = np.bincount(rows, self.probabilities * self.rewards, minlength=self.states * self.actions)
         return np.where(self.feasible, sums.reshape(self.states, self.actions), -np.inf)
 
     @cached_property
     def continuation(self) -> tuple[Ints, Ints, Floats]:
-        """What does not terminate, as `(indptr, successors, probabilities)`; rows may sum to less than 1."""
+        """Transitions that do not terminate, as `(indptr, successors, probabilities)`; rows may sum to less than 1."""
         if not self.terminates.any():
             return self.indptr, self.successors, self.probabilities
         going_on = ~self.terminates
@@ -134,12 +134,12 @@ class MDP:
 
     @cached_property
     def rows(self) -> Rows:
-        """What does not terminate as the solvers' compiled code takes it, without a discount."""
+        """Transitions that do not terminate, for the solvers' kernels, without a discount."""
         return rows_of(self.continuation, self.expected_rewards.ravel(), self.actions, 1.0)
 
     @cached_property
     def facts(self) -> Facts:
-        """What the solvers have to know of `rows` at any discount."""
+        """Facts about `rows` for the solvers, at any discount."""
         facts = examine(self.rows)
         terms = np.abs(self.rewards).max(initial=0.0)
         longest = int(np.diff(self.indptr).max())
@@ -147,18 +147,18 @@ class MDP:
 
     @classmethod
     def from_gymnasium(cls, env: gymnasium.Env[Any, Any] | str, **options: Any) -> Self:
-        """Read the transition table that an environment shows as `env.unwrapped.P`.
+        """Read the transition table `env.unwrapped.P` of an environment.
 
         `P[s][a]` lists `(probability, successor, reward, terminated)`. A state that an episode can enter only by ending
-        there is terminal, whatever its own row says: Gymnasium's cliff and taxi let the agent walk on. The first state
-        is distributed as `initial_state_distrib`, where there is one; the step limit is that of the environment's spec.
+        there is terminal, whatever its own row has: Gymnasium's cliff and taxi let the agent continue. The first state
+        is distributed as `initial_state_distrib`, if defined; the step limit is that of the environment's spec.
 
         Args:
-            env: an environment, or the id of one that is made, read and closed.
+            env: an environment, or an id.
             **options: for `gymnasium.make`, with an id.
 
         Raises:
-            ValueError: if the environment shows no table, or the table is no model.
+            ValueError: if the environment has no table, or an invalid one.
         """
         return cls._from(*building.read_gymnasium(env, **options))
 
@@ -174,24 +174,24 @@ class MDP:
         start: ArrayLike | None = None,
         max_steps: int | None = None,
     ) -> Self:
-        """Take probabilities and rewards as arrays, dense or sparse.
+        """Make a model from arrays of probabilities and rewards, dense or sparse.
 
         Args:
             transitions: P(s' | s, a), dense `[S, A, S]` or a sparse SciPy matrix `[S * A, S]` with row `s * A + a`.
                 With order "ass", dense `[A, S, S]`, a sparse matrix `[A * S, S]` with row `a * S + s`, or a list of A
                 matrices.
             rewards: a number for every step; `[S]`, earned on leaving s; `[S, A]`; or R(s, a, s') in the shape and
-                order of the transitions. Rewards where the probability is 0 are not read; what a sparse matrix does
-                not store is 0.
+                order of the transitions. Rewards at probability 0 are not read; entries missing in a sparse matrix are
+                0.
             order: "sas" or "ass".
             terminal: states whose rows are ignored, as a mask `[S]` or a list of indices.
-            feasible: `[S, A]`, which actions can be taken; the rows of the others are ignored. All by default.
+            feasible: `[S, A]`, mask of feasible actions; the rows of others are ignored. All by default.
             start: `[S]`, the distribution of the first state, or the index of the only one. By default uniform over
                 the states that are not terminal.
             max_steps: step limit of simulated episodes; None for none.
 
         Raises:
-            ValueError: if shapes do not fit, or the numbers are no model.
+            ValueError: if shapes do not match, or the numbers are not a model.
         """
         entries = building.read_arrays(transitions, rewards, order=order, terminal=terminal, feasible=feasible)
         return cls._from(entries, start, max_steps)
@@ -207,7 +207,7 @@ class MDP:
         start: ArrayLike | None = None,
         max_steps: int | None = None,
     ) -> Self:
-        """Take a list of transitions; an action without one is not feasible, a state without one is terminal.
+        """Make a model from a list of transitions; an action without one is infeasible, a state without one terminal.
 
         Args:
             table: the path of a CSV file with the header `s,a,s',p,r` or `s,a,s',p,r,terminates` (0 or 1); an array
@@ -219,7 +219,7 @@ class MDP:
             max_steps: step limit of simulated episodes; None for none.
 
         Raises:
-            ValueError: if the table cannot be read, or is no model.
+            ValueError: if the table cannot be read, or is not a model.
         """
         return cls._from(building.read_table(table, states, actions, terminal=terminal), start, max_steps)
 
@@ -234,20 +234,20 @@ class MDP:
         start: ArrayLike | None = None,
         max_steps: int | None = None,
     ) -> Self:
-        """Ask a function for each state and action.
+        """Make a model from a function of state and action.
 
         Args:
             states: S.
             actions: A.
             function: `function(s, a)` returns `(probabilities, successors, rewards)`, arrays `[k]`, with `terminates`
-                as a fourth if episodes can end; rewards and terminates may be single numbers. None says that the
-                action is not feasible.
-            terminal: states that are not asked for, as a mask `[S]` or a list of indices.
+                as a fourth if episodes can end; rewards and terminates may be single numbers. None: the action is
+                infeasible.
+            terminal: states without calls, as a mask `[S]` or a list of indices.
             start: as for `from_arrays`.
             max_steps: step limit of simulated episodes; None for none.
 
         Raises:
-            ValueError: if the function returns something else, or what it returns is no model.
+            ValueError: if the function returns anything else, or not a model.
         """
         return cls._from(building.read_function(states, actions, function, terminal=terminal), start, max_steps)
 

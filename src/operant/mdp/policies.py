@@ -9,14 +9,14 @@ from operant.mdp.validation import integers, refuse
 __all__ = ["check_deterministic", "check_policy"]
 
 TOLERANCE = 1e-9
-"""How far from 1 the probabilities of a state may sum."""
+"""Tolerance of the sum of probabilities."""
 
 
 def check_deterministic(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
-    """Return a policy of one action a state, `[S]`, -1 in terminal states.
+    """Return a policy of one action per state, `[S]`, -1 in terminal states.
 
     Raises:
-        ValueError: the shape is wrong, or an action is out of range or not feasible in its state.
+        ValueError: a wrong shape, or an action out of range or infeasible.
     """
     actions = integers(policy, "policy")
     if actions.shape != (mdp.states,):
@@ -30,11 +30,11 @@ def check_deterministic(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
 
 
 def check_policy(mdp: MDP, policy: ArrayLike) -> NDArray[np.float64]:
-    """Return a policy as probabilities, `[S, A]`; what it says about terminal states is ignored, and 0.
+    """Return a policy as probabilities, `[S, A]`; terminal states are set to 0.
 
     Raises:
-        ValueError: the shape is wrong, or the probabilities of a state are negative, not finite, do not sum to 1, or
-            give weight to an action that is not feasible.
+        ValueError: a wrong shape, or probabilities that are negative, NaN or Inf, do not sum to 1, or are positive for
+            an infeasible action.
     """
     table = np.asarray(policy)
     if table.ndim == 1:

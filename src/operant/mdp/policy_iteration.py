@@ -1,4 +1,4 @@
-"""Policy iteration: value a policy, make it greedy for its own values, and again (Howard 1960)."""
+"""Policy iteration: evaluate a policy, make it greedy, and repeat (Howard 1960)."""
 
 from typing import Literal
 
@@ -16,11 +16,11 @@ from operant.mdp.undiscounted import check_ends, shortest_way
 __all__ = ["inexact_policy_iteration", "modified_policy_iteration", "policy_iteration"]
 
 FORCING = 0.05
-"""How far an inexact evaluation lowers the change that the improvement before it made."""
+"""Factor by which an inexact evaluation reduces the change of the last improvement."""
 BRIEF = 0.3
-"""The same for sweeps over the rows of a policy that is still changing: improvements soon cost no more than these."""
+"""The same for sweeps over the rows of a policy that is still changing: improvements then cost no more than these."""
 PATIENCE = 8
-"""Sweeps after which a third of the way to the target, on a logarithmic scale, must be done."""
+"""Sweeps within which a third of the way to the target, on a logarithmic scale, must be reached."""
 
 
 def policy_iteration(
@@ -35,19 +35,19 @@ def policy_iteration(
 ) -> Solution:
     """Solve a model by exact evaluations of ever better policies.
 
-    A policy keeps its action in a state unless another is better by more than rounding errors, so that actions that
-    tie never make it cycle. It ends when no state changes its action.
+    A policy keeps its action in a state unless another is better by more than rounding errors, so ties cannot cause
+    cycles. It ends when no state changes its action.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         tolerance: accuracy of every value that counts as converged, in units of reward.
-        max_iterations: improvements after which it returns what it has, `converged` being false.
-        evaluation: `"direct"` factorizes the linear system, which is best for small models and hopeless for large
-            random graphs; `"krylov"` solves it iteratively to rounding errors; `"auto"` is the former for small models.
-        initial: `[S]`, the first policy, proper if gamma is 1; None for shortest ways to an end, and, where none
-            leads there, for what is greedy on the least values.
-        threads: that share a sweep at most; None to choose.
+        max_iterations: maximum improvements; then `converged` is false.
+        evaluation: `"direct"` factorizes the linear system, best for small models and too slow for large random graphs;
+            `"krylov"` solves it iteratively to rounding errors; `"auto"` is the former for small models.
+        initial: `[S]`, the first policy, proper if gamma is 1; None: shortest paths to an end, and elsewhere greedy on
+            the lowest values.
+        threads: maximum number of threads per sweep; None: automatic.
 
     Returns:
         The solution, `iterations` counting improvements.
@@ -86,20 +86,20 @@ def modified_policy_iteration(
     threads: int | None = None,
     device: str | None = None,
 ) -> Solution:
-    """Solve a model by improvements between which the policy is valued by a few cheap sweeps (Puterman and Shin 1978).
+    """Solve a model by improvements with a few cheap evaluation sweeps between them (Puterman and Shin 1978).
 
-    A sweep over the rows of one policy costs a fraction of a sweep over all actions. Where all rows sum to 1, the
-    values are moved by a constant to the middle of their bounds after each improvement.
+    A sweep over the rows of one policy costs a fraction of a sweep over all actions. If all rows sum to 1, the values
+    are shifted to the middle of their bounds after each improvement.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         tolerance: accuracy of every value, in units of reward, at most.
-        max_iterations: improvements after which it returns what it has, `converged` being false.
-        evaluations: sweeps after each improvement; None for as many as lower the change to a third, 100 at most (on a
-            device: 20).
+        max_iterations: maximum improvements; then `converged` is false.
+        evaluations: sweeps after each improvement; None: until the change falls to a third, at most 100 (on a device:
+            20).
         initial: `[S]`, first values; None as in `value_iteration`.
-        threads: that share a sweep at most; None to choose.
+        threads: maximum number of threads per sweep; None: automatic.
         device: a PyTorch device such as `"cuda"`; None for compiled code on the processor.
 
     Returns:
@@ -109,14 +109,14 @@ def modified_policy_iteration(
         ValueError: an argument is out of range, or `gamma` is 1 and from some state no policy ends the episode.
     """
     if evaluations is not None and evaluations < 0:
-        raise ValueError(f"evaluations is {evaluations}, expected at least 0, or None to choose")
+        raise ValueError(f"evaluations is {evaluations}, expected at least 0, or None")
     solver = Iteration.begin(
         mdp, gamma=gamma, tolerance=tolerance, limit=max_iterations, initial=initial, threads=threads
     )
     if device is None:
         _modified(solver, evaluations, krylov=False)
     else:
-        from operant.mdp.device import iterate_on_device  # noqa: PLC0415 (torch only where it is asked for)
+        from operant.mdp.device import iterate_on_device  # noqa: PLC0415 (torch only on request)
 
         iterate_on_device(solver, device, evaluations=20 if evaluations is None else evaluations)
     return solver.conclude("modified-policy-iteration")
@@ -138,7 +138,7 @@ def _modified(solver: Iteration, evaluations: int | None, *, krylov: bool) -> No
 def _evaluate(improver: Improver, target: float, evaluations: int | None, *, krylov: bool) -> None:
     """Back up the values by the policy, `evaluations` times or until they change by no more than `target`.
 
-    With `krylov` it is asked after a few sweeps whether many more would be needed.
+    `krylov` is checked after a few sweeps: whether many more are needed.
     """
     first = np.inf
     for sweep in range(100 if evaluations is None else evaluations):
@@ -164,21 +164,21 @@ def inexact_policy_iteration(
 ) -> Solution:
     """Solve a large model by Gauss-Seidel sweeps and Krylov evaluations in turn.
 
-    It follows inexact policy iteration (Gargiani et al. 2023, arXiv 2211.04299). Sweeps in alternating order carry
-    news across the model and improve the policy; BiCGStab then solves for its values until the residual has fallen
-    twentyfold, which takes care of what sweeps do slowly. Where the residual fails to fall from one improvement to the
-    next, their sweeps are doubled, so that it converges as value iteration does.
+    It follows inexact policy iteration (Gargiani et al. 2023, arXiv 2211.04299). Sweeps in alternating order propagate
+    values and improve the policy; BiCGStab then solves for its values until the residual has fallen twentyfold, where
+    sweeps are slow. If the residual does not fall between improvements, the sweeps are doubled, so it converges like
+    value iteration.
 
-    Where no episode ends, it is modified policy iteration, and BiCGStab is called only for a policy that mixes slowly.
+    If no episode ends, it is modified policy iteration, and BiCGStab is called only for a policy that mixes slowly.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         tolerance: accuracy of every value, in units of reward, at most.
-        max_iterations: improvements after which it returns what it has, `converged` being false.
-        sweeps: Gauss-Seidel sweeps in an improvement, at first.
+        max_iterations: maximum improvements; then `converged` is false.
+        sweeps: initial number of Gauss-Seidel sweeps per improvement.
         initial: `[S]`, first values; None as in `value_iteration`.
-        threads: that share a product with the matrix at most; None to choose.
+        threads: maximum number of threads per matrix product; None: automatic.
 
     Returns:
         The solution, `iterations` counting improvements.

@@ -1,14 +1,15 @@
 """A model at a discount, prepared for the kernels, with certified bounds on its optimal values.
 
-**Offset.** The kernels work on `W = V - c`, where `c` is the least reward for ever, `r_min / (1 - gamma)`: they see an
-equivalent model with the rewards `r - c (1 - gamma m)`, where `m` is the probability that a row goes on. In double
-precision a hint of a far goal drowns in a value of -100 but not in one of 0, so that one sweep carries it all the way.
+**Offset.** The kernels work on `W = V - c`, where `c` is the value of always getting the least reward, `r_min / (1 -
+gamma)`: they solve an equivalent model with the rewards `r - c (1 - gamma m)`, where `m` is the probability that a row
+continues. In double precision the small value of a far goal is lost next to -100 but not next to 0, so one sweep
+propagates it.
 
-**Bounds** (MacQueen 1966; for rows that sum to less than 1, Porteus 1975). Let `d = TW - W`, let the rows go on with
+**Bounds** (MacQueen 1966; for rows that sum to less than 1, Porteus 1975). Let `d = TW - W`, let the rows continue with
 probabilities between `m_low` and `m_high`, and let `gamma m_high < 1`. A constant `k` added to all values adds between
-`gamma m_low k` and `gamma m_high k` to their backups. Hence `TW + f(min d) <= W* <= TW + f(max d)`, where
-`f(x) = x b / (1 - b)` and `b` is `gamma m_high` where that moves the bound outward, `gamma m_low` elsewhere.
-The greedy policy of `W` has the same lower bound. What floating point may have cost is added on both sides.
+`gamma m_low k` and `gamma m_high k` to their backups. So `TW + f(min d) <= W* <= TW + f(max d)`, where `f(x) = x b /
+(1 - b)` and `b` is `gamma m_high` if that widens the bound, else `gamma m_low`. The greedy policy of `W`
+has the same lower bound. The rounding error bound is added on both sides.
 """
 
 import os
@@ -36,18 +37,18 @@ UNIT = float(np.finfo(np.float64).eps)
 LARGEST = 1e150
 """Values up to this can be squared."""
 ROWS_PER_THREAD = 100_000
-"""A thread does not pay for fewer: a sweep over them takes half a millisecond, waking a thread a tenth of one."""
+"""Minimum rows per thread: a sweep over them takes half a millisecond, waking a thread a tenth of one."""
 
 
 def check_gamma(gamma: float) -> float:
-    """Return a discount factor, or raise ValueError where it is not between 0 and 1."""
+    """Return a discount factor, or raise ValueError if it is not between 0 and 1."""
     if not 0 <= gamma <= 1:
         raise ValueError(f"gamma is {gamma}, expected a number between 0 and 1")
     return float(gamma)
 
 
 def check_tolerance(tolerance: float, max_iterations: int) -> None:
-    """Raise ValueError unless a solver could stop by these."""
+    """Raise ValueError unless these are valid stopping criteria."""
     if not 0 < tolerance < np.inf:
         raise ValueError(f"tolerance is {tolerance}, expected a positive number")
     if max_iterations < 1:
@@ -58,19 +59,19 @@ class Workers:
     """Threads that share the sweeps over one model.
 
     Args:
-        rows: how many rows a sweep visits.
-        threads: how many at most; None for all that the process may use. A small model gets fewer.
+        rows: number of rows of a sweep.
+        threads: maximum number; None: all that the process may use. A small model gets fewer.
     """
 
     def __init__(self, rows: int, threads: int | None = None) -> None:
         allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if threads is not None and threads < 1:
-            raise ValueError(f"threads is {threads}, expected at least 1, or None to choose")
+            raise ValueError(f"threads is {threads}, expected at least 1, or None")
         self.threads = min(threads or allowed, allowed, max(1, rows // ROWS_PER_THREAD))
         self._pool = ThreadPoolExecutor(self.threads) if self.threads > 1 else None
 
     def run(self, kernel: Any, size: int, *arguments: Any) -> list[Any]:
-        """Call `kernel(begin, end, *arguments)` on parts of `[0, size)`, and return what each call returned."""
+        """Call `kernel(begin, end, *arguments)` on parts of `[0, size)`, and return the results."""
         if self._pool is None:
             return [kernel(0, size, *arguments)]
         cuts = [size * i // self.threads for i in range(self.threads + 1)]
@@ -79,20 +80,20 @@ class Workers:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A model at a discount, or the chain that a policy leaves of it.
+    """A model at a discount, or the chain of a policy.
 
     Attributes:
-        rows: the transitions that go on, and the rewards less the offset.
-        terminal: `[S]`, whose value is 0.
-        offset: what is subtracted from the value of every state that is not terminal.
-        least: at most gamma times the probability that any row goes on.
-        most: at least that.
+        rows: the transitions that continue, and the rewards minus the offset.
+        terminal: `[S]`, states with value 0.
+        offset: subtracted from the value of every non-terminal state.
+        least: lower bound on gamma times the probability that a row continues.
+        most: upper bound on it.
         longest: the greatest number of successors of a row.
         largest_reward: in absolute terms.
         noise: the part of the rounding error of a backup that does not depend on the values.
-        ceiling: no value of an even problem is greater, less the offset, and none is negative.
-        stretch: the error that a Bellman residual of 1 may hide, as far as is known before a solution is.
-        workers: the threads that share a sweep.
+        ceiling: upper bound on the values of an even problem, minus the offset; none is negative.
+        stretch: a-priori bound on the error at a Bellman residual of 1.
+        workers: the threads of a sweep.
     """
 
     rows: Rows
@@ -109,7 +110,7 @@ class Problem:
 
     @classmethod
     def of(cls, mdp: MDP, gamma: float, *, threads: int | None = None, centered: bool = True) -> Self:
-        """Prepare a model, with an offset where `centered`.
+        """Prepare a model, with an offset if `centered`.
 
         Raises:
             ValueError: `gamma` is not between 0 and 1, or `threads` is below 1.
@@ -133,13 +134,13 @@ class Problem:
         Args:
             rows: one for every state and action.
             terminal: `[S]`.
-            facts: about the rows; None to look.
-            threads: that share a sweep at most; None to choose.
-            centered: whether to take an offset.
-            roundings: how many have gone into each probability and each reward.
+            facts: about the rows; None: computed.
+            threads: maximum number of threads per sweep; None: automatic.
+            centered: whether to use an offset.
+            roundings: number of roundings in each probability and reward.
 
         Raises:
-            ValueError: `gamma` is not between 0 and 1, `threads` is below 1, or values may not be finite.
+            ValueError: `gamma` is not between 0 and 1, `threads` is below 1, or values may overflow.
         """
         gamma, workers = check_gamma(rows.gamma), Workers(rows.rewards.size, threads)
         ends, fewest, most_ends, longest, smallest, largest = examine(rows) if facts is None else facts
@@ -182,16 +183,16 @@ class Problem:
 
     @property
     def discounted(self) -> bool:
-        """Whether every backup contracts, so that the bounds of this module hold."""
+        """Whether every backup contracts, as needed for the bounds of this module."""
         return self.most < 1
 
     @property
     def even(self) -> bool:
-        """Whether all rows go on alike, so that a constant can be added to all values at once."""
+        """Whether all rows continue with equal probability, so a constant can be added to all values."""
         return self.discounted and self.least > self.most * (1 - 1e-6)
 
     def start(self, initial: ArrayLike | None) -> Floats:
-        """Return the first values, less the offset: `initial`, or the least that any policy can earn."""
+        """Return the initial values, minus the offset: `initial`, or the lowest possible ones."""
         if initial is None:
             return np.zeros(self.states)
         values = np.asarray(initial, float)
@@ -207,32 +208,32 @@ class Problem:
         return restored
 
     def margin(self, values: Floats) -> float:
-        """Return by how much an action must be better to replace the one that a policy holds.
+        """Return the margin by which an action must be better to replace the policy's.
 
-        Minus infinity with a discount: the first of the best actions is taken. At gamma = 1 an action that is as good
-        may lead round in circles for ever, so that rounding errors must not choose it.
+        Minus infinity with a discount: the first of the best actions is taken. At gamma = 1 an equally good action may
+        cycle forever, so rounding errors must not select it.
         """
         return -np.inf if self.discounted else 4 * self.rounding(values)
 
     def keep_margin(self, values: Floats) -> float:
-        """Return by how much an action must be better for exact values of a policy to prove that it is."""
+        """Return the margin by which an action must be better on exact values to be certainly better."""
         return 8 * self.rounding(values) * min(self.stretch, 1e3)
 
     def improve(self, values: Floats, out: Floats, policy: Actions, *, margin: float | None = None) -> Change:
         """Write the backup of `values` to `out`, make `policy` greedy; return the least and the greatest change.
 
-        An action that the policy holds stays unless another is better by more than `margin` (None: the default).
+        The policy's action stays unless another is better by more than `margin` (None: the default).
         """
         vectors = Vectors(values, out, policy, self.margin(values) if margin is None else margin)
         parts = self.workers.run(bellman_kernels.jacobi, self.states, self.rows, vectors)
         return min(part[0] for part in parts), max(part[1] for part in parts)
 
     def sweep(self, values: Floats, policy: Actions, *, backward: bool) -> Change:
-        """Back up `values` in place, one state after the other; return the least and the greatest change."""
+        """Back up `values` in place; return the least and the greatest change."""
         return bellman_kernels.gauss_seidel(self.rows, Vectors(values, values, policy, self.margin(values)), backward)
 
     def center(self, values: Floats, change: Change) -> float:
-        """Move the values of an even problem by a constant, to the middle of the bounds that a backup gave them.
+        """Move the values of an even problem by a constant, to the middle of the bounds from a backup.
 
         Returns:
             The constant.
@@ -245,17 +246,17 @@ class Problem:
         return constant
 
     def action_values(self, values: Floats) -> Floats:
-        """Return the values of all actions, less the offset, `[S, A]`; minus infinity where one is not feasible."""
+        """Return all action values, minus the offset, `[S, A]`; minus infinity if infeasible."""
         table = np.empty(self.rows.rewards.size)
         self.workers.run(bellman_kernels.action_values, table.size, self.rows, values, table)
         return table.reshape(self.states, self.rows.actions)
 
     def chain(self, policy: Actions, before: tuple[Actions, Self] | None = None) -> Self:
-        """Return what a policy leaves of the model: one row a state.
+        """Return the chain of a policy: one row per state.
 
         Args:
             policy: `[S]`, -1 in terminal states.
-            before: another policy and its chain, which is overwritten if it can be: most of it may stay as it is.
+            before: another policy and its chain, which is reused if possible.
         """
         held, chain = (np.full(self.states, -1), None) if before is None else before
         begins = np.zeros(self.states + 1, np.uint64) if chain is None else chain.rows.indptr
@@ -275,15 +276,15 @@ class Problem:
         """Bound the error of a floating-point backup of `values` (Higham 2002, §3.1).
 
         A sum of n products errs by n half units of the sum of their magnitudes, which is at most the greatest value;
-        multiplying by gamma and adding the reward cost two more. The reward itself is a sum, less the offset.
+        multiplying by gamma and adding the reward cost two more. The reward itself is a sum, minus the offset.
         """
         size = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
         return UNIT / 2 * (self.longest + 3) * size + self.noise
 
     def close(self, change: Change, tolerance: float, values: Floats) -> bool:
-        """Tell whether the backup that returned `values` was the last that is needed, given the change that it made.
+        """Return whether the backup that returned `values`, with this change, can be the last.
 
-        It was if all values are within `tolerance` of the optimum, or if rounding errors are all that still changes.
+        It can if all values are within `tolerance` of the optimum, or if only rounding errors still change.
         """
         error = self.rounding(values)
         if not self.discounted:
@@ -292,15 +293,15 @@ class Problem:
         return up - down <= 2 * tolerance or self.spread(change) <= 2 * error
 
     def spread(self, change: Change) -> float:
-        """Return the part of a change that a constant does not explain, or all of it where rows do not go on alike."""
+        """Return the part of a change beyond a constant shift, or all of it in an uneven problem."""
         low, high = change
         return high - low if self.even else max(-low, high)
 
     def shifts(self, change: Change, error: float) -> tuple[float, float]:
-        """Return what to add to a backup for bounds on the optimal values, with a discount.
+        """Return the offsets of a backup for bounds on the optimal values, with a discount.
 
         Args:
-            change: the least and the greatest that the backup made.
+            change: the least and the greatest of the backup.
             error: bound on its rounding error.
         """
         error += UNIT * (self.longest + 8) * max(abs(change[0]), abs(change[1]))
@@ -312,7 +313,7 @@ class Problem:
 
 
 def _check_representable(largest: float, stretch: float, gamma: float) -> None:
-    """Raise ValueError where values may be too large for double precision, with room for sums and squares."""
+    """Raise ValueError if values may be too large for double precision, with room for sums and squares."""
     if not largest * stretch <= LARGEST:
         raise ValueError(
             f"rewards of up to {largest:g} at gamma {gamma} may give values of {largest * stretch:g}, "

@@ -1,4 +1,4 @@
-"""What holds of sparse rows at any discount: worked out once for a model, however often it is solved."""
+"""Facts about sparse rows at any discount: computed once per model."""
 
 from typing import Any, NamedTuple
 
@@ -14,13 +14,13 @@ Floats = NDArray[np.float64]
 
 
 class Facts(NamedTuple):
-    """What the solvers have to know of rows; those of actions that are not feasible do not count.
+    """Facts about rows for the solvers, without infeasible actions.
 
     Attributes:
-        ends: `[rows]`, with what probability nothing follows, to full precision however close to 0; below 0 where
-            probabilities sum to more than 1; 0 where an action is not feasible.
-        least: of them.
-        most: of them.
+        ends: `[rows]`, termination probability, to full precision near 0; below 0 if probabilities sum to more than 1;
+            0 for infeasible actions.
+        least: minimum of them.
+        most: maximum of them.
         longest: the greatest number of successors of a row.
         smallest: expected reward.
         largest: absolute value of an expected reward.
@@ -35,7 +35,7 @@ class Facts(NamedTuple):
 
 
 def examine(rows: Rows) -> Facts:
-    """Look at all rows once."""
+    """Compute the facts of all rows."""
     ends = np.empty(rows.rewards.size)
     least, most, longest = bellman_kernels.endings(0, ends.size, rows, ends)
     feasible = rows.rewards > -np.inf
@@ -45,7 +45,7 @@ def examine(rows: Rows) -> Facts:
 
 
 def rows_of(transitions: tuple[Any, Any, Any], rewards: Floats, actions: int, gamma: float) -> Rows:
-    """Return sparse rows, `(indptr, successors, probabilities)`, with the types that the kernels take."""
+    """Return sparse rows, `(indptr, successors, probabilities)`, with the kernels' types."""
     indptr, successors, probabilities = transitions
     begins = np.asarray(indptr, np.int64).view(np.uint64)
     return Rows(begins, np.asarray(successors).astype(np.uint32), probabilities, rewards, actions, gamma)

@@ -13,7 +13,7 @@ from operant.mdp.solution import Solution
 __all__ = ["asynchronous_value_iteration", "back_up_at_random", "follow_greedy", "most_that_can_be_earned"]
 
 LONGEST = 1_000
-"""Steps after which a trajectory is cut off."""
+"""Maximum length of a trajectory."""
 
 
 @compiled
@@ -29,7 +29,7 @@ def _uniform(state):  # pragma: no cover
 
 @compiled
 def follow_greedy(rows, vectors, starts, state, wanted):  # pragma: no cover
-    """Back up the states along greedy trajectories, until there were as many backups as `wanted`."""
+    """Back up the states along greedy trajectories, until `wanted` backups are made."""
     values, policy = vectors.values, vectors.policy
     length, backups = min(values.size, LONGEST), 0
     while backups < wanted:
@@ -70,21 +70,21 @@ def asynchronous_value_iteration(
     seed: int = 0,
     threads: int | None = None,
 ) -> Solution:
-    """Solve a model by backups in place, in the order of experience or in none.
+    """Solve a model by backups in place, along trajectories or in random order.
 
-    In real time the backups follow trajectories that begin as episodes do and take greedy actions, so that they go
-    where good policies go. A round is as many backups as there are states, about, and a sweep over all of them: no
-    state is left out for ever, without which values elsewhere would never converge. With a discount the first values
-    are the most that can be earned, which draws trajectories to what is not known yet.
+    In real time the backups follow greedy trajectories from the start distribution, so they focus on the states of good
+    policies. A round is about as many backups as states, plus a sweep over all of them: without it, values of unvisited
+    states would not converge. With a discount the initial values are upper bounds (optimism), which attracts
+    trajectories to unexplored states.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         tolerance: accuracy of every value, in units of reward, at most.
-        max_iterations: rounds after which it returns what it has, `converged` being false.
+        max_iterations: maximum rounds; then `converged` is false.
         order: `"real-time"` along greedy trajectories from the start distribution; `"random"` uniformly.
         seed: of the trajectories or the order.
-        threads: that share a sweep at most; None to choose.
+        threads: maximum number of threads per sweep; None: automatic.
 
     Returns:
         The solution, `iterations` counting rounds.
@@ -112,6 +112,6 @@ def asynchronous_value_iteration(
 
 
 def most_that_can_be_earned(mdp: MDP, problem: Problem) -> float:
-    """Return an upper bound on all optimal values with a discount: the greatest reward for ever, or the least loss."""
+    """Return an upper bound on all optimal values with a discount: the value of always getting the greatest reward."""
     greatest = float(mdp.expected_rewards.max(where=mdp.feasible, initial=-np.inf))
     return greatest / (1 - (problem.most if greatest > 0 else problem.least))

@@ -1,4 +1,4 @@
-"""What a solver returns."""
+"""Solutions of solvers."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,21 +17,21 @@ Actions = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Optimal values, a policy, and how far from the truth they can be.
+    """Optimal values, a policy, and certified bounds.
 
-    With bounds, every value is within half their distance of the optimum, and so is, within their distance, what the
-    policy earns from every state.
+    With bounds, every value is within half their distance of the optimum, and the policy's value is within their
+    distance.
 
     Attributes:
         values: `[S]`, 0 in terminal states.
         policy: `[S]`, an action in every state, -1 in terminal ones.
-        iterations: sweeps over the model, or improvements of the policy; the function that returned this says which.
+        iterations: sweeps over the model, or improvements of the policy, depending on the function.
         residual: the greatest change in the last Bellman backup of all states.
-        converged: whether the tolerance that was asked for is certainly reached; never without bounds.
-        lower: `[S]`, certified: no optimal value is less. None where nothing is certified.
-        upper: `[S]`, certified: no optimal value is greater. None where nothing is certified.
+        converged: whether the requested tolerance is certified; never without bounds.
+        lower: `[S]`, certified lower bounds on the optimal values, or None.
+        upper: `[S]`, certified upper bounds on the optimal values, or None.
         gamma: the discount factor.
-        method: which solver it was.
+        method: name of the solver.
         seconds: of wall time, preparation and certification included.
         mdp: the model.
     """
@@ -50,12 +50,12 @@ class Solution:
 
     @cached_property
     def q(self) -> Floats:
-        """The values of all actions, `[S, A]`; minus infinity where an action is not feasible."""
+        """The action values, `[S, A]`; minus infinity if infeasible."""
         return action_values(self.mdp, self.values, gamma=self.gamma)
 
 
 def action_values(mdp: MDP, values: Floats, *, gamma: float) -> Floats:
-    """Return the expected reward of every action and the discounted values of what follows.
+    """Return the expected reward of every action plus the discounted next values.
 
     Args:
         mdp: the model.
@@ -63,7 +63,7 @@ def action_values(mdp: MDP, values: Floats, *, gamma: float) -> Floats:
         gamma: the discount factor.
 
     Returns:
-        `[S, A]`; minus infinity where an action is not feasible.
+        `[S, A]`; minus infinity if infeasible.
     """
     rows = mdp.rows._replace(gamma=gamma)
     out = np.empty(rows.rewards.size)

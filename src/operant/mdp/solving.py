@@ -1,4 +1,4 @@
-"""One call that chooses the solver."""
+"""Automatic choice of the solver."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ METHODS: dict[str, Callable[..., Solution]] = {
 }
 
 DIRECT_UP_TO = 500
-"""States up to which policy iteration with a factorization is the fastest, whatever the structure."""
+"""States up to which policy iteration with a factorization is fastest for any structure."""
 
 
 def solve(
@@ -36,10 +36,10 @@ def solve(
     tolerance: float = 1e-6,
     **options: Any,
 ) -> Solution:
-    """Solve a model by the method that suits it, or by a named one.
+    """Solve a model by a suitable or a named method.
 
-    Small models are solved by policy iteration, others by inexact policy iteration: where episodes end, its sweeps
-    and Krylov evaluations carry news far; where none ends, it is modified policy iteration as long as that mixes fast.
+    Small models are solved by policy iteration, others by inexact policy iteration: if episodes end, its sweeps and
+    Krylov evaluations propagate values far; if none ends, it is modified policy iteration while that mixes fast.
 
     Args:
         mdp: the model.

@@ -1,7 +1,7 @@
-"""Solvers one step at a time, as textbooks draw them: every sweep, every improvement, every few single backups.
+"""Solvers as iterators over steps: every sweep, every improvement, every few single backups.
 
-`operant.mdp.iterate` yields the sweeps over all actions; here policies are also valued sweep by sweep, and single
-states are backed up in an order of their own.
+`operant.mdp.iterate` yields the sweeps over all actions; here policies are also evaluated sweep by sweep, and single
+states are backed up in their own order.
 """
 
 from collections.abc import Iterator
@@ -33,16 +33,16 @@ StepMethod = Literal[
     "policy-iteration",
     "modified-policy-iteration",
 ]
-"""What `steps` can show."""
+"""Methods of `steps`."""
 
 
 class Step(NamedTuple):
-    """What one step left behind.
+    """The result of one step.
 
     Attributes:
         values: `[S]`.
         policy: `[S]`, -1 in terminal states and where no action was chosen yet.
-        residual: the greatest absolute change of a value that the step made, or that one sweep would make now.
+        residual: the greatest absolute change of a value in the step, or in a sweep from here.
         phase: `"sweep"`, `"evaluation"`, `"improvement"` or `"backups"`.
         backups: backups of single states so far.
     """
@@ -66,14 +66,13 @@ def steps(
 ) -> Iterator[Step]:
     """Return an iterator that solves a model step by step, from values of 0, and ends within the tolerance.
 
-    In real time and in random order the first values are the most that can be earned, where there is a discount.
+    In real time and in random order the initial values are upper bounds, with a discount.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
-        method: policy iteration values each policy by sweeps until they change nothing more, then improves it.
-        tolerance: the error of a value, in units of reward, that a last change certainly leaves at most; at gamma = 1
-            the last change itself.
+        method: policy iteration evaluates each policy by sweeps to convergence, then improves it.
+        tolerance: bound on the error of a value, in units of reward; at gamma = 1 on the last change.
         backups: single backups of a step, for `"prioritized-sweeping"`.
         evaluations: sweeps over the actions of a policy between two improvements of modified policy iteration.
         seed: of trajectories and of the random order.
@@ -99,7 +98,7 @@ def steps(
 
 
 def evaluation_sweeps(mdp: MDP, policy: ArrayLike, *, gamma: float, tolerance: float = 1e-10) -> Iterator[Step]:
-    """Return an iterator that values a policy sweep by sweep, from values of 0; `policy` of a step is -1 throughout.
+    """Return an iterator that evaluates a policy sweep by sweep, from values of 0; `policy` of a step is always -1.
 
     Args:
         mdp: the model.
@@ -135,7 +134,7 @@ def _evaluation(chain: Problem, values: Floats, policy: NDArray[np.int64], least
 
 
 def _policy_iteration(mdp: MDP, problem: Problem, least: float) -> Iterator[Step]:
-    """Evaluate and improve in turn; an action gives way to one that inexact values certainly show to be better."""
+    """Evaluate and improve in turn; an action is replaced only by a certainly better one."""
     values, out = problem.start(np.zeros(mdp.states)), np.empty(mdp.states)
     policy, held, count = np.full(mdp.states, -1), None, 0
     if problem.discounted:
@@ -154,7 +153,7 @@ def _policy_iteration(mdp: MDP, problem: Problem, least: float) -> Iterator[Step
 
 
 def _prioritized(mdp: MDP, problem: Problem, least: float, backups: int) -> Iterator[Step]:
-    """Back up the states whose values may change most, a few at a time."""
+    """Back up the states with the largest possible changes, a few at a time."""
     values, policy = problem.start(np.zeros(mdp.states)), np.full(mdp.states, -1)
     if not problem.discounted:
         policy = proper_policy(mdp)
@@ -169,7 +168,7 @@ def _prioritized(mdp: MDP, problem: Problem, least: float, backups: int) -> Iter
 
 
 def _asynchronous(mdp: MDP, problem: Problem, least: float, seed: int, *, real_time: bool) -> Iterator[Step]:
-    """Back up as many states as there are, along greedy trajectories or at random, then all of them once."""
+    """Make as many backups as states, along greedy trajectories or at random, then a full sweep."""
     most, policy = 0.0, np.full(mdp.states, -1)
     if problem.discounted:
         most = most_that_can_be_earned(mdp, problem)

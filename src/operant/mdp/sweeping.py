@@ -1,4 +1,4 @@
-"""Prioritized sweeping: back up first where it matters most (Moore and Atkeson 1993)."""
+"""Prioritized sweeping: backups in order of priority (Moore and Atkeson 1993)."""
 
 from typing import NamedTuple, Self
 
@@ -18,8 +18,8 @@ class Heap(NamedTuple):
     """States by priority.
 
     Attributes:
-        order: `[S]`, a binary heap of states: no state has a greater priority than the one above it.
-        places: `[S]`, where each state stands in it, or -1.
+        order: `[S]`, a binary heap of states: no state has a greater priority than its parent.
+        places: `[S]`, position of each state in it, or -1.
         priorities: `[S]`.
     """
 
@@ -29,12 +29,12 @@ class Heap(NamedTuple):
 
     @classmethod
     def empty(cls, states: int) -> Self:
-        """Return a heap without states."""
+        """Return an empty heap."""
         return cls(np.empty(states, np.int64), np.full(states, -1), np.zeros(states))
 
 
 class Predecessors(NamedTuple):
-    """The states that can lead to a state, sparse: where each list begins, who, and how likely at most."""
+    """Predecessors of each state, sparse: starts of the lists, states, and maximum probabilities."""
 
     begins: NDArray[np.int64]
     states: NDArray[np.int64]
@@ -43,7 +43,7 @@ class Predecessors(NamedTuple):
 
 @compiled
 def _rise(heap, i):  # pragma: no cover
-    """Move the state at place `i` up to where it belongs."""
+    """Sift up the state at position `i`."""
     s = heap.order[i]
     while i > 0 and heap.priorities[heap.order[(i - 1) // 2]] < heap.priorities[s]:
         heap.order[i] = heap.order[(i - 1) // 2]
@@ -55,7 +55,7 @@ def _rise(heap, i):  # pragma: no cover
 
 @compiled
 def _sink(heap, size):  # pragma: no cover
-    """Move the first state down to where it belongs."""
+    """Sift down the first state."""
     s, i = heap.order[0], 0
     while 2 * i + 1 < size:
         child = 2 * i + 1
@@ -72,7 +72,7 @@ def _sink(heap, size):  # pragma: no cover
 
 @compiled
 def _raise(heap, size, s, priority):  # pragma: no cover
-    """Give a state a greater priority, on the heap; return the size of that."""
+    """Raise the priority of a state on the heap; return the heap's size."""
     heap.priorities[s] = priority
     if heap.places[s] < 0:
         heap.order[size] = s
@@ -84,7 +84,7 @@ def _raise(heap, size, s, priority):  # pragma: no cover
 
 @compiled
 def _pop(heap, size):  # pragma: no cover
-    """Take the state of greatest priority off the heap, which has one less then."""
+    """Remove the state of greatest priority from the heap."""
     s = heap.order[0]
     heap.places[s] = -1
     heap.priorities[s] = 0.0
@@ -96,7 +96,7 @@ def _pop(heap, size):  # pragma: no cover
 
 @compiled
 def fill(rows, vectors, heap, threshold):  # pragma: no cover
-    """Put every state on the empty heap whose backup would change it by more than the threshold; return how many."""
+    """Put every state on the empty heap whose backup changes it by more than the threshold; return their number."""
     values, policy, size = vectors.values, vectors.policy, 0
     for s in range(values.size):
         best, action = best_action(rows, s, values, policy[s], vectors.margin)
@@ -133,19 +133,18 @@ def prioritized_sweeping(
     max_backups: int | None = None,
     initial: ArrayLike | None = None,
 ) -> Solution:
-    """Solve a model by single backups, always of the state whose value may change most.
+    """Solve a model by single backups, always of the state with the largest possible change.
 
     That is bounded by the changes of its successors since its last backup, each times the greatest probability of
     getting there.
 
-    It pays where news comes from few places, such as one goal in a large maze.
+    It is efficient if rewards are local, such as one goal in a large maze.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         tolerance: accuracy of every value, in units of reward, at most.
-        max_backups: single backups after which it returns what it has, `converged` being false; None for 100 000
-            times the number of states.
+        max_backups: maximum single backups; then `converged` is false. None: 100 000 times the number of states.
         initial: `[S]`, first values; None as in `value_iteration`.
 
     Returns:

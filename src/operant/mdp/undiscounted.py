@@ -1,6 +1,6 @@
-"""Models without a discount: does every episode end?
+"""Undiscounted models: proper policies.
 
-At gamma = 1 the value of a state is the best that a **proper** policy earns, one under which every episode ends with
+At gamma = 1 the value of a state is the best value of a **proper** policy, under which every episode ends with
 probability 1 (Bertsekas and Tsitsiklis 1991).
 """
 
@@ -36,7 +36,7 @@ Bools = NDArray[np.bool_]
 
 @compiled
 def _attract(predecessors, exits, policy, queue):  # pragma: no cover
-    """Go back from the rows that can end, breadth first; give each state the action by which it was reached."""
+    """Go back from the rows that can end, breadth first; set each state's action to the one that reached it."""
     begins, rows = predecessors
     actions, count = exits.size // policy.size, 0
     for k in range(exits.size):
@@ -57,7 +57,7 @@ def _attract(predecessors, exits, policy, queue):  # pragma: no cover
 
 
 def reach(indptr: NDArray[Any], successors: NDArray[Any], exits: Bools, states: int) -> Actions:
-    """Return in every state an action on a shortest way to a row that can end, -1 where there is none."""
+    """Return in every state an action on a shortest path to a row that can end, -1 where there is none."""
     graph = sparse.csr_matrix((np.ones(successors.size, np.int8), successors, indptr), shape=(exits.size, states))
     back = graph.tocsc()
     policy = np.full(states, -1)
@@ -67,18 +67,18 @@ def reach(indptr: NDArray[Any], successors: NDArray[Any], exits: Bools, states: 
 
 
 def exits(mdp: MDP) -> Bools:
-    """Return which rows may end the episode, `[S * A]`."""
+    """Return the rows that may end the episode, `[S * A]`."""
     return np.diff(mdp.indptr) > np.diff(mdp.continuation[0])
 
 
 def shortest_way(mdp: MDP) -> Actions:
-    """Return in every state an action on a shortest way to an end, `[S]`; -1 where there is none."""
+    """Return in every state an action on a shortest path to an end, `[S]`; -1 where there is none."""
     indptr, successors, _ = mdp.continuation
     return reach(indptr, successors, exits(mdp), mdp.states)
 
 
 def proper_policy(mdp: MDP) -> Actions:
-    """Return a policy under which every episode ends with probability 1: on a shortest way to an end.
+    """Return a proper policy: shortest paths to an end.
 
     Returns:
         `[S]`, -1 in terminal states.
@@ -92,7 +92,7 @@ def proper_policy(mdp: MDP) -> Actions:
 
 
 def ends(mdp: MDP, policy: Actions) -> Bools:
-    """Return from which states an end can be reached under a policy, `[S]`; it is proper if from all."""
+    """Return the states from which a policy can reach an end, `[S]`; it is proper if all can."""
     states = np.arange(mdp.states)
     rows = states * mdp.actions + np.maximum(policy, 0)
     indptr, successors, probabilities = mdp.continuation
@@ -107,17 +107,17 @@ def check_ends(mdp: MDP, policy: Actions) -> None:
 
 
 def check_bounded(mdp: MDP, policy: Actions) -> None:
-    """Raise ValueError where improvements of a proper policy have led to one that is not.
+    """Raise ValueError if improvements of a proper policy have led to an improper one.
 
-    They do so only towards states among which the average reward is positive.
+    This happens only with states of positive average reward.
     """
     trapped = np.flatnonzero(~ends(mdp, policy))
     if trapped.size:
         others = trapped.size - 1
         where = f"state {trapped[0]}" + (f" and {others} other{'s' * (others > 1)}" if others else "")
         raise ValueError(
-            f"gamma is 1, but rewards can be collected for ever in {where}, "
-            "so that values are infinite; take gamma below 1, a finite horizon or the average reward"
+            f"gamma is 1, but rewards can be collected forever in {where}, "
+            "so values are infinite; use gamma below 1, a finite horizon or the average reward"
         )
 
 
@@ -126,19 +126,19 @@ def _refuse(wrong: Bools, what: str) -> None:
         found = np.flatnonzero(wrong)
         more = f" and {found.size - 5} more" if found.size > 5 else ""
         raise ValueError(
-            f"gamma is 1, but {what} state {', '.join(map(str, found[:5]))}{more}, so that its value is not defined; "
-            "take gamma below 1, a finite horizon or the average reward, or mark the states that end an episode"
+            f"gamma is 1, but {what} state {', '.join(map(str, found[:5]))}{more}, so its value is not defined; "
+            "use gamma below 1, a finite horizon or the average reward, or mark the states that end an episode"
         )
 
 
 def chain_steps(chain: Problem) -> Floats:
-    """Return how many steps a chain that ends is expected to take until then, `[S]`."""
+    """Return the expected number of steps until a chain ends, `[S]`."""
     rewards = np.where(chain.terminal, 0.0, 1.0)
     return solve(replace(chain, rows=chain.rows._replace(rewards=rewards)), np.zeros(chain.states), 1e-6)
 
 
 def check_chain_ends(chain: Problem) -> None:
-    """Raise ValueError if the chain of a policy, the last step of which leads out of it, never ends from some state."""
+    """Raise ValueError if the chain of a policy never ends from some state."""
     ends = np.zeros(chain.states)
     bellman_kernels.endings(0, chain.states, chain.rows, ends)
     leaking = ends > 1e-12

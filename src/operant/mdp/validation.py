@@ -1,4 +1,4 @@
-"""What makes a model a model; an error names the first thing that is wrong and counts the others."""
+"""Validation of models; an error names the first problem and counts the others."""
 
 import logging
 from collections.abc import Callable
@@ -14,9 +14,9 @@ Bools = NDArray[np.bool_]
 logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-9
-"""How far from 1 a sum of probabilities may be."""
+"""Tolerance of a sum of probabilities."""
 SINGLE = float(np.finfo(np.float32).eps)
-"""What float32 can round off, for each probability of a row."""
+"""Rounding error of float32, per probability of a row."""
 
 
 def refuse(wrong: Bools, describe: Callable[[int], str], advice: str = "") -> None:
@@ -33,7 +33,7 @@ def floats(values: Any, name: str) -> Floats:
 
 
 def integers(values: Any, name: str) -> Ints:
-    """Return whole numbers as int64; floats are accepted where nothing is lost."""
+    """Return whole numbers as int64; floats are accepted if exact."""
     array = _numeric(values, name)
     with np.errstate(invalid="ignore"):
         whole = array.astype(np.int64, copy=False)
@@ -42,7 +42,7 @@ def integers(values: Any, name: str) -> Ints:
 
 
 def booleans(values: Any, name: str) -> Bools:
-    """Return truth values; the numbers 0 and 1 are accepted."""
+    """Return bools; the numbers 0 and 1 are accepted."""
     array = _numeric(values, name)
     truth = array.astype(np.bool_, copy=False)
     refuse((truth != array).ravel(), lambda i: f"{name} number {i} is {array.flat[i]}, expected true, false, 0 or 1")
@@ -50,13 +50,13 @@ def booleans(values: Any, name: str) -> Bools:
 
 
 def check_length(array: NDArray[Any], length: int, name: str) -> None:
-    """Refuse what is not a vector of the given length."""
+    """Raise unless it is a vector of the given length."""
     if array.shape != (length,):
         raise ValueError(f"{name} has shape {array.shape}, expected ({length},)")
 
 
 def check_count(count: Any, name: str) -> int:
-    """Return a positive integer as an int, and refuse all else."""
+    """Return a positive integer as an int; raise for anything else."""
     if isinstance(count, bool) or not isinstance(count, int | np.integer):
         raise TypeError(f"{name} is {count!r}, expected an int")
     if count < 1:
@@ -65,7 +65,7 @@ def check_count(count: Any, name: str) -> int:
 
 
 def check_size(states: Any, actions: Any) -> tuple[int, int]:
-    """Return both counts as ints, and refuse a model that 64-bit indices cannot address."""
+    """Return both counts as ints; raise if 64-bit indices cannot address the model."""
     states, actions = check_count(states, "states"), check_count(actions, "actions")
     if states**2 * actions >= 2**63:
         raise ValueError(f"{states} states with {actions} actions are more than 64-bit indices can address")
@@ -73,7 +73,7 @@ def check_size(states: Any, actions: Any) -> tuple[int, int]:
 
 
 def check_indices(indices: Ints, bound: int, describe: Callable[[int], str]) -> None:
-    """Refuse indices outside 0 to `bound - 1`; `describe` says which index it is, by its place."""
+    """Raise for indices outside 0 to `bound - 1`; `describe` names an index by its position."""
     refuse(
         (indices < 0) | (indices >= bound),
         lambda i: f"{describe(i)} is {indices[i]}, expected 0 to {bound - 1}",
@@ -83,7 +83,7 @@ def check_indices(indices: Ints, bound: int, describe: Callable[[int], str]) -> 
 def check_transitions(
     rows: Ints, successors: Ints, probabilities: Floats, rewards: Floats, *, states: int, actions: int
 ) -> None:
-    """Refuse successors, probabilities and rewards that no model has; row `s * actions + a` belongs to (s, a)."""
+    """Raise for invalid successors, probabilities and rewards; row `s * actions + a` belongs to (s, a)."""
 
     def place(i: int) -> str:
         return pair(int(rows[i]), actions)
@@ -98,17 +98,17 @@ def check_transitions(
         lambda i: (
             f"{place(i)}: the reward on the way to state {successors[i]} is {rewards[i]}, expected a finite number"
         ),
-        "an action that cannot be taken is left out or marked as not feasible, not given an infinite reward",
+        "omit an infeasible action or mark it, without an infinite reward",
     )
 
 
 def check_sums(rows: Ints, probabilities: Floats, required: Bools, *, actions: int) -> None:
-    """Refuse rows whose probabilities do not sum to 1.
+    """Raise for rows whose probabilities do not sum to 1.
 
     Args:
         rows: `[n]`, the row of each probability.
         probabilities: `[n]`.
-        required: `[S * A]`, the rows that must be there; the others may be empty.
+        required: `[S * A]`, required rows; the others may be empty.
         actions: A.
     """
     sums = np.bincount(rows, probabilities, minlength=required.size)
@@ -117,15 +117,14 @@ def check_sums(rows: Ints, probabilities: Floats, required: Bools, *, actions: i
     refuse(
         present & ~(np.abs(sums - 1) <= TOLERANCE),
         lambda row: f"{pair(row, actions)}: the probabilities sum to {sums[row]:.12g}, expected 1 within {TOLERANCE}",
-        "divide a rounded row by its sum; leave out an action that cannot be taken, and a terminal state",
+        "divide a rounded row by its sum; omit infeasible actions and terminal states",
     )
 
 
 def rescaled(rows: Ints, probabilities: Floats, *, actions: int) -> Floats:
-    """Return probabilities of which every row sums to 1, where they do so within float32 rounding; it is logged.
+    """Return probabilities normalized per row, if they sum to 1 within float32 rounding; this is logged.
 
-    Rows that sum to 1 within `TOLERANCE` stay as they are, and so do those that are further off than float32 explains,
-    which `check_sums` refuses.
+    Rows that sum to 1 within `TOLERANCE` are unchanged, as are those with larger errors, for which `check_sums` raises.
 
     Args:
         rows: `[n]`, the row of each probability.
@@ -141,7 +140,7 @@ def rescaled(rows: Ints, probabilities: Floats, *, actions: int) -> Floats:
         return probabilities
     first = int(np.argmax(rounded))
     logger.warning(
-        "%d rows of probabilities sum to 1 only as exactly as float32 can (%s: %.9g) and were divided by their sums",
+        "%d rows of probabilities sum to 1 only within float32 rounding (%s: %.9g) and were divided by their sums",
         np.count_nonzero(rounded),
         pair(first, actions),
         sums[first],
@@ -150,21 +149,19 @@ def rescaled(rows: Ints, probabilities: Floats, *, actions: int) -> Floats:
 
 
 def check_start(start: Floats, terminal: Bools) -> None:
-    """Refuse what is no distribution over the states that are not terminal."""
+    """Raise unless it is a distribution over non-terminal states."""
     check_length(start, terminal.size, "start")
     refuse(~(start >= 0), lambda s: f"start gives state {s} the probability {start[s]}, expected 0 to 1")
     if not abs(start.sum() - 1) <= TOLERANCE:
         raise ValueError(f"start sums to {start.sum():.12g}, expected 1 within {TOLERANCE}")
     refuse(
         (start > 0) & terminal,
-        lambda s: (
-            f"start gives state {s} the probability {start[s]:.12g}, but it is terminal: nothing can be done there"
-        ),
+        lambda s: f"start gives state {s} the probability {start[s]:.12g}, but it is terminal: it has no actions",
     )
 
 
 def check_terminal(terminal: Bools) -> None:
-    """Refuse a model without a decision."""
+    """Raise for a model without feasible actions."""
     if terminal.all():
         raise ValueError(f"none of the {terminal.size} states has a feasible action, expected at least one transition")
 

@@ -25,21 +25,21 @@ def value_iteration(
 ) -> Solution:
     """Solve a model by sweeps over all states.
 
-    It stops when certified bounds are at most twice the tolerance apart and returns their middle. Where rows all sum
-    to 1, that is the span of the last change (MacQueen 1966; Puterman 1994, §6.6.3), which may fall much faster than
-    the change itself.
+    It stops when certified bounds are at most twice the tolerance apart and returns their middle. If all rows sum to 1,
+    that is the span of the last change (MacQueen 1966; Puterman 1994, §6.6.3), which may fall much faster than the
+    change itself.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         tolerance: accuracy of every value, in units of reward, at most. At gamma = 1 the sweeps stop when the last
-            change times the steps to go falls below a quarter of it, and then the bounds are sought.
-        max_iterations: sweeps after which it returns what it has, `converged` being false.
-        method: `"jacobi"` backs up all states from the values of the sweep before, on several threads where that
-            pays; `"gauss-seidel"` uses the newest values, in alternating order.
-        initial: `[S]`, first values; None for the least that can be earned, and at gamma = 1, where no others are
-            accepted, for the values of a proper policy.
-        threads: that share a sweep at most; None to choose.
+            change times the steps to go falls below a quarter of it, and then the bounds are computed.
+        max_iterations: maximum sweeps; then `converged` is false.
+        method: `"jacobi"` backs up all states from the previous values, on several threads if useful; `"gauss-seidel"`
+            uses the newest values, in alternating order.
+        initial: `[S]`, first values; None: the lowest possible values, and at gamma = 1, where others are not accepted,
+            those of a proper policy.
+        threads: maximum number of threads per sweep; None: automatic.
         device: a PyTorch device such as `"cuda"` for `"jacobi"`; None for compiled code on the processor.
 
     Returns:
@@ -56,7 +56,7 @@ def value_iteration(
         mdp, gamma=gamma, tolerance=tolerance, limit=max_iterations, initial=initial, threads=threads
     )
     if device is not None:
-        from operant.mdp.device import iterate_on_device  # noqa: PLC0415 (torch only where it is asked for)
+        from operant.mdp.device import iterate_on_device  # noqa: PLC0415 (torch only on request)
 
         iterate_on_device(solver, device)
     elif method == "gauss-seidel":
@@ -70,7 +70,7 @@ def value_iteration(
 
 
 def _in_place(solver: Iteration) -> None:
-    """Sweep by Gauss-Seidel, and look at the bounds when the last change has become small, or seldom."""
+    """Sweep by Gauss-Seidel, and check the bounds when the last change is small, or occasionally."""
     for count in solver.rounds():
         low, high = solver.problem.sweep(solver.values, solver.policy, backward=count % 2 == 0)
         small = max(-low, high) * solver.problem.stretch <= 2 * solver.tolerance
@@ -91,15 +91,15 @@ def q_value_iteration(
 ) -> Solution:
     """Solve a model by sweeps over the table of action values, `Q <- R + gamma P max_a Q`.
 
-    The best values of successive tables are those of value iteration; what differs is what is kept.
+    The maxima of successive tables are the values of value iteration.
 
     Args:
         mdp: the model.
         gamma: the discount factor; at 1 every state needs a policy that ends the episode.
         tolerance: accuracy of every value, in units of reward, at most.
-        max_iterations: sweeps after which it returns what it has, `converged` being false.
+        max_iterations: maximum sweeps; then `converged` is false.
         initial: `[S, A]`, first action values; None as in `value_iteration`, also at gamma = 1.
-        threads: that share a sweep at most; None to choose.
+        threads: maximum number of threads per sweep; None: automatic.
 
     Returns:
         The solution, `iterations` counting sweeps; its `q` is the table.

@@ -1,4 +1,4 @@
-"""States between which one can move at no cost: they have one value in common."""
+"""Groups of states connected by moves at no cost, with equal values."""
 
 from dataclasses import dataclass
 
@@ -13,16 +13,16 @@ __all__ = ["Groups", "free_groups"]
 Floats = NDArray[np.float64]
 
 ROUNDS = 100
-"""How often rows that leave their component are taken away before all states are left by themselves."""
+"""Maximum rounds of removing rows that leave their component, before all states become singletons."""
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """States that count as one.
+    """Groups of merged states.
 
     Attributes:
-        labels: `[S]`, the group of each state; a terminal state is by itself.
-        inner: `[S * A]`, the rows that move at no reward within a group.
+        labels: `[S]`, the group of each state; terminal states are singletons.
+        inner: `[S * A]`, the rows with reward 0 within a group.
     """
 
     labels: NDArray[np.int64]
@@ -30,7 +30,7 @@ class Groups:
 
     @property
     def count(self) -> int:
-        """How many groups there are."""
+        """Number of groups."""
         return int(self.labels.max(initial=-1)) + 1
 
     def greatest(self, values: Floats) -> Floats:
@@ -48,7 +48,7 @@ class Groups:
 def free_groups(mdp: MDP) -> Groups:
     """Return the maximal end components of the rows that earn nothing and never terminate (de Alfaro 1997).
 
-    In such a component, one can go from any state to any other with probability 1 and at no reward.
+    In such a component, one can go from any state to any other with probability 1 and reward 0.
     """
     indptr, successors, _ = mdp.continuation
     lengths = np.diff(indptr)

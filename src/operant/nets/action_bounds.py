@@ -1,4 +1,4 @@
-"""Continuous actions: whether a space is theirs, its bounds as float32, and what fills them, `Bounded`."""
+"""Bounded continuous actions: checks of spaces, bounds as float32, and the map onto them, `Bounded`."""
 
 from typing import Any, TypeGuard
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 class Bounded:
-    """The map from [-1, 1], where a learner's actions live, to the bounds of a space.
+    """The map from [-1, 1], the range of a learner's actions, to the bounds of a space.
 
     Args:
         space: a one-dimensional box of floats with finite bounds.
-        device: where actions live.
+        device: device of the actions.
 
     Attributes:
-        dimensions: A, how many numbers make an action.
+        dimensions: A, the dimension of an action.
 
     Raises:
         ValueError: the space is of another kind, or a range is infinite.
@@ -32,11 +32,11 @@ class Bounded:
         self.dimensions = int(space.shape[0])
 
     def to_env(self, actions: Tensor) -> Tensor:
-        """Map actions in [-1, 1] onto the bounds, what is not a number to the middle; rounding cannot leave them."""
+        """Map actions in [-1, 1] onto the bounds, NaN to the middle; rounding cannot leave them."""
         return torch.addcmul(self.middle, actions.nan_to_num(), self.half).clamp(self.low, self.high)
 
     def uniform(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw actions `[*shape, A]` with equal density everywhere in [-1, 1]."""
+        """Draw actions `[*shape, A]` uniformly from [-1, 1]."""
         actions = torch.empty((*shape, self.dimensions), device=generator.device)
         return actions.uniform_(-1.0, 1.0, generator=generator)
 

@@ -1,4 +1,4 @@
-"""The values of all actions of a state for `S` seeds, with one vector of parameters a seed."""
+"""Q-networks of `S` seeds, with one vector of parameters per seed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,29 +7,32 @@ import torch
 from torch import Tensor
 
 from operant import ops
-from operant.nets.factory import Encoder, network_for
+from operant.nets.factory import Encoder, network_for, whole_network
 from operant.nets.mlp import Activation, Layers
 from operant.nets.module import StackedModule
+from operant.nets.network import MakeNetwork, StackedNetwork
 
 
 class ActionValues:
-    """Networks for the values of `A` actions: parameters `[S, P]`, observations `[S, M, D]` or `[S, M, C, H, W]`.
+    """Q-networks for `A` actions: parameters `[S, P]`, observations `[S, M, D]` or `[S, M, C, H, W]`.
 
     A dueling network (Wang et al. 2016) has two streams on top of the hidden layers but the last, one for the value of
     the state and one for the advantages of the actions; each has a hidden layer as wide as the last one. The streams
-    are the halves of one layer, and what would connect a half with the outputs of the other is held at zero.
+    are the halves of one layer, and weights between a half and the outputs of the other are held at zero.
 
     Args:
-        inputs: shape of an observation, `(D,)` or `(C, H, W)`; D alone will do.
+        inputs: shape of an observation, `(D,)` or `(C, H, W)`; D alone is allowed.
         actions: A.
         hidden: widths of the hidden layers.
         activation: nonlinearity of the hidden layers.
         dueling: whether value and advantages are separate streams.
-        torso: the convolutions, where observations are pictures; or a module from outside, which begins as it likes.
-        bounds: of the observations, `[D]` each; an interval of finite width between two is mapped onto [-1, 1].
+        torso: the convolutions for images, or a custom module with its own initialization.
+        bounds: of the observations, `[D]` each; intervals of finite width are mapped onto [-1, 1].
+        network: a custom whole network that returns the values (see `StackedNetwork`), in place of all layers.
 
     Raises:
-        ValueError: a dueling network has no hidden layer, or pictures are to be scaled, which they are anyway.
+        ValueError: a dueling network has no hidden layer, bounds are given for images, which are scaled anyway, or a
+            whole network is given with an encoder or as a dueling one.
     """
 
     def __init__(
@@ -42,32 +45,43 @@ class ActionValues:
         dueling: bool = False,
         torso: Encoder = "auto",
         bounds: tuple[Tensor, Tensor] | None = None,
+        network: str | MakeNetwork | None = None,
     ) -> None:
+        if network is not None and (dueling or torso != "auto"):
+            raise ValueError(
+                f"network is a whole one, got {network!r}: leave out encoder={torso!r} and dueling={dueling}, or let "
+                "the network do it"
+            )
         if dueling and not hidden:
             raise ValueError("hidden must have at least one layer for the two streams of a dueling network, got ()")
         observed = (inputs,) if isinstance(inputs, int) else tuple(inputs)
         if bounds is not None and len(observed) > 1:
-            raise ValueError(f"scale_observations is for vectors: pictures {observed} are scaled by the network")
+            raise ValueError(f"scale_observations is for vectors: the network scales images {observed} itself")
         self.actions, self.dueling = actions, dueling
         self.affine: tuple[Tensor, Tensor] | None = None
         if bounds is not None:
             low, high = bounds
-            width = high - low  # infinite too where bounds are the largest float, which says that there are none
+            width = high - low  # infinite also where bounds are the largest float, which means unbounded
             bounded = width.isfinite() & (width > 0.0)
             scale = torch.where(bounded, 2.0 / width, 1.0)
             self.affine = torch.where(bounded, -1.0 - low * scale, 0.0), scale
         if dueling:
             hidden = [*hidden[:-1], 2 * hidden[-1]]
-        self.mlp = network_for(observed, [*hidden, actions + dueling], activation=activation, torso=torso)
+        if network is not None:
+            self.mlp = whole_network(network, observed, (actions,))
+        else:
+            self.mlp = network_for(observed, [*hidden, actions + dueling], activation=activation, torso=torso)
         self.size = self.mlp.size
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
         """Return the initial parameters `[S, P]`, one row for each seed's generator.
 
         Weights and biases are uniform within `1 / √inputs` of their layer, as in the paper's code; the last layer of
-        the two streams of a dueling network counts as one, with the inputs of both. Biases that differ put the kinks
-        of the rectifiers in different places, also where observations are small.
+        the two streams of a dueling network counts as one, with the inputs of both. Different biases put the kinks of
+        the ReLUs in different places, even for small observations. A custom network initializes itself.
         """
+        if isinstance(self.mlp, StackedNetwork):
+            return torch.stack([self.mlp.initial(generator) for generator in generators])
         rows = torch.empty(len(generators), self.size)
         for row, generator in zip(rows, generators, strict=True):
             layers = self.mlp.layers(row.unsqueeze(0))
@@ -82,7 +96,7 @@ class ActionValues:
 
     @property
     def mask(self) -> Tensor | None:
-        """0 at the parameters `[P]` that stay zero, else 1; None where none does."""
+        """Mask `[P]`: 0 at parameters held at zero, else 1; None without any."""
         if not self.dueling:
             return None
         mask = torch.ones(1, self.size)
@@ -100,13 +114,15 @@ class ActionValues:
         )
 
     def trace(self, layers: Layers, obs: Tensor) -> list[Tensor]:
-        """Return what every layer makes of observations `[S, M, ...]`, their scaling first."""
-        return self.mlp.trace(
-            layers, obs if self.affine is None else torch.addcmul(self.affine[0], obs, self.affine[1])
-        )
+        """Return the outputs of every layer for observations `[S, M, ...]`, after scaling."""
+        return self.mlp.trace(layers, self.scaled(obs))
+
+    def scaled(self, obs: Tensor) -> Tensor:
+        """Return the inputs of the networks for observations."""
+        return obs if self.affine is None else torch.addcmul(self.affine[0], obs, self.affine[1])
 
     def combine(self, outputs: Tensor) -> Tensor:
-        """Return the values `[S, M, A]` that the last layer's outputs `[S, M, out]` say."""
+        """Return the values `[S, M, A]` from the last layer's outputs `[S, M, out]`."""
         return ops.dueling(outputs[..., :1], outputs[..., 1:]) if self.dueling else outputs
 
 
@@ -118,8 +134,8 @@ class BoundActionValues:
         shape: of the networks.
         layers: weights and biases.
         mask: see `ActionValues.mask`.
-        prior: networks that do not learn, whose values are added; None: none.
-        prior_scale: what these values are multiplied by.
+        prior: fixed networks whose values are added, or None.
+        prior_scale: factor of their values.
     """
 
     shape: ActionValues
@@ -130,16 +146,16 @@ class BoundActionValues:
 
     def __call__(self, obs: Tensor) -> Tensor:
         """Return the values `[S, M, A]`."""
-        return self.combine(self.shape.trace(self.layers, obs)[-1], obs)
+        return self.combine(self.shape.mlp(self.layers, self.shape.scaled(obs)), obs)
 
     def combine(self, outputs: Tensor, obs: Tensor) -> Tensor:
-        """Return the values `[S, M, A]` that the last layer's outputs say for observations."""
+        """Return the values `[S, M, A]` from the last layer's outputs for observations."""
         values = self.shape.combine(outputs)
         return values if self.prior is None else values + self.prior_scale * self.prior(obs)
 
 
 class ValuePass:
-    """One forward pass of the values of actions, and the way back.
+    """One forward pass of the action values, and its backward pass.
 
     A loss is made from `values` and differentiated by autograd down to the outputs of the last layer; from there the
     gradient goes through the networks by hand, which costs a fraction of autograd's bookkeeping.

@@ -1,4 +1,4 @@
-"""An actor and a critic for `S` seeds, with one vector of parameters a seed."""
+"""Actors and critics of `S` seeds, with one vector of parameters per seed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from operant.nets.factory import Encoder, network_for
+from operant.nets.factory import Encoder, network_for, whole_network
 from operant.nets.gru import Memory
 from operant.nets.heads import Head
 from operant.nets.mlp import Activation, Layers
+from operant.nets.network import MakeNetwork
 
 ACTOR_GAIN = 0.01
-"""Gain of the policy's last layer, which makes it begin close to uniform."""
+"""Gain of the policy's last layer, so that the initial policy is nearly uniform."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,16 @@ class Spec:
         hidden: widths of the hidden layers.
         activation: nonlinearity of the hidden layers.
         shared: whether actor and critic share the hidden layers.
-        critics: how many critics there are, whose mean is the value; more than one share no layers.
-        torso: the convolutions, where observations are pictures; or a module from outside (see `StackedModule`).
+        critics: number of critics, whose mean is the value; several share no layers.
+        torso: the convolutions for images, or a custom module (see `StackedModule`).
         memory: makes the networks recurrent (see `StackedGRU`); needs `shared`.
-        value_heads: how many values the critic predicts of a state, K; more than one need a single critic.
+        value_heads: K, values that the critic predicts per state; K > 1 needs a single critic.
+        network: a custom whole network that returns policy and value (see `StackedNetwork`), in place of all layers.
+            With `shared`, one network gives both; otherwise each has a copy and uses its part.
 
     Raises:
-        ValueError: there is no critic, or several are to share the layers of one actor, or to predict several values.
+        ValueError: there is no critic, several critics share layers with the actor or predict several values, or a
+            whole network is given with an encoder, a memory or several critics.
     """
 
     hidden: Sequence[int]
@@ -39,35 +43,40 @@ class Spec:
     torso: Encoder = "auto"
     memory: Memory | None = None
     value_heads: int = 1
+    network: str | MakeNetwork | None = None
 
     def __post_init__(self) -> None:
+        if self.network is not None and (self.torso != "auto" or self.memory is not None or self.critics > 1):
+            raise ValueError(
+                f"network is a whole one, got {self.network!r}: leave out encoder={self.torso!r}, memories, and more "
+                "critics than one"
+            )
         if self.critics < 1 or (self.critics > 1 and self.shared):
             raise ValueError(
-                f"critics must be 1, or more where they share no layers with the actor, got {self.critics} critics "
+                f"critics must be 1, or more if they share no layers with the actor, got {self.critics} critics "
                 f"and shared={self.shared}"
             )
         if self.value_heads < 1 or (self.value_heads > 1 and self.critics > 1):
             raise ValueError(
-                f"value_heads must be 1, or more of a single critic, got {self.value_heads} of {self.critics} critics"
+                f"value_heads must be 1, or more with one critic, got {self.value_heads} with {self.critics} critics"
             )
 
 
 class ActorCritic:
-    """Networks for policy and value: parameters `[S, P]`, observations `[S, M, D]` or pictures `[S, M, C, H, W]`.
+    """Networks for policy and value: parameters `[S, P]`, observations `[S, M, D]` or images `[S, M, C, H, W]`.
 
-    A seed has `R` networks: one with an output for the value beside those of the policy if the hidden layers are
-    shared, otherwise an actor and K critics of the same shape. Either way all of them are rows of one stacked network,
-    so that policy and value together take as many operations as one of them alone; a separate critic ignores its
-    outputs but those for values.
+    A seed has `R` networks: with shared hidden layers, one with outputs for policy and value, otherwise an actor and K
+    critics of the same shape. All of them form one stacked network, so policy and value together take as many
+    operations as one of them; a separate critic uses only its value outputs. A custom whole network that is not shared
+    has outputs for both in each of its two copies.
 
     Args:
-        inputs: shape of an observation, `(D,)` or `(C, H, W)`; D alone will do.
+        inputs: shape of an observation, `(D,)` or `(C, H, W)`; D alone is allowed.
         head: what the policy's outputs mean.
         spec: the shape of the networks.
-        masked: how many entries at the end of an observation say which actions are allowed: the networks do not see
-            them, and logits of actions that are not become -inf. A choice of which no alternative is allowed is free.
-            0 is no mask.
-        picture: `(C, H, W)` of the picture that an observation `[D]` begins with, if it does.
+        masked: length of the action mask at the end of an observation: the networks do not see it, and logits of masked
+            actions become -inf. A choice with no allowed alternative is unmasked. 0: no mask.
+        picture: shape `(C, H, W)` of the image that an observation `[D]` begins with, if any.
     """
 
     def __init__(
@@ -85,6 +94,10 @@ class ActorCritic:
             shape = (shape[0] - masked,)
         self.networks = 1 if spec.shared else 1 + spec.critics
         self.value_heads = spec.value_heads
+        self.value_first = head.outputs if spec.shared or spec.network is not None else 0
+        if spec.network is not None:
+            self.mlp = whole_network(spec.network, shape, (head.outputs, self.value_heads))
+            return
         outputs = head.outputs + self.value_heads if spec.shared else max(head.outputs, self.value_heads)
         self.mlp = network_for(
             shape,
@@ -105,11 +118,11 @@ class ActorCritic:
         return torch.stack([torch.cat(row) for row in rows]).view(len(generators), -1)
 
     def encode(self, obs: Tensor) -> Tensor:
-        """Return what the networks see of observations."""
+        """Return the network inputs from observations."""
         return obs[..., : -self.masked] if self.masked else obs
 
     def allowed(self, outputs: Tensor, obs: Tensor) -> Tensor:
-        """Return the head's outputs with -inf at the actions that the observations do not allow."""
+        """Return the head's outputs with -inf at masked actions."""
         if not self.masked:
             return outputs
         choices = (obs[..., -self.masked :] > 0).split_with_sizes(self.head.choices, dim=-1)
@@ -175,13 +188,13 @@ class BoundActorCritic:
 
     @property
     def value_column(self) -> int | slice:
-        """Which output of the critic's network is the value, or which are the values."""
-        first = self.shape.head.outputs if self.shape.networks == 1 else 0
+        """The value outputs of the critic's network."""
+        first = self.shape.value_first
         return first if self.shape.value_heads == 1 else slice(first, first + self.shape.value_heads)
 
 
 class Pass:
-    """One forward pass of policy and value, and the way back.
+    """One forward pass of policy and value, and its backward pass.
 
     A loss is made from `outputs`, `free` and `values`, and differentiated by autograd down to them;
     from there the gradient goes through the networks by hand, which costs a fraction of autograd's bookkeeping.

@@ -1,7 +1,7 @@
 """Convolutional networks stacked along the seed axis, with the interface of `operant.nets.StackedMLP`.
 
-A torso of convolutions is followed by dense layers. The networks of different seeds run one after another: a
-convolution is bound by arithmetic, so stacking them saves nothing, and grouped convolutions are slower on a CPU.
+A torso of convolutions is followed by dense layers. The seeds run one after another: convolutions are bound by
+arithmetic, so stacking saves nothing, and grouped convolutions are slower on a CPU.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ _aten: Any = torch.ops.aten  # PyTorch has no types for these
 
 TorsoName = Literal["auto", "nature", "impala", "small"]
 """`nature`: Mnih et al. 2015, three convolutions. `impala`: Espeholt et al. 2018, figure 3 right, fifteen with residual
-connections. `small`: Young and Tian 2019 (MinAtar), one convolution. `auto`: the first from 36 x 36 pixels on, below it
-the last."""
+connections. `small`: Young and Tian 2019 (MinAtar), one convolution. `auto`: `nature` from 36 x 36 pixels on, else
+`small`."""
 
 CHUNK = 256
-"""Pictures that are passed forward at once where nothing has to be kept for the way back."""
+"""Images per forward pass when no backward pass follows."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Convolution:
     """A layer of square filters.
 
     Attributes:
-        filters: how many.
-        kernel: their side, in pixels.
-        stride: from one place to the next, in pixels.
-        padding: rows and columns of zeros around the picture.
+        filters: number of filters.
+        kernel: side length, in pixels.
+        stride: in pixels.
+        padding: rows and columns of zeros around the image.
     """
 
     filters: int
@@ -43,16 +43,15 @@ class Convolution:
     padding: int = 0
 
     def side(self, pixels: int) -> int:
-        """Return how many places there are along a side of so many pixels."""
+        """Return the output size along a side of `pixels`."""
         return (pixels + 2 * self.padding - self.kernel) // self.stride + 1
 
 
 Piece = Convolution | Literal["relu", "pool", "fork", "join"]
-"""What a torso is made of. `pool` takes the maximum of 3 x 3 pixels at every second place; what goes into a `fork` is
-added at the next `join`."""
+"""Layers of a torso. `pool` is 3 x 3 max pooling with stride 2; the input of a `fork` is added at the next `join`."""
 
 _RESIDUAL: tuple[Piece, ...] = ("fork", "relu", Convolution(0, 3, 1, 1), "relu", Convolution(0, 3, 1, 1), "join")
-"""A residual block; 0 filters stands for as many as there are channels."""
+"""A residual block; 0 filters means as many as channels."""
 
 TORSOS: dict[str, tuple[Piece, ...]] = {
     "nature": (Convolution(32, 8, 4), "relu", Convolution(64, 4, 2), "relu", Convolution(64, 3), "relu"),
@@ -65,24 +64,23 @@ TORSOS: dict[str, tuple[Piece, ...]] = {
 
 
 class StackedCNN:
-    """`S` convolutional networks of one shape, on pictures of bytes.
+    """`S` convolutional networks of one shape, for images of bytes.
 
-    Hidden layers of the torso are rectified. Pictures are scaled from 0..255 to 0..1 inside.
+    Hidden layers of the torso use ReLU. Images are scaled from 0..255 to 0..1 inside.
 
     Args:
-        shape: `(C, H, W)` of a picture.
+        shape: `(C, H, W)` of an image.
         sizes: widths of the dense hidden layers, and of the output.
         activation: of the dense hidden layers.
         torso: the convolutions.
-        beside: how many numbers stand beside a picture, which the first dense layer sees beside what the torso makes of
-            it; then an observation is one vector `[C * H * W + beside]` that begins with the picture. None: pictures
-            alone, `[C, H, W]`.
+        beside: number of inputs that bypass the torso and enter the first dense layer; an observation is then one
+            vector `[C * H * W + beside]` that begins with the image. None: images alone, `[C, H, W]`.
 
     Attributes:
         size: P, the number of parameters of one network.
 
     Raises:
-        ValueError: there is no such torso, or the picture is too small for it.
+        ValueError: the torso is unknown, or the image is too small for it.
     """
 
     def __init__(
@@ -97,7 +95,7 @@ class StackedCNN:
         if torso != "auto" and torso not in TORSOS:
             raise ValueError(f"torso must be one of auto, {', '.join(TORSOS)}, got {torso!r}")
         if len(shape) != 3 or min(shape) < 1:
-            raise ValueError(f"pictures need a shape (channels, height, width), got {tuple(shape)}")
+            raise ValueError(f"images need a shape (channels, height, width), got {tuple(shape)}")
         name = torso if torso != "auto" else "nature" if min(shape[1:]) >= 36 else "small"
         channels, height, width = shape
         self.pieces: list[Piece] = []
@@ -112,7 +110,7 @@ class StackedCNN:
             else:
                 layer = piece
             if min(height, width) < 1:
-                raise ValueError(f"pictures of {shape[1]} x {shape[2]} pixels are too small for the torso {name!r}")
+                raise ValueError(f"images of {shape[1]} x {shape[2]} pixels are too small for the torso {name!r}")
             self.pieces.append(layer)
         self.picture, self.beside = tuple(shape), beside
         self.maps = (channels, height, width)
@@ -146,14 +144,14 @@ class StackedCNN:
         return self.dense(layers[len(self.filters) :], _joined(rows, beside))
 
     def _taken_apart(self, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the pictures `[S, M, C, H, W]` of observations, and what stands beside them, if anything does."""
+        """Return the images `[S, M, C, H, W]` of observations, and the other inputs, if any."""
         if self.beside is None:
             return inputs, None
         pictures, beside = inputs.split_with_sizes([prod(self.picture), self.beside], dim=-1)
         return torch.unflatten(pictures, -1, self.picture), beside
 
     def trace(self, layers: Layers, inputs: Tensor) -> list[Tensor]:
-        """Return what `pullback` needs of the way there; the outputs are the last of it."""
+        """Return the trace for `pullback`; its last entry is the outputs."""
         tape: list[Tensor] = []
         rows: list[Tensor] = []
         seen, beside = self._taken_apart(inputs)
@@ -208,7 +206,7 @@ class StackedCNN:
         return [torch.stack(column) for column in zip(*reversed(rows), strict=True)] + pieces
 
     def _backward(self, filters: Layers, row: int, tape: list[Tensor], gradient: Tensor) -> list[Tensor]:
-        """Return the gradients of one network's filters, and take what it has kept off the tape."""
+        """Return the gradients of one network's filters, and release its activations."""
         gradient = torch.unflatten(gradient, 1, self.maps)
         pieces: list[Tensor] = []
         skips: list[Tensor] = []
@@ -247,6 +245,6 @@ class StackedCNN:
 
 
 def _joined(rows: Sequence[Tensor], beside: Tensor | None) -> Tensor:
-    """Return what the dense layers see: the flat maps `[M, n]` of each network, and what stands beside the pictures."""
+    """Return the inputs of the dense layers: the flat maps `[M, n]` of each network, and the inputs next to images."""
     maps = torch.stack(list(rows))
     return maps if beside is None else torch.cat((maps, beside), dim=-1)

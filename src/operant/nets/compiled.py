@@ -1,4 +1,13 @@
-"""Functions of tensors as compiled programs: `Program`, and `compilable` methods."""
+"""Functions of tensors as compiled programs: `Program`, and `compilable` methods.
+
+A function is traced by `make_fx`, gradients included, and the graph compiled by `torch._inductor.compile`; neither is
+public. What is public, `torch.compile`, was measured for it (torch 2.13, CPU, one thread, 8 seeds, medians of 15
+interleaved rounds of 60 calls, process time): it cannot take the functions themselves, as Dynamo does not follow
+gradients that go through networks by hand ("Unsupported: builtins.method"); given the traced graph, its checks of every
+argument take the gradient of PPO on CartPole-v1 from 645 to 856 microseconds (1550 to 1170 a second), and that of SAC's
+critics on Pendulum-v1 from 3.1 to 3.5 milliseconds (320 to 290 a second). So it stays with what is not public, in this
+file alone: the constraints of CI hold the versions of torch that it is tested with.
+"""
 
 import platform
 import re
@@ -13,7 +22,7 @@ from dataclasses import is_dataclass, replace
 from functools import partial, update_wrapper
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,50 +39,49 @@ R = TypeVar("R")
 L = TypeVar("L")
 
 Arguments = tuple[list[Any], dict[str, Any]]
-"""Those by position, and those by name."""
+"""Positional and keyword arguments."""
 
 CACHED = 2**15
-"""Numbers in a layer of one row from which on going row by row pays: 128 KiB of float32."""
+"""Size of a layer of one seed from which one seed at a time is faster: 128 KiB of float32."""
 
 _HALF_WRITTEN = re.compile(r"(/[^\s:]+\.so): (?:file too short|invalid ELF|cannot read file data|ELF load command)")
-"""What a loader says of a library that a compiler was killed at, after the library's path."""
+"""The loader's message, after the path, for a library whose compiler was killed."""
 
 
 def compiler() -> str | None:
-    """Return the path of a C++ compiler, which programs need, or None where there is none."""
+    """Return the path of a C++ compiler, which programs need, or None."""
     names = ("cl",) if platform.system() == "Windows" else ("g++", "c++", "clang++")
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
 def missing_tool(device: torch.device) -> str | None:
-    """Return what is not installed that programs for a device need, or None where nothing is missing."""
+    """Return the missing requirement of programs for a device, or None."""
     if compiler() is None:
         return "a C++ compiler such as g++"
     return "triton" if device.type == "cuda" and find_spec("triton") is None else None
 
 
 class Program(Generic[P, R]):
-    """A function of tensors that is run as it is written, or compiled.
+    """A function of tensors that runs eagerly, or compiled.
 
-    A compiled function is a fixed list of operations, those of its gradients included, of which neighbors are merged
-    into one loop; what is left of Python is the call. It is made at the first call with arguments of new shapes, or at
-    a new precision of matrix products, which takes seconds. Its numbers differ from those of the function in the last
-    bits, and are the same at every call. On a CUDA device its kernels are launched as one (see `Graph`).
+    A compiled function is a fixed list of operations, with those of its gradients, whose neighbors are fused.
+    Compilation takes seconds, at the first call with new shapes or a new precision of matrix products. Its results
+    differ from the eager ones in the last bits, and are the same at every call. On a CUDA device its kernels are
+    launched as one (see `Graph`).
 
     The function may read tensors that are not among its arguments, such as parameters, as long as they stay the same
     objects: a program reads their values at every call. It must not write to any, draw random numbers, or decide by
     the values of tensors. Arguments are tensors or dataclasses of tensors; a number (`float`) counts as a tensor of no
-    dimension, and whatever else there is becomes part of the program. Results are tensors, or trees of them.
+    dimension, and everything else becomes part of the program. Results are tensors, or trees of them.
 
     Args:
-        function: what is to be computed.
-        rows: returns the same function of each row of all tensors alone, given and returned as `[1, ...]`. A compiled
-            program then goes row by row, so that what it works on stays in the processor's cache. None, or nothing
-            returned: it takes all rows at once.
+        function: the function to compute.
+        rows: returns the same function for each row of the tensors, as `[1, ...]`. A compiled program then computes row
+            by row, so that its data stays in the processor's cache. None, or nothing returned: all rows together.
 
     Attributes:
-        compiled: whether calls from now on are those of a compiled program.
-        calls: how many were, so far.
+        compiled: whether calls run a compiled program.
+        calls: number of compiled calls so far.
     """
 
     def __init__(self, function: Callable[P, R], rows: Callable[[], Sequence[Callable[P, R]]] | None = None) -> None:
@@ -85,13 +93,15 @@ class Program(Generic[P, R]):
         self._binaries: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return what the function returns.
+        """Return the function's result.
 
         Raises:
-            RuntimeError: the function cannot be compiled; there is no C++ compiler, for one.
+            RuntimeError: the function cannot be compiled, e.g. without a C++ compiler.
         """
-        if not self.compiled:
-            return self.function(*args, **kwargs)
+        return self._compiled(*args, **kwargs) if self.compiled else self.function(*args, **kwargs)
+
+    def _compiled(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return the result of a compiled program, which is made where there is none for such arguments."""
         self.calls += 1
         if rows := self._row_by_row():
             given = _rows(args, kwargs, len(rows))
@@ -101,7 +111,7 @@ class Program(Generic[P, R]):
         for leaf in _leaves((*args, *kwargs.values())):
             if isinstance(leaf, Tensor):
                 tensors.append(leaf)
-                # The number of a device, -1 for the CPU, is compared in a tenth of the time of the device.
+                # Comparing a device's index, -1 for the CPU, takes a tenth of the time of comparing devices.
                 key += leaf.shape, leaf.is_cuda or leaf.stride(), leaf.dtype, leaf.get_device()
             else:
                 key.append(leaf)
@@ -111,7 +121,7 @@ class Program(Generic[P, R]):
         return program(tensors)
 
     def _row_by_row(self) -> Sequence["Program[P, R]"]:
-        """Return the compiled programs of the single rows, which share what a compiler has made."""
+        """Return the compiled programs of the single rows, which share compiled code."""
         if self._rows is None:
             self._rows = [Program(function) for function in (self._split() if self._split else ())]
             for row in self._rows:
@@ -120,13 +130,13 @@ class Program(Generic[P, R]):
 
 
 class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
-    """A method that is a `Program` of its own for every instance.
+    """A method that is a separate `Program` for every instance.
 
-    An instance with a method `one_by_one` is asked for one instance for each row that shares its memory, or for none; a
-    compiled program goes row by row through those that there are.
+    A method `one_by_one` of the instance returns one instance per row that shares its memory, or none; a compiled
+    program computes them row by row.
 
     Args:
-        method: what is to be computed; it may read the instance's tensors, within the limits of a `Program`.
+        method: the method to compute; it may read the instance's tensors, within the limits of a `Program`.
     """
 
     def __init__(self, method: Callable[Concatenate[L, P], R]) -> None:
@@ -134,7 +144,7 @@ class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
         update_wrapper(self, method)  # pyright: ignore[reportArgumentType]
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Remember the name that instances know the method by."""
+        """Store the method's name."""
         self.name = name
 
     def __get__(self, instance: L, owner: type | None = None) -> Program[P, R]:
@@ -146,16 +156,37 @@ class compilable(Generic[L, P, R]):  # noqa: N801 (a decorator)
         return program  # pyright: ignore[reportReturnType]
 
 
-def outgrows_cache(device: torch.device, *, rows: int, samples: int, hidden: Sequence[int]) -> bool:
-    """Say whether compiled programs should go row by row: where the layers of all rows outgrow a processor's cache.
+class Separable(Protocol):
+    """What computes for S seeds at once, and can be made to for one.
+
+    Attributes:
+        device: where it computes.
+        seeds: S of them.
+    """
+
+    device: torch.device
+    seeds: list[int]
+
+    def for_seed(self, seed: int) -> Self:
+        """Return the same for the seed in one place alone, which shares its memory."""
+        ...
+
+
+S = TypeVar("S", bound=Separable)
+
+
+def one_by_one(learner: S, *, samples: int, hidden: Sequence[int]) -> list[S]:
+    """Return a learner for each seed, where the layers of all seeds outgrow a processor's cache, and otherwise none.
 
     Args:
-        device: where they compute.
-        rows: how many there are.
-        samples: of one row.
+        learner: of all seeds.
+        samples: of one seed.
         hidden: widths of the hidden layers.
     """
-    return device.type == "cpu" and rows > 1 and samples * max(hidden, default=1) >= CACHED
+    seeds = len(learner.seeds)
+    if learner.device.type != "cpu" or seeds == 1 or samples * max(hidden, default=1) < CACHED:
+        return []
+    return [learner.for_seed(seed) for seed in range(seeds)]
 
 
 def programs(owner: object) -> list[Program[..., Any]]:
@@ -170,7 +201,7 @@ def programs(owner: object) -> list[Program[..., Any]]:
 
 
 def _leaves(args: Iterable[Any]) -> Iterator[Any]:
-    """Return arguments, the fields of those that are dataclasses in their place, and numbers as tensors."""
+    """Return the arguments with dataclasses replaced by their fields, and numbers as tensors."""
     for arg in args:
         for value in vars(arg).values() if is_dataclass(arg) else (arg,):
             yield torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
@@ -191,7 +222,7 @@ def _filled(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Iterable[Te
 
 
 def _rows(args: Sequence[Any], kwargs: Mapping[str, Any], count: int) -> Iterator[Arguments]:
-    """Return arguments row by row; what is no tensor belongs to every row."""
+    """Return the arguments row by row; a value that is not a tensor belongs to every row."""
     tensors = [leaf for leaf in _leaves((*args, *kwargs.values())) if isinstance(leaf, Tensor)]
     for row in range(count):
         yield _filled(args, kwargs, (leaf[row : row + 1] if leaf.dim() else leaf for leaf in tensors))
@@ -219,9 +250,9 @@ def _build(
 
     inputs = [leaf for leaf in _leaves((*args, *kwargs.values())) if isinstance(leaf, Tensor)]
     on_cuda = [tensor.device for tensor in inputs if tensor.device.type == "cuda"]
-    if on_cuda:  # a graph of kernels reads numbers there too, and lays its inputs out by itself
+    if on_cuda:  # a graph of kernels also reads numbers there, and lays out its own inputs
         inputs = [tensor.to(on_cuda[0]).contiguous() for tensor in inputs]
-    halves_vectors()  # finds out by computing, which would be traced
+    halves_vectors()  # computes, which would be traced
     with traced():
         graph = make_fx(flat)(*inputs)
     used = _used(graph)
@@ -245,10 +276,10 @@ def _compile(graph: GraphModule, inputs: Sequence[Tensor], *, again: bool = True
     """Compile a graph for inputs of these shapes.
 
     Raises:
-        RuntimeError: it cannot be done.
+        RuntimeError: compilation failed.
     """
     for node in graph.graph.nodes:
-        node.meta.pop("val", None)  # each tells of a shape in a world of its own; the inputs tell it for all
+        node.meta.pop("val", None)  # each names symbolic shapes of its own; the inputs define them for all
     on_host = all(tensor.device.type == "cpu" for tensor in inputs)
     try:
         with warnings.catch_warnings(), _uninterrupted():
@@ -261,14 +292,14 @@ def _compile(graph: GraphModule, inputs: Sequence[Tensor], *, again: bool = True
         if again and _clear_half_written(str(error)):
             return _compile(graph, inputs, again=False)
         raise RuntimeError(
-            f"the update could not be compiled ({_first_line(error)}); --compile off computes it as it is written. "
+            f"the update could not be compiled ({_first_line(error)}); --compile off runs it eagerly. "
             f"Programs need a C++ compiler, which is {compiler() or 'not installed'}, and on CUDA devices triton"
         ) from error
 
 
 def _clear_half_written(error: str) -> bool:
-    """Remove the library of PyTorch's cache that an error says is but half a one; return whether there is such."""
-    from torch._inductor.runtime.cache_dir_utils import cache_dir  # noqa: PLC0415 - takes long, and only for this
+    """Remove an incomplete library of PyTorch's cache that an error names; return whether there was one."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir  # noqa: PLC0415 - slow to import
 
     found = _HALF_WRITTEN.search(error)
     if found is None or not Path(found[1]).is_relative_to(cache_dir()):
@@ -283,10 +314,10 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _uninterrupted() -> Generator[None]:
-    """Keep Ctrl-C from the compilers that are started here; this process acts on it when they are done.
+    """Keep Ctrl-C from the compilers started here; this process handles it when they are done.
 
-    One that is ended leaves half a library in PyTorch's cache, which is taken for a whole one ever after. Only the main
-    thread hears of signals, so that elsewhere nothing is done.
+    An interrupted compiler leaves an incomplete library in PyTorch's cache, which is used from then on. Signals reach
+    only the main thread; other threads do nothing here.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
         yield
@@ -307,7 +338,7 @@ def _uninterrupted() -> Generator[None]:
 
 
 def _used(graph: GraphModule) -> list[int]:
-    """Take out the inputs that nothing in a graph reads, and return the places of the others."""
+    """Remove unused inputs of a graph, and return the positions of the others."""
     inputs = graph.graph.find_nodes(op="placeholder")
     for node in inputs:
         if not node.users:

@@ -16,16 +16,16 @@ R = TypeVar("R")
 class Graph(Generic[R]):
     """A function of tensors on a CUDA device whose kernels are launched as one.
 
-    To launch a small kernel takes longer than to run it. For arguments of the same shapes the first call runs the
-    function as it is, and with it what libraries do at their first use; the second records its kernels; from then on a
-    call copies its arguments to where the recorded ones lie and launches the recording. Results are copies.
+    Launching a small kernel takes longer than running it. For each set of argument shapes, the first call runs the
+    function eagerly, which initializes libraries; the second records its kernels; later calls copy their arguments to
+    the recorded ones and launch the recording. Results are copies.
 
     The function may read and write tensors that are not among its arguments as long as they stay the same objects; it
-    must not look at numbers, draw random ones, or leave new tensors behind. Where one that it reads is replaced by
-    another, `forget` what was recorded.
+    must not read values on the host, draw random numbers, or keep new tensors. If a tensor that it reads is replaced,
+    call `forget`.
 
     Args:
-        function: of tensors, which it is given contiguous and on the device; its results are tensors, or trees of them.
+        function: takes contiguous tensors on the device; returns tensors, or trees of them.
         device: the CUDA device.
     """
 
@@ -34,11 +34,11 @@ class Graph(Generic[R]):
         self.forget()
 
     def forget(self) -> None:
-        """Record anew at the next calls."""
+        """Record again at the next calls."""
         self._recordings: dict[tuple[torch.Size, ...], _Recording[R]] = {}
 
     def __call__(self, *tensors: Tensor) -> R:
-        """Return what the function returns."""
+        """Return the function's result."""
         shapes = tuple(tensor.shape for tensor in tensors)
         if shapes not in self._recordings:
             self._recordings[shapes] = _Recording(self.function, tensors, self.device)
@@ -46,7 +46,7 @@ class Graph(Generic[R]):
 
 
 class _Recording(Generic[R]):
-    """A function for arguments of some shapes, not yet recorded."""
+    """A function for one set of argument shapes, not yet recorded."""
 
     def __init__(self, function: Callable[..., R], tensors: tuple[Tensor, ...], device: torch.device) -> None:
         self.function, self.device = function, device
@@ -70,11 +70,11 @@ class _Recording(Generic[R]):
         return _copy(self.results)
 
     def _take_in(self, tensors: tuple[Tensor, ...]) -> None:
-        """Copy arguments to where the recorded ones lie: numbers of the host one by one, others of a type together."""
+        """Copy arguments to the recorded ones: numbers of the host one by one, tensors of a dtype together."""
         kinds: defaultdict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
         for held, tensor in zip(self.inputs, tensors, strict=True):
             if tensor.device.type == "cpu" and not tensor.dim():
-                held.fill_(tensor.item())  # to copy it would wait for the device
+                held.fill_(tensor.item())  # copying it would wait for the device
             else:
                 for column, each in zip(kinds[held.dtype], (held, tensor), strict=True):
                     column.append(each)
@@ -84,9 +84,9 @@ class _Recording(Generic[R]):
 
 @contextmanager
 def beside(device: torch.device) -> Generator[torch.cuda.Stream]:
-    """Work on a stream of its own on a device, which takes turns with the current one.
+    """Work on a separate stream of a device, which alternates with the current one.
 
-    Recording is not possible on the default stream, and what a library does at its first use on a stream, on that one.
+    Recording is impossible on the default stream, and libraries initialize per stream.
     """
     with torch.cuda.device(device):
         current, stream = torch.cuda.current_stream(), _stream(torch.cuda.current_device())
@@ -100,7 +100,7 @@ def beside(device: torch.device) -> Generator[torch.cuda.Stream]:
 
 @cache
 def _stream(index: int) -> torch.cuda.Stream:
-    """Return the stream for recordings on a device; every stream more would cost libraries a workspace."""
+    """Return the stream for recordings on a device; each further stream would cost libraries a workspace."""
     return torch.cuda.Stream(index)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from operant.nets.mlp import Layers, StackedMLP
 from operant.nets.module import StackedModule
+from operant.nets.network import StackedNetwork
 from operant.nets.tracing import tracing
 
 _Buffers = tuple[list[Tensor], list[Tensor]]
@@ -17,15 +18,16 @@ _Buffers = tuple[list[Tensor], list[Tensor]]
 class Ensemble:
     """Networks of one shape: `K` for each seed, parameters `[S, P]`, inputs `[S, M, in]`.
 
-    All members see the same inputs, and all of them together take as many operations as one. A single network is an
+    All members see the same inputs, and together take as many operations as one. A single network is an
     ensemble of one.
 
     Args:
-        network: of one member, `StackedMLP` or `StackedModule` (`operant.nets.network_of_vectors`).
+        network: of one member, `StackedMLP` or `StackedModule` (`operant.nets.network_of_vectors`), or
+            `StackedNetwork`.
         members: K.
     """
 
-    def __init__(self, network: StackedMLP | StackedModule, *, members: int) -> None:
+    def __init__(self, network: StackedMLP | StackedModule | StackedNetwork, *, members: int) -> None:
         if members < 1:
             raise ValueError(f"members must be at least 1, got {members}")
         self.mlp, self.members = network, members
@@ -60,16 +62,16 @@ class BoundEnsemble:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return the outputs `[K, S, M, out]` for `inputs [S, M, in]`."""
-        return self.by_member(self.trace(inputs)[-1])
+        return self.by_member(self.shape.mlp(self.layers, inputs.repeat_interleave(self.shape.members, 0)))
 
     def trace(self, inputs: Tensor) -> list[Tensor]:
-        """Return the inputs of all members and what every layer makes of them, each `[S * K, M, ...]`."""
+        """Return the inputs of all members and the outputs of every layer, each `[S * K, M, ...]`."""
         return self.shape.mlp.trace(self.layers, inputs.repeat_interleave(self.shape.members, 0))
 
     def trace_in_place(self, inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the same in memory that the next such pass of as many samples overwrites, and memory for gradients.
+        """Return the same in buffers that the next such pass of as many samples overwrites, and buffers for gradients.
 
-        A traced pass has no such memory: its program allocates its own.
+        A traced pass has no such buffers: its program allocates its own.
         """
         stacked = inputs.repeat_interleave(self.shape.members, 0)
         mlp, samples = self.shape.mlp, inputs.shape[1]
@@ -81,7 +83,7 @@ class BoundEnsemble:
         return mlp.trace(self.layers, stacked, forward), backward
 
     def frozen(self, inputs: Tensor) -> Tensor:
-        """Return the outputs `[K, S, M, out]`, which autograd differentiates by `inputs [S, M, in]` alone.
+        """Return the outputs `[K, S, M, out]`, which autograd differentiates with respect to `inputs [S, M, in]` only.
 
         The parameters are constants and their gradients are not computed. Differentiate before the next such call.
         """
@@ -103,11 +105,11 @@ class BoundEnsemble:
 
 
 class EnsemblePass:
-    """One forward pass, and the way back to the parameters.
+    """One forward pass, and the backward pass to the parameters.
 
     A loss is made from `outputs` and differentiated by autograd down to them; from there the gradient goes through the
-    networks by hand, which costs a fraction of autograd's bookkeeping. The memory of a pass is that of the next one of
-    the same networks with as many samples: take the gradient before it.
+    networks by hand, which costs a fraction of autograd's bookkeeping. The next pass of the same networks with as many
+    samples reuses the buffers: take the gradient before it.
 
     Args:
         bound: networks and parameters.

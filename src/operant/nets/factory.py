@@ -9,12 +9,16 @@ from operant.nets.cnn import StackedCNN, TorsoName
 from operant.nets.gru import Memory, StackedGRU
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.module import MakeModule, StackedModule
+from operant.nets.network import MakeNetwork, StackedNetwork
 
 ENTRY_POINTS = "operant.encoders"
-"""Group of entry points by which installed packages offer encoders."""
+"""Group of entry points by which installed packages provide encoders."""
+
+NETWORKS = "operant.networks"
+"""Group of entry points by which installed packages offer whole networks."""
 
 Encoder = TorsoName | str | MakeModule
-"""What comes before the dense layers: convolutions of ours, or a `torch.nn.Module` from outside, by class or name."""
+"""An encoder before the dense layers: built-in convolutions, or a custom `torch.nn.Module`, by class or name."""
 
 
 def network_for(
@@ -26,28 +30,26 @@ def network_for(
     memory: Memory | None = None,
     picture: Sequence[int] | None = None,
 ) -> StackedMLP | StackedCNN | StackedGRU | StackedModule:
-    """Return the network for observations of a shape: a perceptron for vectors, convolutions for pictures.
+    """Return the network for observations of a shape: a perceptron for vectors, convolutions for images.
 
     Args:
         shape: of one observation, `(D,)` or `(C, H, W)` (see `operant.envs.Features`).
         sizes: widths of the dense hidden layers, and of the output.
         activation: of the dense hidden layers.
-        torso: the convolutions, where there are any; or a module of a user's, a class or `file.py:Name`.
-        memory: makes a recurrent network of the one for vectors.
-        picture: `(C, H, W)` of the picture that a vector begins with, if it does: it gets convolutions.
+        torso: the convolutions, or a custom module, a class or `file.py:Name`.
+        memory: makes the network for vectors recurrent.
+        picture: shape `(C, H, W)` of the image that a vector begins with, if any: it gets convolutions.
 
     Raises:
         ValueError: there is no network for such a shape, or the module cannot be an encoder.
     """
     if make := _from_outside(torso):
         if memory is not None:
-            raise ValueError(
-                f"networks with a memory take no encoder from outside, got {torso}: leave encoder at 'auto'"
-            )
+            raise ValueError(f"recurrent networks take no custom encoder, got {torso}: leave encoder at 'auto'")
         return StackedModule(make, shape, sizes, activation=activation)
     if memory is not None:
         if len(shape) != 1 or picture is not None:
-            raise ValueError(f"networks with a memory look at vectors (D,), got observations {tuple(picture or shape)}")
+            raise ValueError(f"recurrent networks take vectors (D,), got observations {tuple(picture or shape)}")
         return StackedGRU(shape[0], sizes[:-1], sizes[-1], activation=activation, memory=memory)
     torso = cast(TorsoName, torso)
     if picture is not None:
@@ -56,20 +58,20 @@ def network_for(
         return StackedMLP([*shape, *sizes], activation=activation)
     if len(shape) == 3:
         return StackedCNN(shape, sizes, activation=activation, torso=torso)
-    raise ValueError(f"networks look at vectors (D,) or pictures (C, H, W), got {tuple(shape)}")
+    raise ValueError(f"networks take vectors (D,) or images (C, H, W), got {tuple(shape)}")
 
 
 def network_of_vectors(
     width: int, sizes: Sequence[int], *, activation: Activation, encoder: Encoder = "auto", beside: int = 0
 ) -> StackedMLP | StackedModule:
-    """Return the network for vectors `[D + beside]`, such as observations and the actions of which critics judge.
+    """Return the network for vectors `[D + beside]`, such as observations and actions for critics.
 
     Args:
         width: D, of the observation.
         sizes: widths of the dense hidden layers, and of the output.
         activation: of the dense hidden layers.
-        encoder: a module of a user's, which sees the observation alone; `"auto"` is none.
-        beside: how many numbers follow the observation.
+        encoder: a custom module, which sees only the observation; `"auto"`: none.
+        beside: number of inputs after the observation.
 
     Raises:
         ValueError: the module cannot be an encoder.
@@ -80,18 +82,46 @@ def network_of_vectors(
 
 
 def encoders(value: object, *, pictures: bool = True) -> tuple[str, ...]:
-    """Return what a field for an encoder may be, for `operant.runtime.bounds.require`.
+    """Return the allowed values of an encoder field, for `operant.runtime.bounds.require`.
 
     Args:
         value: of the field.
-        pictures: whether the algorithm looks at pictures, which our own encoders are for.
+        pictures: whether the algorithm supports images, which need the built-in encoders.
     """
     own = get_args(TorsoName) if pictures else ("auto",)
     return doors.choices(own, value, ENTRY_POINTS, "a torch.nn.Module of yours, path/to/file.py:Name")
 
 
+def whole_network(
+    network: str | MakeNetwork, shape: Sequence[int], outputs: Sequence[int], *, beside: int = 0
+) -> StackedNetwork:
+    """Return a network from outside, in the place of all layers.
+
+    Args:
+        network: what makes it, or its name.
+        shape: of an observation, `(D,)` or `(C, H, W)`.
+        outputs: widths of the parts that its `forward` returns.
+        beside: how many numbers of an action follow the observation, which its `forward` takes, too.
+
+    Raises:
+        ValueError: the name leads to nothing that makes a module, or the module is no such network.
+    """
+    expected = "a torch.nn.Module class, or a function that makes one"
+    make = doors.load(network, expected=expected, group=NETWORKS) if isinstance(network, str) else network
+    return StackedNetwork(make, shape, outputs, beside=beside)
+
+
+def modules(value: object) -> tuple[str | None, ...]:
+    """Return what a field for a whole network may be, for `operant.runtime.bounds.require`.
+
+    Args:
+        value: of the field.
+    """
+    return None, *doors.choices((), value, NETWORKS, "a torch.nn.Module of yours, path/to/file.py:Name")
+
+
 def _from_outside(torso: Encoder) -> MakeModule | None:
-    """Return what makes a module from outside; None for an encoder of ours, or what is none."""
+    """Return the function that makes a custom module; None for a built-in encoder or an unknown value."""
     if not isinstance(torso, str):
         return torso
     if torso in get_args(TorsoName):

@@ -15,8 +15,8 @@ class Memory:
     """Shape of a recurrent network.
 
     Attributes:
-        units: H, how many numbers are remembered.
-        steps: L, the length of the sequences that it learns from.
+        units: H, size of the hidden state.
+        steps: L, length of the training sequences.
     """
 
     units: int
@@ -26,17 +26,17 @@ class Memory:
 class StackedGRU:
     """`S` recurrent networks of one shape: dense layers, a gated recurrent unit (Cho et al. 2014), and a linear layer.
 
-    The unit computes, with `x` from the dense layers and `h` the memory (as in PyTorch, the reset gate acts after the
-    matrix, so that all gates take one product):
+    The unit computes, with `x` from the dense layers and `h` the hidden state (as in PyTorch, the reset gate acts after
+    the matrix, so that all gates take one product):
 
     ```text
     r = σ(W_r x + U_r h)    z = σ(W_z x + U_z h)    n = tanh(W_n x + r (U_n h))    h' = (1 - z) n + z h
     ```
 
-    Every row of the inputs is what there was to see at one step: the observation, whether an episode begins (0 or 1),
-    and the memory from before. A call treats every row as a step of its own. `trace`, which learning goes through,
-    treats them as `M / L` sequences of `L` steps, ordered by time and then by sequence: of their memories only the
-    first counts, and the gradient flows back to the first step, but not over the beginning of an episode.
+    Each input is one step: the observation, whether an episode begins (0 or 1), and the previous hidden state. A call
+    computes single steps. `trace`, used in training, treats the inputs as `M / L` sequences of `L` steps, ordered by
+    time and then by sequence: only their first hidden state counts, and the gradient flows back to the first step, but
+    not across the start of an episode.
 
     Args:
         inputs: D, width of an observation.
@@ -57,7 +57,7 @@ class StackedGRU:
         self, inputs: int, hidden: Sequence[int], outputs: int, *, activation: Activation, memory: Memory
     ) -> None:
         if memory.units < 1 or memory.steps < 1:
-            raise ValueError(f"a memory needs at least one unit and one step, got {memory}")
+            raise ValueError(f"a recurrent network needs at least one unit and one step, got {memory}")
         self.inputs, self.units, self.steps = inputs, memory.units, memory.steps
         self.encoder = StackedMLP([inputs, *hidden, 3 * self.units], activation=activation)
         self.head = StackedMLP([self.units, outputs], activation=activation)
@@ -85,7 +85,7 @@ class StackedGRU:
         return self.step(layers, inputs)[0]
 
     def step(self, layers: Layers, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs `[S, M, out]` of single steps `[S, M, D + 1 + H]`, and the memory `[S, M, H]` after."""
+        """Return the outputs `[S, M, out]` of single steps `[S, M, D + 1 + H]`, and the state `[S, M, H]`."""
         obs, starts, memory = self._split(inputs)
         memory = self._unit(layers[-2], self.encoder(layers[:-2], obs), memory.masked_fill(starts, 0.0))[-1]
         return self.head(layers[-1:], memory), memory
@@ -96,7 +96,7 @@ class StackedGRU:
 
     @staticmethod
     def _unit(unit: tuple[Tensor, Tensor], driven: Tensor, memory: Tensor) -> tuple[Tensor, ...]:
-        """Return the gates, what they let through, the new numbers and the new memory."""
+        """Return the gates, the gated products, the candidate state and the new hidden state."""
         weight, bias = unit
         recalled = torch.baddbmm(bias, memory, weight)
         (reset, update, new), (reset_, update_, through) = driven.chunk(3, dim=-1), recalled.chunk(3, dim=-1)
@@ -105,14 +105,14 @@ class StackedGRU:
         return r, z, through, n, torch.lerp(n, memory, z)
 
     def trace(self, layers: Layers, inputs: Tensor) -> list[Tensor]:
-        """Return what `pullback` needs of the way there; the outputs `[S, M, out]` are the last of it.
+        """Return the trace for `pullback`; its last entry is the outputs `[S, M, out]`.
 
         Raises:
-            ValueError: the samples are not a multiple of the steps of a sequence.
+            ValueError: the number of samples is not a multiple of L.
         """
         seeds, samples, _ = inputs.shape
         if samples % self.steps:
-            raise ValueError(f"{samples} samples are no whole sequences of {self.steps} steps")
+            raise ValueError(f"{samples} samples are not a multiple of the {self.steps} steps of a sequence")
         obs, starts, memory = self._split(inputs)
         encoded = self.encoder.trace(layers[:-2], obs)
         driven = encoded[-1].view(seeds, self.steps, -1, self.gates[1]).unbind(1)
@@ -140,7 +140,8 @@ class StackedGRU:
         encoded, (begins, before, r, z, through, n), after = trace[:-8], trace[-8:-2], trace[-2:]
         head = self.head.pullback(layers[-1:], after, gradient)
         outer = self.head.input_gradient(layers[-1:], after, gradient).view_as(n)
-        # What a gate's input and the new numbers' input get for each unit of the gradient of the memory after a step.
+        # Gradients of the inputs of the gates and of the candidate state per unit of the gradient of the new hidden
+        # state.
         new = (1 - z) * (1 - n * n)
         update = (before - n) * z * (1 - z)
         reset = new * through * r * (1 - r)

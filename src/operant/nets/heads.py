@@ -17,10 +17,10 @@ class Head(Protocol):
     """The distribution over actions that an actor's outputs describe.
 
     Attributes:
-        outputs: how many numbers the network has to give for one state.
-        free: how many parameters of the distribution do not depend on the state.
-        choices: how many alternatives each of the finite choices has that make an action, whose logits are outputs in a
-            row; none for continuous actions.
+        outputs: number of network outputs per state.
+        free: number of parameters of the distribution that do not depend on the state.
+        choices: alternatives of each discrete choice of an action, whose logits are consecutive outputs; empty for
+            continuous actions.
     """
 
     outputs: int
@@ -32,7 +32,7 @@ class Head(Protocol):
         ...
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw what `sample` needs for actions of shape `shape`."""
+        """Draw noise for `sample` of actions of shape `shape`."""
         ...
 
     def sample(self, outputs: Tensor, free: Tensor, noise: Tensor) -> Tensor:
@@ -60,12 +60,12 @@ class Head(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Return the Fisher matrix in every state times a change of outputs `[S, M, outputs]` and free `[S, free]`.
 
-        It is the Hessian of `kl` in the new policy where both are equal; `free` changes alike in all states.
+        It is the Hessian of `kl` in the new policy where both are equal; `free` changes equally in all states.
         """
         ...
 
     def to_env(self, actions: Tensor) -> Tensor:
-        """Turn sampled actions into ones that the action space contains."""
+        """Convert sampled actions to members of the action space."""
         ...
 
     def describe(self, outputs: Tensor, free: Tensor) -> dict[str, Tensor]:
@@ -74,7 +74,7 @@ class Head(Protocol):
 
 
 class _Logits:
-    """What heads share whose outputs are logits."""
+    """Base of heads whose outputs are logits."""
 
     free = 0
 
@@ -135,11 +135,11 @@ class CategoricalHead(_Logits):
 
 
 class MultiCategoricalHead(_Logits):
-    """Logits of several finite choices that make one action `[K]`, independent of each other in a given state.
+    """Logits of several discrete choices that make one action `[K]`, independent in a given state.
 
     Args:
         space: of the choices, one axis, counted from 0.
-        device: where the networks live.
+        device: device of the networks.
     """
 
     def __init__(self, space: gymnasium.spaces.MultiDiscrete, *, device: torch.device) -> None:
@@ -191,15 +191,14 @@ class MultiCategoricalHead(_Logits):
 class GaussianHead:
     """Means of independent normal distributions; the logarithms of their deviations are free parameters.
 
-    The unit of the policy's actions is half the range of a bounded space: the interval [-1, 1] is mapped onto the
-    bounds and what lies outside is clipped. Where a bound is infinite, or as good as that (the range is wider than
-    float32 can say), the unit is 1, and actions count from the number within the bounds that is closest to 0. An action
-    that is not a number becomes 0 in these units, the middle.
+    The unit of the policy's actions is half the range of a bounded space: [-1, 1] is mapped onto the bounds, and
+    actions outside are clipped. Where a bound is infinite, or the range exceeds float32, the unit is 1, and actions
+    count from the number within the bounds closest to 0. NaN becomes 0 in these units, the middle.
 
     Args:
         space: a one-dimensional box of floats.
         log_std: initial logarithm of the standard deviations.
-        device: where the networks live.
+        device: device of the networks.
     """
 
     def __init__(self, space: gymnasium.spaces.Box, *, log_std: float, device: torch.device) -> None:
@@ -208,7 +207,7 @@ class GaussianHead:
         self.log_std = log_std
         self.low, self.high = bounds_within(space, device)
         half = (self.high - self.low) / 2
-        bounded = half.isfinite()  # so a range wider than float32 reaches is none
+        bounded = half.isfinite()  # so a range wider than float32 counts as unbounded
         nearest = torch.zeros_like(self.low).clamp(self.low, self.high)
         self.middle = torch.where(bounded, (self.low + self.high) / 2, nearest)
         self.half = torch.where(bounded, half, 1.0)
@@ -266,12 +265,12 @@ def head_for(space: gymnasium.Space[Any], *, log_std: float, device: torch.devic
     """Return the head for an action space.
 
     Args:
-        space: discrete actions, several of them at once, or a one-dimensional box of floats.
+        space: Discrete, MultiDiscrete, or a one-dimensional Box of floats.
         log_std: initial logarithm of the standard deviations of continuous actions.
-        device: where the networks live.
+        device: device of the networks.
 
     Raises:
-        ValueError: there is no head for this kind of space.
+        ValueError: this kind of space has no head.
     """
     match space:
         case gymnasium.spaces.Discrete():

@@ -1,13 +1,12 @@
 """Matrix products of perceptrons, at the precision of `set_precision`, or that PyTorch is set to.
 
-PyTorch multiplies 32-bit numbers with MKL, which uses AVX512 on Intel's processors alone. On those of others that have
-it, large products go to oneDNN, with which PyTorch computes convolutions: it is up to twice as fast and as exact, but
-adds in another order.
+PyTorch multiplies 32-bit numbers with MKL, which uses AVX512 only on Intel's processors. On others with AVX512, large
+products use oneDNN, PyTorch's library for convolutions: up to twice as fast and as exact, but it adds in another order.
 """
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -15,23 +14,23 @@ from torch import Tensor
 from operant.nets.tracing import tracing
 
 LEAST_SIDE, LEAST_WORK = 64, 2**22
-"""Products with a shorter side, or fewer multiplications, stay in 32 bits: to round costs what it would save."""
+"""Products with a shorter side, or fewer multiplications, stay in 32 bits: rounding costs what it saves."""
 
 LEAST_FOR_ONEDNN = 2**21
 """Products of fewer multiplications, those of all seeds together, stay with MKL: a call of oneDNN takes longer."""
 
 LEAST_ALONE = 2**14
-"""Numbers in a matrix from which on oneDNN takes less time to be called for it alone than to copy it."""
+"""Size of a matrix from which a separate call of oneDNN takes less time than a copy."""
 
 
 class _Own:
-    """The precision of products here where PyTorch is set to another one."""
+    """The precision of products here, if PyTorch is set to another."""
 
     precision: str | None = None
 
 
 def set_precision(precision: str, device: torch.device, *, stacked: bool = True) -> None:
-    """Compute the products of networks here, and PyTorch all others, at a precision from now on.
+    """Set the precision of the products of networks here, and of PyTorch's.
 
     On a processor that multiplies bfloat16 numbers and has no matrix units (AMX), PyTorch stays at `highest` where that
     is `medium`: it would take 32 bits in any case, and 12 microseconds more for every small product.
@@ -39,7 +38,7 @@ def set_precision(precision: str, device: torch.device, *, stacked: bool = True)
     Args:
         precision: `highest`, `high` or `medium`.
         device: where the networks compute.
-        stacked: whether they are those here, and not modules of PyTorch.
+        stacked: whether they use the products here, not modules of PyTorch.
     """
     own = (
         stacked and precision == "medium" and device.type == "cpu" and multiplies_bfloat16() and not _has_matrix_units()
@@ -53,54 +52,38 @@ def precision() -> str:
     return _Own.precision or torch.get_float32_matmul_precision()
 
 
-def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return `left [S, M, K] @ right [S, K, N]`.
+def product(
+    left: Tensor, right: Tensor, *, bias: Tensor | None = None, scale: float = 1, out: Tensor | None = None
+) -> Tensor:
+    """Return `left @ right`, or `scale * (bias + left @ right)`.
 
     At the precision `medium`, processors that multiply bfloat16 numbers multiply these, rounded from both sides, add in
     32 bits, and round the sums. PyTorch by itself does so only with matrix units (AMX).
 
     Args:
-        left: float32.
-        right: float32.
-        out: memory for the result.
-    """
-    way = _way(left, right)
-    if way == "rounded":
-        rounded = torch.bmm(left.bfloat16(), right.bfloat16())
-        return rounded.float() if out is None else out.copy_(rounded)
-    if way == "plain":
-        return torch.bmm(left, right, out=out)
-    if out is None and tracing():  # a program would take a product of PyTorch's for one of MKL
-        return torch.ops.operant.product(left, right)
-    return _by_onednn(left, right, out)
-
-
-def affine(bias: Tensor, left: Tensor, right: Tensor, *, scale: float = 1, out: Tensor | None = None) -> Tensor:
-    """Return `scale * (bias + left @ right)`, the product as `product` has it.
-
-    Args:
+        left: float32 `[S, M, K]`.
+        right: float32 `[S, K, N]`.
         bias: `[S, 1, N]` or `[S, M, N]`.
-        left: `[S, M, K]`.
-        right: `[S, K, N]`.
-        scale: factor of the sum.
-        out: memory for the result.
+        scale: factor of the sum with the bias.
+        out: buffer for the result.
     """
     way = _way(left, right)
-    if way == "rounded":
-        return _sum(bias, torch.bmm(left.bfloat16(), right.bfloat16()), scale, out)
+    if way == "plain" and bias is None:
+        return torch.bmm(left, right, out=out)
     if way == "plain":
-        return torch.baddbmm(bias, left, right, beta=scale, alpha=scale, out=out)
-    if out is None and tracing():
-        return _sum(bias, torch.ops.operant.product(left, right), scale, None)
-    return _by_onednn(left, right, out, bias=bias, scale=scale)
-
-
-def _sum(bias: Tensor, product: Tensor, scale: float, out: Tensor | None) -> Tensor:
-    return torch.add(bias if scale == 1 else bias * scale, product, alpha=scale, out=out)
+        return torch.baddbmm(cast(Tensor, bias), left, right, beta=scale, alpha=scale, out=out)
+    if way == "onednn" and not (out is None and tracing()):
+        return _by_onednn(left, right, out, bias=bias, scale=scale)
+    # A compiled program would use MKL for PyTorch's product, and so gets an operator of oneDNN's.
+    rounded = way == "rounded"
+    found = torch.bmm(left.bfloat16(), right.bfloat16()) if rounded else torch.ops.operant.product(left, right)
+    if bias is not None:
+        return torch.add(bias if scale == 1 else bias * scale, found, alpha=scale, out=out)
+    return found.to(left.dtype) if out is None else out.copy_(found)
 
 
 def _way(left: Tensor, right: Tensor) -> Literal["plain", "rounded", "onednn"]:
-    """Return how to multiply these; what autograd is to differentiate, as PyTorch does by itself."""
+    """Return how to multiply these; with autograd, as PyTorch does by default."""
     if left.numel() * right.shape[2] < LEAST_FOR_ONEDNN or left.device.type != "cpu":
         return "plain"
     if rounds(left, right):
@@ -110,7 +93,7 @@ def _way(left: Tensor, right: Tensor) -> Literal["plain", "rounded", "onednn"]:
 
 
 def rounds(left: Tensor, right: Tensor) -> bool:
-    """Say whether `product` multiplies these as bfloat16 numbers."""
+    """Return whether `product` multiplies these as bfloat16."""
     if precision() != "medium" or left.device.type != "cpu" or not multiplies_bfloat16():
         return False
     rows, inner, columns = *left.shape[1:], right.shape[2]
@@ -118,9 +101,9 @@ def rounds(left: Tensor, right: Tensor) -> bool:
 
 
 class _OneDNN:
-    """Has PyTorch give products to oneDNN: it does so where they may be rounded to bfloat16.
+    """Make PyTorch use oneDNN for products: it does if they may be rounded to bfloat16.
 
-    oneDNN makes use of that permission with matrix units alone, which `halves_vectors` rules out.
+    oneDNN rounds only with matrix units, which `halves_vectors` rules out.
     """
 
     matmul: Any = torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
@@ -137,8 +120,8 @@ def _by_onednn(
 ) -> Tensor:
     """Return `left @ right`, or `scale * (bias + left @ right)`.
 
-    oneDNN wants matrices that follow one upon the other, and copies those that lie apart, as weights do between other
-    parameters. Large ones are multiplied one by one.
+    oneDNN needs contiguous matrices and copies others, such as weights between other parameters. Large ones are
+    multiplied one by one.
     """
     operands, factors = (left, right), {}
     together, alone = torch.bmm, torch.mm
@@ -163,9 +146,9 @@ _library.impl("product", torch.bmm, "Meta")
 
 @cache
 def halves_vectors() -> bool:
-    """Say whether MKL takes half of this processor's vectors: AVX512 of another maker than Intel.
+    """Return whether MKL uses half of this processor's vector width: AVX512 of another maker than Intel.
 
-    Products of oneDNN are tried, once, and must be exact to rounding.
+    Products of oneDNN are tested once, and must be exact up to rounding.
     """
     capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # newer than 2.11
     libraries = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
@@ -180,7 +163,7 @@ def _onednn_is_exact() -> bool:
 
 @cache
 def multiplies_bfloat16() -> bool:
-    """Say whether this processor has instructions for it (AVX512-BF16 or AMX)."""
+    """Return whether this processor has bfloat16 instructions (AVX512-BF16 or AMX)."""
     return torch.cpu._is_avx512_bf16_supported() or _has_matrix_units()  # pyright: ignore[reportPrivateUsage]
 
 

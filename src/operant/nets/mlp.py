@@ -13,13 +13,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from operant.nets.matmul import affine, product, rounds
+from operant.nets.matmul import product, rounds
 
 Activation = Literal["tanh", "relu"]
 """The nonlinearities of hidden layers."""
 
 NARROW, MANY = 16, 64
-"""Layers of fewer outputs are computed transposed for as many samples or more: a product with a narrow right side is
+"""Layers of fewer outputs are computed transposed, for at least as many samples: a product with a narrow right side is
 several times slower than its transpose."""
 
 Layers = list[tuple[Tensor, Tensor]]
@@ -82,17 +82,17 @@ class StackedMLP:
         return self.trace(layers, inputs)[-1]
 
     def trace(self, layers: Layers, inputs: Tensor, buffers: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Return the inputs and what every layer makes of them, as `pullback` needs it.
+        """Return the inputs and the outputs of every layer, for `pullback`.
 
         Args:
             layers: weights and biases.
             inputs: `[S, M, in]`.
-            buffers: memory for the hidden layers, where autograd is not needed (see `buffers`).
+            buffers: for the hidden layers, if autograd is not needed (see `buffers`).
         """
         trace = [inputs]
         for index, (weight, bias) in enumerate(layers[:-1]):
             hidden = self._hidden(bias, trace[-1], weight, buffers[index] if buffers else None)
-            # What only products and the sign of a rectifier are taken of is rounded once for all of them.
+            # Activations used only in products and for the sign of a ReLU are rounded once for all of them.
             once = self.activation == "relu" and index + 2 < len(layers) and rounds(hidden, layers[index + 1][0])
             trace.append(hidden.bfloat16() if once else hidden)
         weight, bias = layers[-1]
@@ -101,17 +101,17 @@ class StackedMLP:
 
     def _hidden(self, bias: Tensor, inputs: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
         if self.activation == "relu":
-            return affine(bias, inputs, weight, out=out).relu_()
+            return product(inputs, weight, bias=bias, out=out).relu_()
         if inputs.device.type != "cpu":
-            return affine(bias, inputs, weight, out=out).tanh_()
+            return product(inputs, weight, bias=bias, out=out).tanh_()
         # tanh(x) = 2 sigmoid(2x) - 1, to 2e-7: on a CPU, torch's sigmoid takes a fifth of the time of its tanh.
-        sigmoid = affine(bias, inputs, weight, scale=2, out=out).sigmoid_()
+        sigmoid = product(inputs, weight, bias=bias, scale=2, out=out).sigmoid_()
         return torch.add(_MINUS_ONE, sigmoid, alpha=2, out=None if sigmoid.requires_grad else sigmoid)
 
     def buffers(self, inputs: Tensor) -> list[Tensor]:
-        """Return memory for the hidden layers of a pass of `inputs [S, M, in]`.
+        """Return buffers for the hidden layers of a pass of `inputs [S, M, in]`.
 
-        Memory of this size that is allocated in every pass comes from the operating system, which clears it each time.
+        The operating system clears memory of this size at every allocation.
         """
         return [inputs.new_empty(*inputs.shape[:2], width) for _, width in self.shapes[:-1]]
 
@@ -124,7 +124,7 @@ class StackedMLP:
             layers: of the forward pass.
             trace: of the forward pass.
             gradient: of the loss with respect to the outputs, `[S, M, out]`.
-            buffers: memory for the gradients of the hidden layers (see `buffers`), other than that of the trace.
+            buffers: for the gradients of the hidden layers (see `buffers`), separate from the trace's.
 
         Returns:
             The gradient of the parameters, in pieces `[S, n]` in their order.
@@ -139,13 +139,13 @@ class StackedMLP:
     def input_gradient(
         self, layers: Layers, trace: list[Tensor], gradient: Tensor, buffers: Sequence[Tensor] = ()
     ) -> Tensor:
-        """Backpropagate by hand to the inputs alone, at half the cost of `pullback`.
+        """Backpropagate by hand to the inputs only, at half the cost of `pullback`.
 
         Args:
             layers: of the forward pass.
             trace: of the forward pass.
             gradient: of the loss with respect to the outputs, `[S, M, out]`.
-            buffers: memory for the gradients of the hidden layers (see `buffers`), other than that of the trace.
+            buffers: for the gradients of the hidden layers (see `buffers`), separate from the trace's.
 
         Returns:
             The gradient of the inputs, `[S, M, in]`.
@@ -165,7 +165,7 @@ class StackedMLP:
         return self.through_activation(_back(gradient, layers[index][0], out), trace[index])
 
     def through_activation(self, gradient: Tensor, output: Tensor) -> Tensor:
-        """Multiply `gradient` in place by the activation's slope where it gave `output`."""
+        """Multiply `gradient` in place by the activation's slope at `output`."""
         if self.activation == "tanh":
             return torch.ops.aten.tanh_backward.grad_input(gradient, output, grad_input=gradient)
         return torch.ops.aten.threshold_backward.grad_input(gradient, output.to(gradient.dtype), 0, grad_input=gradient)
@@ -175,7 +175,7 @@ def _affine(bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
     """Return `bias + inputs @ weight`."""
     if weight.shape[2] < NARROW and inputs.shape[1] >= MANY:
         return torch.baddbmm(bias.mT, weight.mT, inputs.mT).mT
-    return affine(bias, inputs, weight)
+    return product(inputs, weight, bias=bias)
 
 
 def _transposed_product(inputs: Tensor, gradient: Tensor) -> Tensor:
@@ -189,4 +189,4 @@ def _back(gradient: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor
     """Return `gradient @ weight.mT`, the gradient of a layer's inputs."""
     if weight.shape[2] == 1:
         return torch.mul(gradient, weight.mT, out=out)
-    return product(gradient, weight.mT, out)
+    return product(gradient, weight.mT, out=out)

@@ -2,28 +2,26 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from operant.state import DeclaredState, State
-
-# PyTorch has no types for this.
-_vector_norm = cast(Callable[..., Tensor], torch.linalg.vector_norm)  # pyright: ignore[reportUnknownMemberType]
+from operant.tensors import floats, integers, linalg
 
 SUBNORMAL = 5e-324
-"""The smallest number that is not zero, where a processor is not told to take it for zero."""
+"""The smallest positive number, unless the processor flushes it to zero."""
 
 
 @contextmanager
 def subnormals_are_zero() -> Generator[None]:
-    """Let the processor take numbers of less than 1.2e-38 for zero, in this thread.
+    """Make the processor flush numbers below 1.2e-38 to zero, in this thread.
 
-    The moments of rectifiers that never open decay into such numbers, and for good: 0.9 times the smallest rounds to
-    itself. Processors take several times as long to compute with them.
+    The moments of dead ReLUs decay to such numbers permanently: 0.9 times the smallest rounds to itself. Processors
+    compute with them several times more slowly.
     """
     already = SUBNORMAL * 1.0 == 0.0
     torch.set_flush_denormal(True)
@@ -34,15 +32,15 @@ def subnormals_are_zero() -> Generator[None]:
 
 
 class StackedOptimizer(DeclaredState, ABC):
-    """What every optimizer here does before and after its own step: the gradient of each seed is clipped and guarded.
+    """Base of the optimizers: clips and guards the gradient of each seed.
 
-    A seed whose gradient norm is not finite, or that is switched off, keeps its parameters, moments and step count
-    unchanged, and the others are stepped as if it were not there: what a seed learns does not depend on its neighbors.
+    A seed whose gradient norm is NaN or Inf, or that is inactive, keeps its parameters, moments and step count, and the
+    others step as usual: seeds do not depend on each other.
 
     Args:
         parameters: `[S, P]`, stepped in place.
         epsilon: keeps the step finite where the second moment is small.
-        max_grad_norm: largest norm of one seed's gradient; None leaves it alone.
+        max_grad_norm: largest norm of one seed's gradient; None: no clipping.
 
     Raises:
         ValueError: `max_grad_norm` is not positive.
@@ -59,20 +57,20 @@ class StackedOptimizer(DeclaredState, ABC):
         self.second = torch.zeros_like(parameters)
         self.steps = torch.zeros(parameters.shape[0], device=parameters.device)
         self.skipped = torch.zeros(parameters.shape[0], dtype=torch.int64, device=parameters.device)
-        # Most updates are those of all seeds, whose count costs no tensor operation.
+        # Most updates step all seeds; counting these costs no tensor operation.
         self._together, self._apart = 0, torch.zeros_like(self.skipped)
 
     def step(self, gradient: Tensor, *, learning_rate: float, active: Tensor | None = None) -> Tensor:
-        """Clip `gradient [S, P]` in place, step, and return its norm `[S]` from before the clipping.
+        """Clip `gradient [S, P]` in place, step, and return its norm `[S]` before clipping.
 
         Args:
             gradient: gradient of the loss to be minimized.
             learning_rate: step size.
             active: `[S]` bool, the seeds to step. Default: all.
         """
-        norm = _vector_norm(gradient, dim=1)
-        norms = cast(list[float], norm.tolist())  # pyright: ignore[reportUnknownMemberType]
-        # Most steps clip nothing; the margin is wider than what separates 32 bits from 64. A NaN is not short either.
+        norm = linalg.vector_norm(gradient, dim=1)
+        norms = floats(norm)
+        # Most steps clip nothing; the margin is wider than what separates 32 bits from 64. NaN fails this test too.
         limit = self.max_grad_norm
         if limit is not None and not all(length + 1e-6 <= 0.999 * limit for length in norms):
             gradient.mul_((limit / (norm + 1e-6)).clamp_(max=1.0).unsqueeze(1))
@@ -86,7 +84,7 @@ class StackedOptimizer(DeclaredState, ABC):
             self.skipped += wanted & ~stepped
             self._apart += wanted
             self.steps += stepped
-            seeds = cast(list[int], stepped.nonzero().flatten().tolist())  # pyright: ignore[reportUnknownMemberType]
+            seeds = integers(stepped.nonzero().flatten())
         if seeds:
             with subnormals_are_zero():
                 self._update(seeds, gradient, learning_rate)
@@ -94,27 +92,27 @@ class StackedOptimizer(DeclaredState, ABC):
 
     @abstractmethod
     def _update(self, seeds: Sequence[int], gradient: Tensor, learning_rate: float) -> None:
-        """Step the rows of `seeds`, at least one, whose step counts are those of this step already."""
+        """Step the rows of `seeds`, at least one, whose step counts include this step already."""
 
     @property
     def counts(self) -> Tensor:
-        """Updates of each seed that were due, and those of them that were skipped, `[2, S]`, in this process."""
+        """Due and skipped updates of each seed, `[2, S]`, in this process."""
         return torch.stack((self._apart + self._together, self.skipped))
 
     def adopt(self, moments: State) -> None:
-        """Use these tensors, of the shapes that `state_dict` gives, in place of one's own: others may share them."""
+        """Use these tensors, of the shapes that `state_dict` gives, in place of its own, to share them."""
         for name, tensor in moments.items():
             setattr(self, name, tensor)
 
 
 class StackedAdam(StackedOptimizer):
-    """Adam (Kingma & Ba 2015, algorithm 1), the gradient of each seed clipped and guarded by itself.
+    """Adam (Kingma & Ba 2015, algorithm 1), with the gradient of each seed clipped and guarded.
 
     Args:
         parameters: `[S, P]`, stepped in place.
         epsilon: added to the root of the second moment.
         betas: decay rates of the two moments.
-        max_grad_norm: largest norm of one seed's gradient; None leaves it alone.
+        max_grad_norm: largest norm of one seed's gradient; None: no clipping.
     """
 
     STATE = ("first", *StackedOptimizer.STATE)
@@ -136,7 +134,7 @@ class StackedAdam(StackedOptimizer):
         self._columns = [tensor.unbind(0) for tensor in (self.parameters, self.first, self.second, self.steps)]
 
     def adopt(self, moments: State) -> None:
-        """Use these tensors, of the shapes that `state_dict` gives, in place of one's own: others may share them."""
+        """Use these tensors, of the shapes that `state_dict` gives, in place of its own, to share them."""
         super().adopt(moments)
         self._split()
 
@@ -162,7 +160,7 @@ class StackedAdam(StackedOptimizer):
 
 
 class StackedRMSprop(StackedOptimizer):
-    """RMSProp (Tieleman & Hinton 2012) as Mnih et al. 2016, equations 8 and 9 of the supplement, have it.
+    """RMSProp (Tieleman & Hinton 2012) as in Mnih et al. 2016, equations 8 and 9 of the supplement.
 
     `v <- decay v + (1 - decay) g²` and `θ <- θ - learning_rate g / sqrt(v + ε)`. The ε stands under the root, as in
     TensorFlow, where PyTorch adds it to the root. The average starts at 1, as in TensorFlow: it makes the first steps
@@ -172,7 +170,7 @@ class StackedRMSprop(StackedOptimizer):
         parameters: `[S, P]`, stepped in place.
         epsilon: added to the second moment, under the root.
         decay: decay rate of the second moment.
-        max_grad_norm: largest norm of one seed's gradient; None leaves it alone.
+        max_grad_norm: largest norm of one seed's gradient; None: no clipping.
     """
 
     def __init__(
@@ -195,10 +193,10 @@ class StackedRMSprop(StackedOptimizer):
 
 
 OptimizerName = Literal["adam", "rmsprop"]
-"""The kinds of optimizer."""
+"""An optimizer class."""
 
 OPTIMIZERS: dict[OptimizerName, type[StackedAdam] | type[StackedRMSprop]] = {
     "adam": StackedAdam,
     "rmsprop": StackedRMSprop,
 }
-"""By name; every one takes `parameters`, `epsilon` and `max_grad_norm`."""
+"""Optimizers by name; each takes `parameters`, `epsilon` and `max_grad_norm`."""

@@ -14,7 +14,7 @@ def tracing() -> bool:
 
 @contextmanager
 def traced() -> Generator[None]:
-    """Say so of what is done within."""
+    """Mark the block as traced."""
     token = _tracing.set(True)
     try:
         yield

@@ -1,7 +1,7 @@
-"""The equations: pure functions on tensors, each written once.
+"""Equations as pure functions on tensors.
 
-Shapes are time first, `[T, B, ...]`; leading dimensions are independent problems; losses are per element and to be
-minimized; logarithms are natural. Nothing here knows of devices, files, configurations or random generators.
+Shapes are time first, `[T, B, ...]`; leading dimensions are independent problems; losses are per element, to be
+minimized; logarithms are natural. Functions use no devices, files, configurations or random generators.
 """
 
 from operant.ops.distributions import (

@@ -1,6 +1,6 @@
 """Action distributions as plain functions: `sample`, `log_prob`, `entropy` and `mode` of three families.
 
-- categorical, over A choices, from unnormalized log-probabilities `logits`; -inf marks a choice that is not allowed;
+- categorical, over A choices, from unnormalized log-probabilities `logits`; -inf masks a choice;
 - gaussian, diagonal, from `mean` and `log_std`, with all A dimensions of the last axis as one action;
 - tanh_gaussian, a gaussian squashed into (-1, 1) by tanh (Haarnoja et al. 2018, arXiv 1801.01290, App. C).
 
@@ -29,7 +29,7 @@ def categorical_sample(logits: Float[Tensor, "*B A"], noise: Float[Tensor, "*B A
 
 
 def categorical_log_prob(logits: Float[Tensor, "*B A"], actions: Int64[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-    """Log-probability of the choices `actions`; -inf for a choice that is not allowed."""
+    """Log-probability of the choices `actions`; -inf for a masked choice."""
     return _select(log_softmax(logits, -1), actions)
 
 
@@ -67,11 +67,11 @@ def gaussian_sample(
 def state_dependent_noise(features: Float[Tensor, "*B L"], weights: Float[Tensor, "*#B L A"]) -> Float[Tensor, "*B A"]:
     """Noise that is a function of the state: ε = φ/‖φ‖ · W, standard normal over the draws of W in every state.
 
-    State-dependent exploration (Raffin et al. 2021, arXiv 2005.05719, eq. 3), with features of length 1. The noises of
-    two states correlate as much as the cosine between their features says.
+    State-dependent exploration (Raffin et al. 2021, arXiv 2005.05719, eq. 3), with features of length 1. The
+    correlation of the noise in two states is the cosine between their features.
 
     Args:
-        features: What the policy knows of the states, φ; where all of it is 0, so is the noise.
+        features: Features of the states, φ; the noise is 0 where all of them are.
         weights: Draws of the standard normal distribution, kept over several states.
     """
     length = features.square().sum(-1, keepdim=True).sqrt().clamp(min=torch.finfo(features.dtype).tiny)
@@ -86,13 +86,13 @@ def gaussian_log_prob(
 
 
 def gaussian_entropy(mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"]) -> Float[Tensor, "*B"]:
-    """Differential entropy Σ (log_std + ½ log 2πe) in nats; of `mean` it takes the shape alone."""
+    """Differential entropy Σ (log_std + ½ log 2πe) in nats; it reads only the shape of `mean`."""
     entropy = log_std.sum(-1) + mean.shape[-1] * (0.5 + _HALF_LOG_TWO_PI)
     return entropy.expand(mean.shape[:-1])
 
 
 def gaussian_mode(mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"]) -> Float[Tensor, "*B A"]:
-    """The most likely action, which is the mean; `log_std` plays no part."""
+    """The most likely action, which is the mean; `log_std` is not used."""
     return mean
 
 
@@ -109,7 +109,7 @@ def tanh_gaussian_log_prob(
     """Log-density of the action tanh(pre_tanh), as a density over actions in (-1, 1)^A.
 
     log N(u; mean, std) - Σ log(1 - tanh²u) at u = pre_tanh. It takes u and not the action because the action rounds to
-    ±1 for |u| > 9 in float32, where its inverse is infinite: store u beside the action.
+    ±1 for |u| > 9 in float32, where its inverse is infinite: store u with the action.
     """
     return gaussian_log_prob(mean, log_std, pre_tanh) - _log_tanh_slope(pre_tanh)
 
@@ -127,10 +127,10 @@ def tanh_gaussian_sample_log_prob(
 
 
 def tanh_gaussian_mode(mean: Float[Tensor, "*B A"], log_std: Float[Tensor, "*#B A"]) -> Float[Tensor, "*B A"]:
-    """The greedy action tanh(mean), as is the custom: the image of the gaussian's mode.
+    """The greedy action tanh(mean): the usual choice, the gaussian's mode mapped by tanh.
 
     It is the median of each dimension. The density over actions peaks elsewhere, for a wide gaussian near ±1.
-    `log_std` plays no part.
+    `log_std` is not used.
     """
     return mean.tanh()
 

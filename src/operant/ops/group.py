@@ -1,10 +1,10 @@
-"""Judging an answer against its siblings: advantages from a group of samples of one prompt, without a critic.
+"""Group-relative advantages: from several samples of one prompt, without a critic.
 
-All statistics are taken in float64, after the first valid reward of the group is subtracted. So rewards that are all
-equal give exactly 0, in any dtype: a float32 mean of 64 rewards of 1.1 misses 1.1, and a division by a tiny standard
-deviation would blow that rounding up to a full-sized advantage.
+Statistics are computed in float64, after subtracting the first valid reward of the group. So equal rewards give exactly
+0, in any dtype: a float32 mean of 64 rewards of 1.1 misses 1.1, and a division by a tiny standard deviation would scale
+that rounding error up to a full-sized advantage.
 
-The statistics are those of the tensors given. Where a batch is spread over ranks or micro-batches, gather whole groups
+The statistics cover the given tensors only. If a batch is spread over ranks or micro-batches, gather whole groups
 first, and the whole batch for `scale="batch"`.
 """
 
@@ -24,22 +24,22 @@ def group_advantages(
     valid: Bool[Tensor, "P G"] | None = None,
     baseline: Float[Tensor, " P"] | Float[Tensor, "P G"] | None = None,
 ) -> Float[Tensor, "P G"]:
-    """How much better each answer is than its group: A_i = (r_i - mean(r)) / (std(r) + eps).
+    """Group-relative advantages: A_i = (r_i - mean(r)) / (std(r) + eps).
 
     GRPO, outcome supervision (Shao et al. 2024, arXiv 2402.03300, §4.1.2). `scale="none"` is Dr. GRPO (Liu et al. 2025,
     arXiv 2503.20783, §3): dividing by the group's standard deviation gives most weight to prompts that are almost
-    always or almost never solved. With rewards 0 and 1, pass rate p, correction 0 and eps 0, a right answer gets
+    always or almost never solved. With rewards 0 and 1, pass rate p, correction 0 and eps 0, a correct answer gets
     sqrt((1-p)/p) and a wrong one -sqrt(p/(1-p)).
 
-    A group without spread has no scale and gets exactly 0: all valid rewards equal, one valid reward, or none. Given a
-    `baseline`, this holds for `scale="group"` alone: the deviation from an outside baseline means something in a group
-    of equals, but divided by the spread of equals it does not.
+    A group without spread has no scale and gets exactly 0: all valid rewards equal, one valid reward, or none. With a
+    `baseline`, this holds for `scale="group"` only: a group of equals has a deviation from it, but no spread to divide
+    by.
 
     Args:
         rewards: Rewards of G answers to each of P prompts; integers are accepted.
         scale: What to divide by: the standard deviation of the `group`, that of the whole `batch` (of the rewards, over
             all prompts), or nothing (`none`).
-        correction: Degrees of freedom taken off in the standard deviation, 0 or 1. The paper does not say; 1 is
+        correction: Degrees of freedom subtracted in the standard deviation, 0 or 1. The paper does not say; 1 is
             torch's default. 0 makes advantages sqrt(G/(G-1)) times larger.
         eps: Added to the standard deviation, in units of the reward, at least 0.
         valid: False where an answer has no reward; it counts in no statistic and gets 0. None: all count.
@@ -49,7 +49,7 @@ def group_advantages(
         Advantages, in the dtype of the rewards (torch's default dtype for integers).
 
     Raises:
-        ValueError: If a valid reward is not finite, or `scale`, `correction` or `eps` is out of range.
+        ValueError: If a valid reward is NaN or Inf, or `scale`, `correction` or `eps` is out of range.
     """
     _check_scaling(correction, eps)
     if scale not in {"group", "batch", "none"}:
@@ -70,14 +70,14 @@ def group_advantages(
 
 
 def leave_one_out(rewards: Real[Tensor, "P G"], *, valid: Bool[Tensor, "P G"] | None = None) -> Float[Tensor, "P G"]:
-    """Each reward less the mean of the others: A_i = r_i - Σ_{j≠i} r_j/(G-1) = G/(G-1) (r_i - mean(r)).
+    """Each reward minus the mean of the others: A_i = r_i - Σ_{j≠i} r_j/(G-1) = G/(G-1) (r_i - mean(r)).
 
     RLOO (Kool et al. 2019; Ahmadian et al. 2024, arXiv 2402.14740). The baseline of an answer does not depend on that
     answer, so the policy gradient stays unbiased; the mean of the whole group scales it by (G-1)/G.
 
     Args:
         rewards: Rewards of G answers to each of P prompts, G >= 2; integers are accepted.
-        valid: False where an answer has no reward; it is none of the others and gets 0. None: all count.
+        valid: False where an answer has no reward; it counts in no mean and gets 0. None: all count.
 
     Returns:
         Advantages, in the dtype of the rewards (torch's default dtype for integers); exactly 0 for a group of equals,
@@ -95,22 +95,22 @@ def leave_one_out(rewards: Real[Tensor, "P G"], *, valid: Bool[Tensor, "P G"] | 
 
 
 def pass_at_k(right: Int[Tensor, "*B"], *, total: int, k: int) -> Float[Tensor, "*B"]:
-    """Probability that at least one of k answers is right, estimated without bias from `total` answers.
+    """Unbiased estimate of pass@k: the probability that at least one of k answers is correct, from `total` answers.
 
-    1 - C(n-c, k)/C(n, k) with c right answers among n (Chen et al. 2021, arXiv 2107.03374, equation 1), computed as
+    1 - C(n-c, k)/C(n, k) with c correct answers among n (Chen et al. 2021, arXiv 2107.03374, equation 1), computed as
     the product of (n-c-i)/(n-i) for i < k. The estimate from the first k answers alone has more variance, and
     1 - (1 - c/n)^k is too low.
 
     Args:
-        right: How many answers to each prompt are right.
+        right: Number of correct answers to each prompt.
         total: Answers to each prompt, n.
-        k: Answers that one may try, at most n.
+        k: Number of attempts, at most n.
 
     Returns:
         Probabilities, in torch's default dtype.
 
     Raises:
-        ValueError: If k is not in [1, total], or more answers are right than there are.
+        ValueError: If k is not in [1, total], or `right` exceeds `total`.
     """
     if not 1 <= k <= total:
         raise ValueError(f"k must be in [1, total={total}], got {k}")
@@ -122,7 +122,7 @@ def pass_at_k(right: Int[Tensor, "*B"], *, total: int, k: int) -> Float[Tensor, 
 
 
 def has_signal(rewards: Real[Tensor, "P G"], valid: Bool[Tensor, "P G"] | None = None) -> Bool[Tensor, " P"]:
-    """Which prompts can teach anything: those whose valid rewards are not all equal.
+    """Mask of the prompts with a training signal: those whose valid rewards are not all equal.
 
     The constraint 0 < |{i: answer i is correct}| < G of DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476,
     eq. 8), for any reward. Apply it to the reward of the verifier, before shaping: a length penalty makes rewards
@@ -136,7 +136,7 @@ def has_signal(rewards: Real[Tensor, "P G"], valid: Bool[Tensor, "P G"] | None =
         True where the group has a non-zero advantage.
 
     Raises:
-        ValueError: If a valid reward is not finite.
+        ValueError: If a valid reward is NaN or Inf.
     """
     return (_from_first(rewards, _checked_valid(rewards, valid)) != 0).any(-1)
 
@@ -160,7 +160,7 @@ def process_advantages(
         step_ends: Index of the last token of the step within the answer, inclusive.
         step_mask: True where the step exists; other slots may hold anything.
         length: Number of tokens per answer in the result.
-        correction: Degrees of freedom taken off in the standard deviation, 0 or 1.
+        correction: Degrees of freedom subtracted in the standard deviation, 0 or 1.
         eps: Added to the standard deviation, in units of the reward, at least 0.
 
     Returns:
@@ -168,7 +168,7 @@ def process_advantages(
         and for groups whose step rewards are all equal.
 
     Raises:
-        ValueError: If the reward of an existing step is not finite or its end is outside [0, length), or `correction`
+        ValueError: If the reward of an existing step is NaN or Inf, its end is outside [0, length), or `correction`
             or `eps` is out of range.
     """
     _check_scaling(correction, eps)
@@ -191,7 +191,7 @@ def process_advantages(
 def overlong_penalty(
     lengths: Int[Tensor, "*B"], *, max_length: int, buffer: int, floor: float | None = -1.0
 ) -> Float[Tensor, "*B"]:
-    """Soft punishment of long answers, one number per answer, to be added to its reward.
+    """Soft overlong penalty, one number per answer, to be added to its reward.
 
     0 up to max_length - buffer, then (max_length - buffer - length)/buffer, never below `floor`: it falls by 1/buffer
     per token and reaches -1 at max_length (DAPO; Yu et al. 2025, arXiv 2503.14476, eq. 13).
@@ -200,7 +200,7 @@ def overlong_penalty(
         lengths: Tokens of each answer, the end-of-sequence token included.
         max_length: Tokens after which an answer is cut; the paper has 20480.
         buffer: Tokens before `max_length` over which the penalty grows, in [1, max_length]; the paper has 4096.
-        floor: Lowest penalty, below 0; None lets it fall on beyond `max_length`.
+        floor: Lowest penalty, below 0; None: no limit beyond `max_length`.
 
     Returns:
         Penalties in torch's default dtype, at most 0.
@@ -217,14 +217,14 @@ def overlong_penalty(
 
 
 def _from_first(rewards: Real[Tensor, "P N"], valid: Bool[Tensor, "P N"]) -> Float[Tensor, "P N"]:
-    """Rewards less the first valid one of their row, in float64; 0 where invalid."""
+    """Rewards minus the first valid one of their row, in float64; 0 where invalid."""
     precise = rewards.double()
     first = valid.byte().argmax(-1, keepdim=True)
     return (precise - precise.gather(-1, first)).masked_fill(~valid, 0)
 
 
 def _deviations(rewards: Real[Tensor, "P N"], valid: Bool[Tensor, "P N"]) -> Float[Tensor, "P N"]:
-    """Valid rewards less the mean of their row, in float64: exactly 0 for equal rewards, and 0 where invalid."""
+    """Valid rewards minus the mean of their row, in float64: exactly 0 for equal rewards, and 0 where invalid."""
     offsets = _from_first(rewards, valid)
     mean = offsets.sum(-1, keepdim=True) / valid.sum(-1, keepdim=True).clamp(min=1)
     return (offsets - mean).masked_fill(~valid, 0)

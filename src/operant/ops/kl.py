@@ -1,4 +1,4 @@
-r"""Kullback-Leibler divergences: estimated from samples, exact, and the controllers of their weight.
+r"""Kullback-Leibler divergences: estimated from samples, exact, and controllers of the penalty weight.
 
 `KL(p‖q) = E_{x~p}[log p(x) - log q(x)]`, in nats.
 """
@@ -44,8 +44,8 @@ def kl_estimate(
     another policy, k1 and k3 without the ratio estimate no KL. On-policy, `old_log_probs=log_probs.detach()` gives
     the right column.
 
-    Both log-ratios are clamped to at most 20 before `exp`: a token that the policy has all but ruled out counts
-    as e^20 instead of overflowing, and has no gradient through that factor.
+    Both log-ratios are clamped to at most 20 before `exp`: a token that the policy has almost ruled out counts as e^20
+    instead of overflowing, and has no gradient through that factor.
 
     Args:
         log_probs: log-probabilities of the samples under the policy.
@@ -82,8 +82,8 @@ def kl_estimate(
 def categorical_kl(logits_p: Float[Tensor, "*B A"], logits_q: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
     """Exact KL(p‖q) of two categorical distributions, summed over the last dimension.
 
-    An action with probability 0 under p (logit -inf) adds 0, with a gradient of 0; one that only q excludes makes
-    the divergence infinite.
+    An action with probability 0 under p (logit -inf) adds 0, with a gradient of 0; if only q excludes an action, the
+    divergence is infinite.
 
     Args:
         logits_p: `[..., A]` unnormalized log-probabilities of p.
@@ -139,7 +139,7 @@ def adapt_penalty(beta: Number, kl: Number, *, target: float) -> Number:
     Args:
         beta: weight of the penalty, a number or `[S]`.
         kl: KL(old‖new) measured after the update, of the same kind as `beta`.
-        target: the divergence aimed at, in nats.
+        target: the target divergence, in nats.
 
     Returns:
         The new weight, of the kind of `beta`.
@@ -159,7 +159,7 @@ def adapt_horizon(beta: Number, kl: Number, *, target: float, horizon: int, n: i
     Args:
         beta: weight of the penalty, a number or `[S]`.
         kl: KL(policy‖ref) of the batch, of the same kind as `beta`; in sequence models summed over a sequence.
-        target: the divergence aimed at, in nats.
+        target: the target divergence, in nats.
         horizon: samples after which a persistent error of 20 % has changed β by about 20 %.
         n: samples since the last call, in the unit of `horizon`.
 
@@ -176,7 +176,7 @@ def adapt_horizon(beta: Number, kl: Number, *, target: float, horizon: int, n: i
 
 
 def _expectation(log_p: Float[Tensor, "*B A"], values: Float[Tensor, "*B A"]) -> Float[Tensor, "*B"]:
-    """`Σ p · values` over the last dimension, in which outcomes of probability 0 count as 0 whatever their value."""
+    """`Σ p · values` over the last dimension, where outcomes of probability 0 count as 0 whatever their value."""
     p = log_p.exp()
     return (p * values.masked_fill(p == 0.0, 0.0)).sum(-1)
 

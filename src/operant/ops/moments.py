@@ -1,6 +1,6 @@
 """Means and variances over the samples of a batch, the last dimension, with optional weights.
 
-A weight is 1 for a sample that counts and 0 for one that does not; fractions are allowed. Leading dimensions (seeds)
+Weights are 1 for samples that count and 0 for others; fractions are allowed. Leading dimensions (seeds)
 are independent problems. The values at weight 0 must be finite.
 """
 
@@ -47,12 +47,12 @@ def whiten(
 ) -> Float[Tensor, "*B M"]:
     """Scale to variance 1, and shift to mean 0 or keep the mean: `(values - mean) / sqrt(variance + eps)`.
 
-    As RLHF with PPO does with advantages, shifted, and with rewards, whose mean is kept because their sign has a
-    meaning (Huang et al. 2024, arXiv 2403.17031). `standardize` divides by the population's standard deviation plus
-    eps instead, as PPO on other tasks does.
+    RLHF with PPO whitens advantages this way, shifted, and rewards with their mean kept, because their sign has a
+    meaning (Huang et al. 2024, arXiv 2403.17031). `standardize` divides by the population's standard deviation plus eps
+    instead, as PPO on other tasks does.
 
-    Where there is nothing to divide by, with `correction` samples of weight or fewer in a row, nothing is scaled: a
-    single sample gives 0 or, with the mean kept, itself. Equal values give exactly 0 or themselves.
+    With a total weight of `correction` or less there is no scaling: a single sample gives 0 or, with the mean kept,
+    itself. Equal values give exactly 0 or themselves.
 
     Args:
         values: `[..., M]`.
@@ -76,7 +76,7 @@ def explained_variance(
 ) -> Float[Tensor, "*B"]:
     """Return `1 - Var[targets - predictions] / Var[targets]`: 1 is perfect, 0 no better than a constant.
 
-    Not a number where the targets are all equal.
+    NaN where all targets are equal.
     """
     total = weighted_mean(_centered(targets, weights).square(), weights)
     unexplained = weighted_mean(_centered(targets - predictions, weights).square(), weights)
@@ -84,7 +84,7 @@ def explained_variance(
 
 
 def _centered(values: Float[Tensor, "*B M"], weights: Float[Tensor, "*B M"] | None) -> Float[Tensor, "*B M"]:
-    """Subtract the mean, after a sample that counts: of equal values nothing remains, not even a rounding error."""
+    """Subtract the mean, after subtracting a sample that counts: equal values give exactly 0."""
     live = values[..., :1] if weights is None else values.gather(-1, weights.argmax(-1, keepdim=True))
     shifted = values - live
     return shifted - weighted_mean(shifted, weights).unsqueeze(-1)

@@ -1,4 +1,4 @@
-r"""What actors that learn from a replay memory need beside the values of `operant.ops.value`."""
+r"""Actor and temperature losses, and noise, of off-policy algorithms."""
 
 import torch
 from jaxtyping import Float
@@ -16,8 +16,9 @@ def soft_value(
 
     Args:
         q: action values.
-        log_probs: log-probabilities of all actions; -inf for one that is not allowed, whose value is not read.
-        alpha: temperature, in units of reward a nat; a number or a tensor that broadcasts (`[S, 1, 1]` one a seed).
+        log_probs: log-probabilities of all actions; -inf for a masked one, whose value is not read.
+        alpha: temperature, in units of reward per nat; a number or a tensor that broadcasts (`[S, 1, 1]` for one per
+            seed).
 
     Returns:
         Values.
@@ -41,7 +42,7 @@ def temperature_loss(
     entropy is below the target, and lowers it above; in a constrained problem α is the price of entropy.
 
     Args:
-        log_alpha: logarithm of the temperature; broadcasts (`[S, 1]` one a seed).
+        log_alpha: logarithm of the temperature; broadcasts (`[S, 1]` for one per seed).
         log_probs: of actions drawn from the policy, or their mean over its actions, which is minus the entropy. They
             are constants: no gradient flows to the policy.
         target_entropy: the least entropy wanted, in nats.
@@ -62,7 +63,7 @@ def perturbed_action(
     explores.
 
     Args:
-        actions: what the policy would do.
+        actions: actions of the policy.
         noise: standard normal.
         std: standard deviation, in half ranges of the action.
         clip: largest absolute perturbation, likewise; None for none.

@@ -1,4 +1,4 @@
-"""Planning by sampling: how candidates and what they would bring in change the distribution of plans."""
+"""Planning by sampling: updates of the distribution of plans from candidates and their returns."""
 
 import torch
 from jaxtyping import Float
@@ -11,8 +11,8 @@ def cross_entropy_refit(
 ) -> tuple[Float[Tensor, "*B N"], Float[Tensor, "*B N"]]:
     """Return mean and standard deviation of the `elites` candidates with the highest returns.
 
-    The cross-entropy method (Rubinstein 1999; Botev et al. 2013, algorithm 2.2) with a diagonal Gaussian, whose
-    maximum-likelihood fit to the elites this is.
+    The cross-entropy method (Rubinstein 1999; Botev et al. 2013, algorithm 2.2) with a diagonal Gaussian: its
+    maximum-likelihood fit to the elites.
 
     Raises:
         ValueError: there are fewer candidates than elites.
@@ -46,6 +46,6 @@ def path_integral_refit(
 
 
 def soft_clamp(values: Float[Tensor, "*B"], low: float, high: float) -> Float[Tensor, "*B"]:
-    """Hold values between two bounds, so that a slope is left beyond them (Chua et al. 2018, appendix A.1)."""
+    """Soft-clamp values between two bounds, with a gradient beyond them (Chua et al. 2018, appendix A.1)."""
     below = high - softplus(high - values)
     return low + softplus(below - low)

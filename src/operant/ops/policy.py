@@ -23,7 +23,8 @@ def policy_gradient(log_probs: Float[Tensor, "*B"], psi: Float[Tensor, "*B"]) ->
 
     Args:
         log_probs: log-probabilities of the actions taken.
-        psi: how good each action was: a total return, a reward-to-go with or without a baseline, an advantage.
+        psi: how good each action was: such as a total return, a reward-to-go with or without a baseline, or an
+            advantage.
 
     Returns:
         Losses whose mean gradient is minus the policy gradient.
@@ -40,8 +41,8 @@ def surrogate(
 ) -> Float[Tensor, "*B"]:
     r"""The importance-sampled surrogate `-rho A` (Schulman et al. 2015, arXiv 1502.05477, equation 14).
 
-    The ratio corrects for the actions, not for the states visited, so it stands for the new policy's return to first
-    order around the old policy; there its gradient is REINFORCE's.
+    The ratio corrects for the actions, not for the states visited, so it equals the new policy's return to first order
+    around the old policy; there its gradient is REINFORCE's.
 
     Args:
         log_probs: log-probabilities of the actions under the policy being improved.
@@ -72,9 +73,9 @@ def clipped_surrogate(
     Schulman et al. 2017 (arXiv 1707.06347, equation 7) with both ranges 0.2; a larger `clip_high` is the
     "clip-higher" of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 8). Never below `surrogate`.
 
-    Because of the min, the gradient vanishes only where the ratio has already moved too far in the direction that
-    the advantage asks for: `A > 0 and rho > 1 + clip_high`, or `A < 0 and rho < 1 - clip_low`. Beyond the range
-    on the other side it is kept whole, and draws the ratio back. Neither the ratio nor the KL divergence is bounded.
+    Because of the min, the gradient vanishes only where the ratio has moved too far in the direction of the advantage:
+    `A > 0 and rho > 1 + clip_high`, or `A < 0 and rho < 1 - clip_low`. Beyond the range on the other side the full
+    gradient draws the ratio back. Neither the ratio nor the KL divergence is bounded.
 
     It is computed as `-min(rho A, (1 + clip_high) A)` for `A > 0` and `-min(rho A, (1 - clip_low) A)` otherwise, the
     same number in fewer operations.
@@ -86,7 +87,7 @@ def clipped_surrogate(
         log_probs: log-probabilities of the actions under the policy being improved.
         old_log_probs: those under the policy that drew them.
         advantages: advantages under the old policy.
-        clip_low: how far the ratio may fall below 1, in (0, 1]. A tensor of no dimension is taken as it is.
+        clip_low: how far the ratio may fall below 1, in (0, 1]. A tensor of no dimension is not checked.
         clip_high: how far it may rise above 1, positive.
         dual_clip: bound on the ratio's weight where the advantage is negative, above 1; None for no bound.
 
@@ -124,7 +125,7 @@ def penalized_surrogate(
         old_log_probs: those under the policy that drew them.
         advantages: advantages under the old policy.
         kl: KL(old‖new) at each state, with its graph.
-        beta: weight of the penalty, a number or a tensor that broadcasts (`[S, 1]` for one a seed); see
+        beta: weight of the penalty, a number or a tensor that broadcasts (`[S, 1]` for one per seed); see
             `kl.adapt_penalty`.
 
     Returns:
@@ -143,15 +144,15 @@ def sequence_log_ratio(
     r"""The log-ratio of GSPO at each token: the mean of its sequence's, with the gradient of the token's own.
 
     `sg[log s_i] + log π_t - sg[log π_t]` with `log s_i = 1/|y_i| Σ_t (log π_t - log π_old,t)` and sg a stopped
-    gradient (Zheng et al. 2025, arXiv 2507.18071, equations 7 and 14). It stands for the difference of
-    log-probabilities in the other losses: `clipped_surrogate(log_ratio, zeros, advantages, ...)`, with ranges of the
-    order of 3e-4, since a mean moves less than its terms. With one advantage for all tokens of a sequence and weights
-    1/|y_i| the gradient is that of the ratio `s_i` itself; with an advantage for each token it is still right.
+    gradient (Zheng et al. 2025, arXiv 2507.18071, equations 7 and 14). It replaces the difference of log-probabilities
+    in the other losses: `clipped_surrogate(log_ratio, zeros, advantages, ...)`, with ranges of the order of 3e-4, since
+    a mean moves less than its terms. With one advantage for all tokens of a sequence and weights 1/|y_i| the gradient
+    is that of the ratio `s_i` itself; with an advantage for each token it is still right.
 
     Args:
         log_probs: `[m]` log-probabilities of the tokens under the policy being improved.
         old_log_probs: `[m]` those under the policy that drew them.
-        segments: `[m]` the sequence of each token, in 0 to `count - 1`; a sequence must be here whole.
+        segments: `[m]` the sequence of each token, in 0 to `count - 1`; sequences must be complete.
         count: number of sequences.
 
     Returns:
@@ -263,15 +264,15 @@ def sequence_weights(
     r"""Importance weights of whole sequences, the same for all tokens of one: `w(Π_t π_t / μ_t)`, detached.
 
     Truncated, `w(ρ) = min(ρ, cap)`; masked, `w(ρ) = ρ` up to the cap and 0 above it, so that a sequence that the engine
-    held for far less likely teaches nothing. TRL's `sequence_truncate` and `sequence_mask`. The product is the ratio
-    that makes the gradient of a whole answer unbiased, where ratios of single tokens are only a first order; its spread
+    found far less likely has no gradient. TRL's `sequence_truncate` and `sequence_mask`. The product is the ratio that
+    makes the gradient of a whole answer unbiased, where ratios of single tokens are only a first order; its spread
     grows with the length, so that long answers are masked often where the engines differ much. Weighed tokens stay in
     the denominator of the loss.
 
     Args:
         log_probs: `[m]` log-probabilities of the tokens under the policy to correct to.
         behavior_log_probs: `[m]` those under the policy that drew them.
-        segments: `[m]` the sequence of each token, in 0 to `count - 1`; a sequence must be here whole.
+        segments: `[m]` the sequence of each token, in 0 to `count - 1`; sequences must be complete.
         count: number of sequences.
         cap: largest weight, positive.
         mask: whether a ratio above the cap gives weight 0, instead of the cap.
@@ -300,14 +301,14 @@ def clip_fraction(
 ) -> Float[Tensor, "*S"]:
     r"""Share of the ratios outside `[1 - clip_low, 1 + clip_high]`, a diagnostic without a gradient.
 
-    Of these only the ones on the side that their advantage asks for have lost their gradient.
+    Only those on the side of their advantage have lost their gradient.
 
     Args:
         log_probs: `[..., n]` log-probabilities under the policy being improved.
         old_log_probs: `[..., n]` those under the policy that drew the actions.
         clip_low: as in `clipped_surrogate`.
         clip_high: as in `clipped_surrogate`.
-        weights: `[..., n]` weights of the mean; None weighs all alike.
+        weights: `[..., n]` weights of the mean; None: equal weights.
 
     Returns:
         `[...]` means over the last dimension; 0 where all weights are 0.
@@ -334,7 +335,7 @@ def approximate_kl(
     Args:
         log_probs: `[..., n]` log-probabilities under the policy being improved.
         old_log_probs: `[..., n]` those under the policy that drew the actions.
-        weights: `[..., n]` weights of the mean; None weighs all alike.
+        weights: `[..., n]` weights of the mean; None: equal weights.
 
     Returns:
         `[...]` means over the last dimension; 0 where all weights are 0.
@@ -361,7 +362,7 @@ def _check_shapes(log_probs: Tensor, **others: Tensor) -> None:
 
 def _check_clip(clip_low: float | Tensor, clip_high: float | Tensor) -> None:
     if isinstance(clip_low, Tensor) or isinstance(clip_high, Tensor):
-        return  # values of tensors are not known where an update is compiled
+        return  # a compiled update cannot read the values of tensors
     if not (0.0 < clip_low <= 1.0 and clip_high > 0.0):
         raise ValueError(
             f"clip_low is {clip_low} and clip_high is {clip_high}, expected 0 < clip_low <= 1 and clip_high > 0: "

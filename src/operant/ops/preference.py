@@ -63,7 +63,7 @@ def plackett_luce(scores: Float[Tensor, "*B K"], ranking: Int64[Tensor, "*B K"])
     if broken.any():
         raise ValueError(
             f"a ranking must hold every index 0 .. {count - 1} exactly once, best first, got {ranking[broken][0]}; "
-            "leave out of the scores what has no place in the ranking"
+            "remove unranked answers from the scores"
         )
     best_first = scores.gather(-1, ranking)
     log_rest = best_first.flip(-1).logcumsumexp(-1).flip(-1)
@@ -126,6 +126,8 @@ def _check_dpo(beta: float, label_smoothing: float, kind: str) -> None:
     if not beta > 0:
         raise ValueError(f"beta must be above 0, got {beta}; without a pull to the reference there is no DPO")
     if not 0 <= label_smoothing < 0.5:
-        raise ValueError(f"label_smoothing must lie in [0, 0.5), got {label_smoothing}; at 0.5 labels say nothing")
+        raise ValueError(
+            f"label_smoothing must lie in [0, 0.5), got {label_smoothing}; at 0.5 labels carry no information"
+        )
     if label_smoothing and kind != "sigmoid":
         raise ValueError(f"label_smoothing={label_smoothing} has a meaning for kind='sigmoid' alone, got {kind!r}")

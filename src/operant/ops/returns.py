@@ -1,4 +1,4 @@
-r"""Returns and advantages: what a reward sequence was worth.
+r"""Returns and advantages of reward sequences.
 
 Shapes: rewards and values are `[T, ...]`, time first; every trailing index is an independent sequence.
 
@@ -13,12 +13,22 @@ Flags, the same in every function:
   Under a terminated flag the entry is never read, and may be NaN.
 
 `gamma` (discount) and `lam` (trace decay) are numbers in [0, 1], or tensors that broadcast to the trailing
-dimensions: one value a seed is `[S, 1]` beside rewards `[T, S, N]`.
+dimensions: `[S, 1]` with rewards `[T, S, N]` is one value per seed.
 """
+
+from typing import TypedDict
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+
+class Ends(TypedDict):
+    """Where episodes end, and the discount, as every function here takes them."""
+
+    terminated: Tensor
+    truncated: Tensor
+    gamma: float | Tensor
 
 
 def lambda_returns(
@@ -70,7 +80,7 @@ def gae(
     r"""Generalized advantage estimation (Schulman et al. 2016, arXiv 1506.02438, equations 16 to 18).
 
     `Â_t = Σ_l (γλ)^l δ_{t+l}` with `δ_t = r_t + γ V(s_{t+1}) - V(s_t)`, summed to the end of the episode or of
-    the data. λ = 0 gives `δ_t`; λ = 1 the Monte Carlo return less the value. `Â_t + V(s_t)`, the λ-return, is the
+    the data. λ = 0 gives `δ_t`; λ = 1 the Monte Carlo return minus the value. `Â_t + V(s_t)`, the λ-return, is the
     usual target of the critic, with the values of the rollout held fixed.
 
     Args:
@@ -157,7 +167,7 @@ def discounted_returns(
         truncated: `[T, ...]` true where the episode was cut short.
         gamma: discount in [0, 1].
         next_values: `[T, ...]` values of the true successors, read where an episode was truncated and in the last
-            row. None counts nothing after the cut, which biases the return of an unfinished episode.
+            row. None: 0 after the cut, which biases the return of an unfinished episode.
 
     Returns:
         `[T, ...]` returns.
@@ -225,7 +235,7 @@ def _reverse_scan(
 
 
 def _check(rewards: Tensor, terminated: Tensor, truncated: Tensor, **values: Tensor) -> None:
-    """Refuse inputs that torch would broadcast, or flags whose complement is not logical."""
+    """Raise on shapes that torch would broadcast, and on flags that are not bool."""
     if rewards.ndim == 0 or len(rewards) == 0:
         raise ValueError(f"rewards has shape {tuple(rewards.shape)}, expected [T, ...] with at least one step")
     for name, tensor in {"terminated": terminated, "truncated": truncated, **values}.items():

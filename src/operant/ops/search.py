@@ -1,9 +1,9 @@
-"""Choosing in a search tree: pUCT, and planning with Gumbel noise.
+"""Action selection in a search tree: pUCT, and planning with Gumbel noise.
 
-A node has A actions, `[..., A]`: how often each was tried, `visits`, and the mean value of what followed, `q`, which
-means nothing where it was not tried. AlphaZero chooses by pUCT (Silver et al. 2018, doi:10.1126/science.aar6404;
-MuZero, Schrittwieser et al. 2020, arXiv 1911.08265, App. B). Gumbel AlphaZero (Danihelka et al. 2022, ICLR, "Policy
-improvement by planning with Gumbel") needs few simulations: its policy is better than the prior from two on.
+A node has A actions, `[..., A]`, with their visit counts, `visits`, and mean values, `q`, which have no meaning at 0
+visits. AlphaZero chooses by pUCT (Silver et al. 2018, doi:10.1126/science.aar6404; MuZero, Schrittwieser et al. 2020,
+arXiv 1911.08265, App. B). Gumbel AlphaZero (Danihelka et al. 2022, ICLR, "Policy improvement by planning with Gumbel")
+needs few simulations: its policy is better than the prior from two on.
 """
 
 import math
@@ -26,11 +26,11 @@ def puct(
 
     Args:
         q: Values of the actions, scaled to [0, 1].
-        prior: Probabilities of the actions as the network sees them.
-        visits: How often each was tried, n.
-        total: Visits of the node, N. The paper has Σ n; with one more, the node's own, the first choice is by prior.
+        prior: Prior probabilities of the actions, by the network.
+        visits: Visit counts, n.
+        total: Visits of the node, N. The paper has Σ n; adding the node's own visit makes the first choice by prior.
         base: c_2, how slowly exploration grows with the visits.
-        init: c_1, exploration at first.
+        init: c_1, initial exploration.
     """
     weight = init + torch.log((total + base + 1) / base)
     return q + prior * (total.sqrt() * weight).unsqueeze(-1) / (1 + visits)
@@ -42,15 +42,15 @@ def mixed_value(
     prior: Float[Tensor, "*B A"],
     visits: Num[Tensor, "*B A"],
 ) -> Float[Tensor, "*B"]:
-    """The value of a node by its network and by the actions that were tried (Danihelka et al. 2022, eq. 33).
+    """The mixed value of a node: by its network and by its visited actions (Danihelka et al. 2022, eq. 33).
 
     v = (v̂ + ΣN · Σ_{tried} P q / Σ_{tried} P) / (1 + ΣN).
 
     Args:
-        value: What the network says, v̂.
-        q: Values of the actions; read where they were tried.
+        value: Value by the network, v̂.
+        q: Values of the actions; read where they were visited.
         prior: Probabilities of the actions.
-        visits: How often each was tried.
+        visits: Visit counts.
     """
     tried = visits > 0
     prior = prior.clamp(min=torch.finfo(prior.dtype).tiny) * tried
@@ -65,9 +65,9 @@ def completed_q(
     prior: Float[Tensor, "*B A"],
     visits: Num[Tensor, "*B A"],
 ) -> Float[Tensor, "*B A"]:
-    """Values of all actions: q where an action was tried, and `mixed_value` elsewhere (Danihelka et al. 2022, eq. 10).
+    """Completed values: q where an action was visited, and `mixed_value` elsewhere (Danihelka et al. 2022, eq. 10).
 
-    With these, the advantage of an action that nobody has tried is zero.
+    The advantage of an unvisited action is then zero.
     """
     return torch.where(visits > 0, q, mixed_value(value, q, prior, visits).unsqueeze(-1))
 
@@ -77,11 +77,11 @@ def sigma(
 ) -> Float[Tensor, "*B A"]:
     """The transformation σ(q) = (c_visit + max_b n_b) c_scale q (Danihelka et al. 2022, eq. 8), which adds to logits.
 
-    The more an action was tried, the more values count beside the prior.
+    More visits give the values more weight against the prior.
 
     Args:
         q: Values of the actions, scaled to [0, 1].
-        visits: How often each was tried.
+        visits: Visit counts.
         visit_offset: c_visit.
         scale: c_scale; the paper has 1 for board games and 0.1 for Atari.
     """
@@ -89,14 +89,14 @@ def sigma(
 
 
 def sequential_halving(considered: int, simulations: int) -> list[int]:
-    """For each simulation, how often an action must have been tried to be chosen now (Karnin et al. 2013).
+    """Sequential halving: for each simulation, the visits of the actions to choose from (Karnin et al. 2013).
 
-    The simulations are divided among log2(m) phases; each spends its share evenly on the actions that are left, of
-    which the better half goes on.
+    The simulations are divided among log2(m) phases; each spends its share evenly on the remaining actions, and the
+    better half continues.
 
     Args:
-        considered: Actions at first, m, at least 1.
-        simulations: How many there are, at least 1.
+        considered: Initial actions, m, at least 1.
+        simulations: Number of simulations, at least 1.
 
     Raises:
         ValueError: If one of them is not positive.
@@ -116,8 +116,8 @@ def sequential_halving(considered: int, simulations: int) -> list[int]:
 
 
 def least_visited_for(policy: Float[Tensor, "*B A"], visits: Num[Tensor, "*B A"]) -> Float[Tensor, "*B A"]:
-    """How far actions lag behind a policy: π - n / (1 + Σ n) (Danihelka et al. 2022, eq. 14).
+    """Difference between a policy and the visits: π - n / (1 + Σ n) (Danihelka et al. 2022, eq. 14).
 
-    Choosing the greatest at every visit spreads the visits as the policy would, without chance.
+    Choosing the argmax at every visit distributes the visits like the policy, deterministically.
     """
     return policy - visits / (1 + visits.sum(-1, keepdim=True))

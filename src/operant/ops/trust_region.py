@@ -1,12 +1,12 @@
-"""Steps that a trust region allows: conjugate gradients, Fisher-vector products, the natural step, the line search.
+"""Trust-region steps: conjugate gradients, Fisher-vector products, the natural step, the line search.
 
 TRPO (Schulman et al. 2015, arXiv 1502.05477, §6 and App. C): maximize a surrogate with gradient g while the mean KL
 from the old policy stays below δ. To second order KL(old‖θ) = ½ sᵀF s with F the Fisher matrix, so the best step is
-along F⁻¹g. F is never formed: all that is needed is v -> F v.
+along F⁻¹g. F is never formed: only v -> F v is needed.
 
 Leading dimensions are independent problems, e.g. the seeds of a run: parameters are flat vectors [..., D], and each
-problem converges, fails and stops by itself. Nothing here moves data off the device but the early exit of `backtrack`.
-A problem whose numbers are not finite stays so and leaves the others alone.
+problem converges, fails and stops independently. Only the early exit of `backtrack` moves data off the device. NaN or
+Inf in one problem does not affect the others.
 """
 
 import math
@@ -29,10 +29,10 @@ def conjugate_gradient(
     """Solves A x = b for symmetric positive definite A by conjugate gradients from x = 0 (Hestenes and Stiefel 1952).
 
     A problem stops once its squared residual norm is at most `tolerance`, or when it meets a direction d with
-    dᵀA d <= 0, where A has no inverse to follow; it keeps the x it has. D iterations solve it exactly but for rounding.
+    dᵀA d <= 0, where A has no inverse to follow; it keeps the x it has. D iterations solve it exactly up to rounding.
 
     Args:
-        matvec: v -> A v, for each problem by itself.
+        matvec: v -> A v, for each problem independently.
         b: Right-hand sides.
         iterations: Products with A at most, at least 1; the TRPO paper has 10. More come closer to A⁻¹b.
         tolerance: Bound on ‖b - A x‖², in the squared units of b; at least 0.
@@ -162,13 +162,13 @@ def natural_step(
 ) -> Float[Tensor, "*B D"]:
     """The natural-gradient step that spends the whole trust region: s = x·sqrt(2δ/xᵀF x) with x = F⁻¹g.
 
-    So ½ sᵀF s = δ whatever the length of g and however far conjugate gradients came (TRPO App. C). To scale F⁻¹g by
+    So ½ sᵀF s = δ for any length of g and any accuracy of conjugate gradients (TRPO App. C). To scale F⁻¹g by
     sqrt(2δ/gᵀF g) instead would miss δ by orders of magnitude.
 
     Args:
-        matvec: v -> F v, for each problem by itself.
-        gradient: g, the gradient of an objective to be **maximized**; the step is to be added to the parameters. Of a
-            loss pass the negative gradient.
+        matvec: v -> F v, for each problem independently.
+        gradient: g, the gradient of an objective to be **maximized**; the step is to be added to the parameters. For a
+            loss, pass the negative gradient.
         delta: Size of the trust region: the KL, to second order, in nats; above 0. TRPO has 0.01.
         iterations: Iterations of conjugate gradients at most.
         damping: F + damping·I takes the place of F, both in the direction and in the size. Leave it at 0 where `matvec`
@@ -195,7 +195,7 @@ def natural_step(
 
 
 class LineSearch(NamedTuple):
-    """What `backtrack` found, for each problem."""
+    """Result of `backtrack`, for each problem."""
 
     step: Float[Tensor, "*B D"]
     """The accepted step; 0 where none was."""
@@ -219,7 +219,7 @@ def backtrack(
 
     Args:
         evaluate: Scaled steps [..., D] -> bool [...], whether each problem accepts its step. It is called once per
-            scale, until all have accepted, and must say false to what is not finite, as comparisons do. The answer of a
+            scale, until all have accepted, and must be false for NaN and Inf, as comparisons are. The result of a
             problem that has already accepted is ignored.
         step: The proposed steps.
         coefficient: c, the factor of one backtrack, in (0, 1). Raising it searches more finely and less far.

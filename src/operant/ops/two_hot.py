@@ -1,6 +1,6 @@
 r"""Values as distributions over a support: MuZero's invertible transform, and two-hot targets.
 
-A network that predicts returns of any size learns them by cross-entropy over K atoms, squashed first (MuZero,
+Networks learn returns of any size by cross-entropy over K atoms, after squashing (MuZero,
 Schrittwieser et al. 2020, arXiv 1911.08265, appendix F: 601 atoms from -300 to 300). A number between two atoms becomes
 two weights whose mean is the number.
 """
@@ -72,7 +72,7 @@ def two_hot(x: Float[Tensor, "*B"], support: Float[Tensor, " K"]) -> Float[Tenso
 
 
 def two_hot_mean(logits: Float[Tensor, "*B K"], support: Float[Tensor, " K"]) -> Float[Tensor, "*B"]:
-    r"""The mean Σ_k softmax(logits)_k support_k, the number that a distribution over the support stands for.
+    r"""The mean Σ_k softmax(logits)_k support_k, the number encoded by a distribution over the support.
 
     Args:
         logits: `[..., K]` of the atoms.

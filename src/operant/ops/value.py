@@ -16,7 +16,7 @@ def q_target(
 ) -> Float[Tensor, "*B"]:
     r"""The bootstrapped target `r + γ (1 - terminated) Q(s', a')`, detached.
 
-    What `next_q` is makes the method: the maximum of the target network for DQN (Mnih et al. 2015), or
+    `next_q` defines the method: the maximum of the target network for DQN (Mnih et al. 2015), or
     `double_q`, `clipped_double_q`, `soft_q`. A truncated episode bootstraps: only `terminated`
     removes the next value (Pardo et al. 2018, arXiv 1712.00378). For an n-step target, `reward` is
     `Σ_{k<n} γ^k r_{t+k}`, `next_q` belongs to `s_{t+n}` and `gamma` is `γ^n`, a tensor where windows differ.
@@ -40,7 +40,7 @@ def q_target(
 
 
 def return_range(low: float, high: float, *, gamma: float) -> tuple[float, float]:
-    r"""Between which numbers every return lies whose rewards lie between `low` and `high`.
+    r"""Bounds of the returns whose rewards lie between `low` and `high`.
 
     A return of n >= 1 rewards of r is `r (1 - γ^n) / (1 - γ)`, between `r` and `r / (1 - γ)`. With rewards from -1 to 0
     the range is `[-1 / (1 - γ), 0]`, to which Andrychowicz et al. (2017, arXiv 1707.01495, appendix A) clip the targets
@@ -49,7 +49,7 @@ def return_range(low: float, high: float, *, gamma: float) -> tuple[float, float
     Args:
         low: least reward of a step.
         high: greatest reward of a step.
-        gamma: discount, in [0, 1]; with 1 a bound that grows without end is infinite.
+        gamma: discount, in [0, 1]; with 1, an unbounded bound is infinite.
 
     Raises:
         ValueError: `low` is above `high`, or `gamma` lies outside [0, 1].
@@ -100,7 +100,8 @@ def soft_q(
     Args:
         next_q: values of the sampled actions.
         next_log_prob: their log-probabilities.
-        alpha: temperature, in units of reward a nat; a number or a tensor that broadcasts (`[S, 1]` one a seed).
+        alpha: temperature, in units of reward per nat; a number or a tensor that broadcasts (`[S, 1]` for one per
+            seed).
 
     Returns:
         Values, for `q_target`.
@@ -127,7 +128,7 @@ def dueling(value: Float[Tensor, "*B 1"], advantage: Float[Tensor, "*B A"]) -> F
     Raises:
         ValueError: if the value has another shape.
     """
-    _check_shapes(torch.Size((*advantage.shape[:-1], 1)), "advantage less its last dimension", value=value)
+    _check_shapes(torch.Size((*advantage.shape[:-1], 1)), "advantage without its last dimension", value=value)
     return value + advantage - advantage.mean(-1, keepdim=True)
 
 
@@ -149,7 +150,7 @@ def value_loss(
 
     Args:
         values: predictions.
-        targets: what they should be.
+        targets: targets.
         old_values: predictions at the time of the rollout; needed by `clip`.
         clip: largest useful move, in units of return; None for none.
 
@@ -182,7 +183,7 @@ def huber_loss(values: Float[Tensor, "*B"], targets: Float[Tensor, "*B"], *, del
 
     Args:
         values: predictions.
-        targets: what they should be; detached.
+        targets: targets; detached.
         delta: where the loss turns linear, in units of return, positive.
 
     Returns:
@@ -200,7 +201,7 @@ def huber_loss(values: Float[Tensor, "*B"], targets: Float[Tensor, "*B"], *, del
 def importance_weights(
     probabilities: Float[Tensor, "*B M"], *, beta: float | Float[Tensor, "..."]
 ) -> Float[Tensor, "*B M"]:
-    r"""What makes up for samples that were not drawn uniformly, `w_j = (N P(j))^-β / max_i w_i`.
+    r"""Importance weights of samples that were not drawn uniformly, `w_j = (N P(j))^-β / max_i w_i`.
 
     Schaul et al. (2016, arXiv 1511.05952, section 3.4): β = 1 makes the update that of uniform sampling, in
     expectation and up to a factor; β = 0 changes nothing. The maximum is over the M samples, so that weights only scale
@@ -234,7 +235,7 @@ def potential_shaping(
 
     Added to the rewards, it changes the value of every action of a state by the same `-Φ(s)`, and so no optimal policy
     (Ng, Harada and Russell 1999, theorem 1). That needs the potential of terminal states to be 0: otherwise episodes
-    that end in different ones are paid differently (Grześ 2017). What is truncated goes on, and keeps its potential.
+    that end in different states get different rewards (Grześ 2017). A truncated state keeps its potential.
 
     Args:
         potential: of the state.

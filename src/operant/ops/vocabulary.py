@@ -80,12 +80,12 @@ def token_log_probs(
     Args:
         hidden: `[n, H]` states of the last layer, after its normalization, each at the position *before* its target.
         weight: `[V, H]` output embedding.
-        targets: `[n]` tokens, in 0 to V - 1. Leave out what is not to be scored.
+        targets: `[n]` tokens, in 0 to V - 1. Leave out tokens that are not scored.
         bias: `[V]` added to the logits.
-        temperature: what the logits are divided by, positive: that of the sampling where the tokens were sampled.
+        temperature: divisor of the logits, positive: the sampling temperature for sampled tokens.
         softcap: c in `c tanh(logit / c)`, positive; None for no cap. Before the temperature (Gemma Team 2024,
             arXiv 2408.00118, §2).
-        scale: what the logits are multiplied by, before the softcap; some models define one.
+        scale: factor of the logits, before the softcap; some models define one.
         entropy: whether to return the entropies as well.
         chunk: elements of a tile of logits. Where all logits together are no more, they are kept for the backward
             pass. None: 2^20 on a CPU, for its cache, 2^25 elsewhere, and up to 2^24 logits in all are kept.
@@ -108,7 +108,7 @@ def token_log_probs(
 
 
 class _Form(NamedTuple):
-    """What turns products into logits, the elements of a tile, and those that may be kept."""
+    """Scaling of the logits, the elements of a tile, and of the logits that may be kept."""
 
     temperature: float
     softcap: float | None
@@ -138,7 +138,7 @@ class _Form(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """What is asked of the hidden states, besides the tensors that take a gradient."""
+    """Targets and options, apart from the tensors that take a gradient."""
 
     targets: Tensor
     form: _Form
@@ -160,13 +160,13 @@ class _Head:
         self._memory: list[Tensor] = []
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the embedding in blocks, with their place in the vocabulary."""
+        """Yield the embedding in blocks, with their slice of the vocabulary."""
         for begin in range(0, len(self.weight), self.width):
             place = slice(begin, min(begin + self.width, len(self.weight)))
             yield place, self.weight[place].to(self.factor_dtype)
 
     def rows(self) -> Iterator[slice]:
-        """Yield the places of the tokens that share a tile."""
+        """Yield slices of the tokens that share a tile."""
         for begin in range(0, len(self.hidden), self.height):
             yield slice(begin, min(begin + self.height, len(self.hidden)))
 
@@ -178,7 +178,7 @@ class _Head:
         return self._memory[index][: shape[0] * shape[1]].view(shape)
 
     def logits(self, rows: slice, block: slice, embedding: Tensor, *, keep: bool = False) -> Tensor:
-        """Return a tile of logits, in memory of its own if it is to be kept."""
+        """Return a tile of logits, in newly allocated memory if it is to be kept."""
         shape = (rows.stop - rows.start, block.stop - block.start)
         tile = self.hidden.new_empty(shape, dtype=self.dtype) if keep else self.buffer(0, rows, block)
         _multiply_(tile, self.hidden[rows], embedding.T)
@@ -220,7 +220,7 @@ class _TokenLogProbs(torch.autograd.Function):
 
 
 class _Statistics(NamedTuple):
-    """What the forward pass finds for each row, and the tiles where they are kept."""
+    """Results of the forward pass for each token, and the tiles if they are kept."""
 
     log_probs: Tensor
     log_normalizer: Tensor
@@ -229,7 +229,7 @@ class _Statistics(NamedTuple):
 
 
 def _statistics(head: _Head, request: _Request, keep: bool) -> _Statistics:
-    """Go through the tiles once, with running sums of `exp(z - max z)`; entropies hold only where asked for."""
+    """Go through the tiles once, with running sums of `exp(z - max z)`; entropies are valid only if requested."""
     rows_shape = (len(request.targets),)
     greatest = head.hidden.new_full(rows_shape, torch.finfo(head.dtype).min / 2, dtype=head.dtype)
     total, weighted, chosen = (torch.zeros_like(greatest) for _ in range(3))
@@ -257,7 +257,7 @@ def _statistics(head: _Head, request: _Request, keep: bool) -> _Statistics:
 
 
 class _Upstream(NamedTuple):
-    """What the backward pass knows of each row."""
+    """Inputs of the backward pass for each token."""
 
     targets: Tensor
     log_normalizer: Tensor
@@ -266,7 +266,7 @@ class _Upstream(NamedTuple):
     entropy_grad: Tensor | None
 
     def gradient(self, head: _Head, tile: Tensor, rows: slice, place: slice) -> Tensor:
-        """Return the gradient with respect to the products behind a tile of logits, which is left as it is."""
+        """Return the gradient with respect to the products behind a tile of logits, which is not modified."""
         out = torch.sub(tile, self.log_normalizer[rows].unsqueeze(1), out=head.buffer(1, rows, place))
         index, inside = _within(self.targets[rows], place)
         grad = torch.zeros_like(self.log_normalizer[rows]) if self.grad is None else self.grad[rows]
@@ -283,7 +283,7 @@ class _Upstream(NamedTuple):
 def _gradients(
     head: _Head, upstream: _Upstream, tiles: list[Tensor], wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients of the hidden states, the embedding and the bias, of those that are wanted."""
+    """Return the gradients of the hidden states, the embedding and the bias, if wanted."""
     to_hidden = torch.empty_like(head.hidden, dtype=head.dtype) if wanted[0] else None
     to_weight = torch.zeros_like(head.weight) if wanted[1] else None
     to_bias = torch.zeros_like(head.bias, dtype=head.dtype) if wanted[2] and head.bias is not None else None
@@ -306,13 +306,13 @@ def _gradients(
 
 
 def _within(targets: Tensor, place: slice) -> tuple[Tensor, Tensor]:
-    """Return the column of each target in a block of the vocabulary, and whether it lies in it: 0 where it does not."""
+    """Return the column of each target in a block of the vocabulary, 0 if outside, and whether it lies in it."""
     inside = (targets >= place.start) & (targets < place.stop)
     return (targets - place.start).masked_fill_(~inside, 0), inside
 
 
 def _multiply_(out: Tensor, left: Tensor, right: Tensor, *, add: bool = False) -> None:
-    """Write the product of two matrices into `out`, or add it; factors narrower than `out` are summed in its width."""
+    """Write the product of two matrices into `out`, or add it; narrower factors are summed in the dtype of `out`."""
     if left.dtype == out.dtype:
         torch.addmm(out, left, right, beta=float(add), out=out)
         return

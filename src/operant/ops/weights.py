@@ -1,4 +1,4 @@
-r"""How per-token losses of sequences of different lengths become one number.
+r"""Aggregation of per-token losses of sequences of different lengths.
 
 The three aggregations differ in the weight of one token of sequence b, with `|o_b|` live tokens:
 
@@ -7,9 +7,9 @@ The three aggregations differ in the weight of one token of sequence b, with `|o
   arXiv 2402.03300, equation 3).
 * constant, `1 / (B constant)`: every token alike, whatever the lengths (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783).
 
-What counts in a denominator where a sequence is dropped whole (a filter of answers that were cut off): its tokens never
-count under token_mean. Under sequence_mean and constant B is `total`, where it is given: with the dropped sequences
-among it, as TRL's losses grpo and dr_grpo have it, the others weigh what they would weigh without the filter.
+When a filter drops whole sequences (truncated answers), their tokens never count under token_mean. Under sequence_mean
+and constant, B is `total` if given: if it includes the dropped sequences, as in TRL's losses grpo and dr_grpo, the
+filter does not change the weights of the others.
 
 A loss is `(weights * per_element).sum()`. When one update is split over micro-batches or ranks, `total` is the
 count over all of them, and the *sum* of the parts is the loss of the whole; where a framework averages gradients over
@@ -64,7 +64,7 @@ def aggregate(
 ) -> Float[Tensor, ""]:
     r"""The weighted sum of a padded batch of per-token losses.
 
-    Slots outside the mask are selected away, not multiplied by 0: a NaN in them reaches neither the result nor the
+    Slots outside the mask are replaced, not multiplied by 0: a NaN in them reaches neither the result nor the
     gradient of `per_token`. A NaN *behind* `per_token` (the derivative of an overflowing `exp`) still would,
     hence losses are better computed from live tokens alone. A batch without live tokens gives 0 with a graph, so that
     every rank can call `backward`.
@@ -129,7 +129,7 @@ def _weights(lengths: Tensor, dtype: torch.dtype, how: str, total: int | Tensor 
 
 
 def _share(lengths: Tensor, how: str, constant: int | None) -> int | Tensor:
-    """What divides the weight of a token besides the total."""
+    """Divisor of a token's weight, apart from the total."""
     if how == "constant":
         if constant is None or constant <= 0:
             raise ValueError(f"constant is {constant}, expected a positive number of tokens with how='constant'")

@@ -1,1 +1,1 @@
-"""What every run needs: folders, checkpoints, metrics, the training loop, rollouts, evaluation and statistics."""
+"""Shared by all runs: folders, checkpoints, metrics, the training loop, rollouts, evaluation and statistics."""

@@ -1,4 +1,4 @@
-"""What to tell a user whose training makes a policy worse: `hints_of`, `advice`."""
+"""Advice for a user whose training makes a policy worse: `hints_of`, `advice`."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from operant.runtime.run import Run
 
 
 def hints_of(run: Run, *, kept: bool) -> Hints | None:
-    """What to say where training makes a policy worse than it was at the start; None if it started from nothing.
+    """Return the hints for a run whose policy gets worse than at its start; None if it started from scratch.
 
     Args:
-        run: is trained.
-        kept: whether its best weights are kept.
+        run: the run in training.
+        kept: whether its best weights are saved.
     """
     entry = run.entry
     speaks = entry.package == "language"
@@ -23,11 +23,11 @@ def hints_of(run: Run, *, kept: bool) -> Hints | None:
 
 
 def advice(config: Any, penalty: str = "") -> str:
-    """What to try where training makes a policy worse, as far as its configuration has it; empty: nothing is known.
+    """Return what to try when training makes a policy worse, from its configuration; empty: no advice.
 
     Args:
         config: of the algorithm.
-        penalty: field that holds the price of leaving the start; empty: there is none.
+        penalty: field with the weight of the penalty for leaving the start; empty: none.
     """
     found: list[str] = []
     if hasattr(config, "learning_rate"):

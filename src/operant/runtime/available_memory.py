@@ -1,4 +1,4 @@
-"""How much memory there is: `available`, `require_memory`."""
+"""Available memory: `available`, `require_memory`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 def available(device: torch.device) -> int | None:
-    """Return the memory of a device that can be had, in bytes; None if nothing tells."""
+    """Return the available memory of a device, in bytes; None if unknown."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
@@ -24,12 +24,12 @@ def available(device: torch.device) -> int | None:
 
 
 def left_to_group(folder: Path) -> int | None:
-    """Return what a control group (version 2) may still use, in bytes, which may be negative; None without a limit."""
+    """Return the remaining memory of a control group (version 2), in bytes, possibly negative; None without a limit."""
     limit = folder / "memory.max"
     if not limit.exists() or (most := limit.read_text().strip()) == "max":
         return None
     counts = _counts(folder / "memory.stat", " ")
-    files = counts["active_file"] + counts["inactive_file"]  # copies of what is on disk, given up when needed
+    files = counts["active_file"] + counts["inactive_file"]  # copies of files, freed when needed
     return int(most) - int((folder / "memory.current").read_text()) + files
 
 
@@ -39,16 +39,16 @@ def _counts(file: Path, separator: str) -> dict[str, int]:
 
 
 def require_memory(needed: float, device: torch.device, *, what: str, remedy: Callable[[int], str]) -> None:
-    """Check that something fits into memory before it is made.
+    """Check that an allocation fits into memory.
 
     Args:
         needed: bytes.
-        device: where it goes.
-        what: needs them, with the verb, for the message.
-        remedy: what can be done about it, from the bytes that can be had.
+        device: of the allocation.
+        what: subject and verb of the message.
+        remedy: returns the fix for the message, from the available bytes.
 
     Raises:
-        ValueError: a device has less.
+        ValueError: the device has less.
     """
     free = available(device)
     if free is not None and needed > free:

@@ -1,4 +1,4 @@
-"""What the fields of a configuration may be, said in their types: `PositiveFloat`, `Interval`, `require`."""
+"""Allowed values of configuration fields, declared in their types: `PositiveFloat`, `Interval`, `require`."""
 
 import re
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
 
 @dataclass(frozen=True)
 class Interval:
-    """The numbers between two ends, for the type of a field: `Annotated[float, Interval("[0, 1)")]`.
+    """An interval of numbers, for the type of a field: `Annotated[float, Interval("[0, 1)")]`.
 
     Attributes:
         text: as in mathematics: `[` and `]` include an end, `(` and `)` do not; an end may be `inf`.
 
     Raises:
-        ValueError: `text` is none.
+        ValueError: `text` is not an interval.
     """
 
     text: str
@@ -49,16 +49,16 @@ UnitFloat = Annotated[float, Interval("[0, 1]")]
 _FINITE = Interval("(-inf, inf)")
 
 
-def require(config: Any, **bounds: str | Sequence[str]) -> None:
-    """Check every field of a configuration against its type, and some against bounds that no type can say.
+def require(config: Any, **bounds: str | Sequence[str | None]) -> None:
+    """Check every field of a configuration against its type, and some against bounds given here.
 
-    A number is within the interval of its type, and finite where it has none; an integer is a whole number; a
-    `Literal` is one of its words. The same holds for every number of a tuple; None is taken where the type has it.
+    A number must lie in the interval of its type, or be finite without one; an integer must be whole; a `Literal` must
+    be one of its words. The same holds for every number of a tuple; None is allowed if the type has it.
 
     Args:
         config: a dataclass; of another class, only the named bounds are checked.
-        **bounds: by name of the field, an interval that depends on other fields, with `" or None"` behind it where
-            there may be no value, or words that are known only now.
+        **bounds: by name of the field, an interval that depends on other fields, followed by `" or None"` if None is
+            allowed, or a list of words.
 
     Raises:
         ValueError: a value is not of its type, or outside its bounds. The message names field, value and bounds.
@@ -77,7 +77,7 @@ def require(config: Any, **bounds: str | Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _Rule:
-    """What the values of a field are: numbers of an interval, integers, flags or some words; one or many; or None."""
+    """Allowed values of a field: numbers of an interval, integers, flags or words; one or many; or None."""
 
     interval: Interval | None = None
     words: tuple[Any, ...] = ()
@@ -112,7 +112,7 @@ class _Rule:
 
 @cache
 def _rules(kind: type) -> dict[str, _Rule]:
-    """Return by name what the types of a dataclass's fields say of their values, where they say something."""
+    """Return by name the rules of a dataclass's fields, for types that have one."""
     hints = get_type_hints(kind, include_extras=True) if is_dataclass(kind) else {}
     found = {name: _rule(hint) for name, hint in hints.items()}
     return {name: rule for name, rule in found.items() if rule is not None}

@@ -1,4 +1,4 @@
-"""Callbacks in files of the user's own, `file.py:Name`, and those that a run was made with."""
+"""Callbacks in user files, `file.py:Name`, and the callbacks of a saved run."""
 
 import inspect
 import logging
@@ -12,20 +12,20 @@ from operant.runtime.run import Run
 logger = logging.getLogger(__name__)
 
 GROUP = "operant.callbacks"
-"""Of the entry points by which installed packages offer callbacks."""
+"""Group of entry points by which installed packages provide callbacks."""
 
 _FORM = "'file.py:Name' or 'file.py:Name(patience=3)'"
 
 
 def callbacks_of(given: Any) -> list[Callback]:
-    """Return callbacks, some of which are named.
+    """Return callbacks, loading those given by name.
 
     Args:
-        given: a list of callbacks, or of texts such as `file.py:Name(patience=3)`: a class or function there makes one,
-            with keyword arguments that are Python literals.
+        given: a list of callbacks, or of texts such as `file.py:Name(patience=3)`: the class or function makes one,
+            with Python literals as keyword arguments.
 
     Raises:
-        ValueError: something else is given, or there is no such file or name, or it makes no callback.
+        ValueError: `given` has another type, the file or name does not exist, or it makes no callback.
     """
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ValueError(f"callbacks must be a list of callbacks and of texts such as {_FORM}, got {given!r}")
@@ -37,39 +37,39 @@ def callbacks_of(given: Any) -> list[Callback]:
 
 
 def recorded(run: Run, given: Sequence[Any] = (), *, accept_changes: bool = False) -> list[Callback]:
-    """Return the callbacks that a run was made with, to be called again; those that cannot be made are warned of.
+    """Return the callbacks of a saved run; warn about those that cannot be made.
 
     Args:
         run: the run.
-        given: callbacks that are called anyhow.
-        accept_changes: whether to go on without those whose files are gone.
+        given: callbacks that are called in any case.
+        accept_changes: whether to continue without those whose files are gone.
 
     Raises:
-        RunError: a file has changed, and that is not accepted.
-        ValueError: a file does not make a callback any more.
+        RunError: a file has changed, without `accept_changes`.
+        ValueError: a file no longer makes a callback.
     """
     run.require_inputs(("callbacks",), accept=accept_changes)
     gone = [text for text in run.settings.callbacks if _gone(text)]
     for text in gone:
-        logger.warning("%s: the callback %s is gone; training goes on without it", run.path, text)
+        logger.warning("%s: the callback %s is gone; training continues without it", run.path, text)
     sessions = run.facts()["sessions"]
     for name in dict.fromkeys(sessions[-1].get("callbacks", ())) if sessions else ():
         if name not in unnamed(given):
             logger.warning(
-                "%s: the callback %s was an object of Python, which nothing makes again: it is not called now; hand it "
-                "over again, in callbacks=[...] of operant.resume, or name it from the start, as file.py:%s",
+                "%s: the callback %s was a Python object, which cannot be restored: it is not called now; pass it "
+                "again, in callbacks=[...] of operant.resume, or name it from the start, as file.py:%s",
                 *(run.path, name, name),
             )
     return callbacks_of([text for text in run.settings.callbacks if text not in gone])
 
 
 def named(given: Sequence[Any]) -> tuple[str, ...]:
-    """Return the texts among callbacks, which a run can write down."""
+    """Return the callbacks given by name, which a run can save."""
     return tuple(one for one in given if isinstance(one, str))
 
 
 def unnamed(given: Sequence[Any]) -> tuple[str, ...]:
-    """Return the classes of the callbacks that are no texts, which a run cannot make again."""
+    """Return the classes of the callbacks given as objects, which a run cannot restore."""
     return tuple(type(one).__qualname__ for one in given if not isinstance(one, str))
 
 

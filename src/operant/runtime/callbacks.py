@@ -1,4 +1,4 @@
-"""What a training tells as it goes, to code of the user's own: `Callback`; and who calls it, `Callbacks`."""
+"""Callbacks of training in user code, `Callback`, and their dispatcher, `Callbacks`."""
 
 import inspect
 import logging
@@ -18,83 +18,83 @@ from operant.runtime.run import Run
 logger = logging.getLogger(__name__)
 
 WAITING = 1000
-"""Events that may wait for a callback in a thread of its own; one that comes when so many do is lost to it."""
+"""Maximum number of events that wait for a callback in its thread; further ones are dropped."""
 
 Report = Callable[[Mapping[str, Any]], object]
-"""Is called with every record as it is written: those of metrics, whose values are numbers or arrays `[S]`, and those
-of evaluations, which have `scores`."""
+"""Called with every record as it is written: of metrics, with numbers or arrays `[S]`, and of evaluations, with
+`scores`."""
 
 
 class Callback:
-    """What is called in the course of training; a class of one's own overrides what it needs.
+    """Base class of callbacks; subclasses override the methods that they need.
 
-    An error that a callback raises costs no training: it is warned about once, with file and line, and that callback is
-    not called again. A callback is called in a thread of its own, with the events in their order, so that training
-    does not wait for it. One that overrides `should_stop` is called in the thread that trains, and training waits:
-    where it stops must not depend on which thread is faster.
+    An error in a callback does not stop training: it is warned about once, with file and line, and the callback is not
+    called again. A callback runs in its own thread, with the events in order, so training does not wait for it. One
+    that overrides `should_stop` runs in the training thread, and training waits: the stopping point must not depend on
+    thread timing.
 
-    It has no state that is saved: a resumed run begins with a new one, which finds what was written in `run`.
+    Its state is not saved: a resumed run starts with a new one, which can read the run's files.
 
     Attributes:
-        background: False to be called in the thread that trains, whatever is overridden.
-        patience: seconds that the end of training waits for a thread that is behind; what is left then is lost.
+        background: False: run in the training thread, whatever is overridden.
+        patience: seconds that training waits at the end for a slow thread; remaining events are dropped.
     """
 
     background: ClassVar[bool] = True
     patience: ClassVar[float] = 60.0
 
     def on_start(self, run: Run | None) -> None:
-        """Training begins or goes on.
+        """Called when training starts or resumes.
 
         Args:
-            run: its folder, settings and files; None where `operant.runtime.training.train` trains without one.
+            run: its folder, settings and files; None if `operant.runtime.training.train` has none.
         """
 
     def on_metrics(self, record: Mapping[str, Any]) -> None:
-        """A record of metrics is written; at most two come a second.
+        """Called with each record of metrics, at most twice a second.
 
         Args:
-            record: numbers, or arrays `[S]` of a number for each seed, by name, as in `metrics.jsonl`; `"consumed"` is
-                the budget that each seed has used.
+            record: numbers, or arrays `[S]` with one per seed, by name, as in `metrics.jsonl`; `"consumed"` is the
+                budget used by each seed.
         """
 
     def on_evaluation(self, record: Mapping[str, Any]) -> None:
-        """An evaluation is written.
+        """Called with each evaluation.
 
         Args:
             record: `"consumed"` and the fields of `operant.runtime.evaluation.Evaluation`, as in `evaluations.jsonl`.
         """
 
     def on_checkpoint(self, path: Path, consumed: int) -> None:
-        """A checkpoint is written.
+        """Called after each checkpoint.
 
         Args:
-            path: its folder; a later one may take its place.
-            consumed: budget that each seed has used.
+            path: its folder; a later checkpoint may replace it.
+            consumed: budget used by each seed.
         """
 
     def should_stop(self, consumed: int) -> bool:
-        """Whether training is to end here; asked before every iteration, after the events of the one before.
+        """Return whether to stop training; called before every iteration, after the events of the previous one.
 
-        The state is saved and scored as at the end of the budget, and the run is finished; `operant resume` goes on.
-        What evaluations decide depends on the seeds alone. Records of metrics are written by the clock.
+        The state is saved and evaluated as at the end of the budget, and the run is finished; `operant resume`
+        continues it. Decisions from evaluations depend only on the seeds; records of metrics depend on the clock.
 
         Args:
-            consumed: budget that each seed has used.
+            consumed: budget used by each seed.
         """
         del consumed
         return False
 
     def on_end(self, outcome: Outcome | None) -> None:
-        """Training has ended, and everything is written.
+        """Called at the end of training, after everything is written.
 
         Args:
-            outcome: how; None after an error, which the one who trains is told.
+            outcome: how it ended; None after an error, which is raised to the caller.
         """
 
 
 class Reporting(Callback):
-    """Tells a function every record, in the thread that trains."""
+    """Calls a function with every record, in the training thread."""
 
     background = False
 
@@ -102,22 +102,22 @@ class Reporting(Callback):
         self._report = report
 
     def on_metrics(self, record: Mapping[str, Any]) -> None:
-        """Tell it a record of metrics."""
+        """Pass on a record of metrics."""
         self._report(record)
 
     def on_evaluation(self, record: Mapping[str, Any]) -> None:
-        """Tell it an evaluation."""
+        """Pass on an evaluation."""
         self._report(record)
 
 
 class Callbacks:
-    """The callbacks of one training, none of which can end it by an error.
+    """The callbacks of one training; their errors do not stop it.
 
     Args:
         callbacks: in the order in which they are called.
 
     Raises:
-        ValueError: one of them is no callback, or a method of it takes other arguments.
+        ValueError: one of them is not a callback, or a method has other parameters.
     """
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
@@ -126,35 +126,35 @@ class Callbacks:
         self._members = [_Threaded(one) if _in_background(one) else _Member(one) for one in callbacks]
 
     def start(self, run: Run | None) -> None:
-        """Tell them that training begins."""
+        """Call `on_start` of all callbacks."""
         self._tell("on_start", run)
 
     def metrics(self, record: Mapping[str, Any]) -> None:
-        """Tell them a record of metrics."""
+        """Call `on_metrics` of all callbacks."""
         if self._members:
             self._tell("on_metrics", _read_only(record))
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
-        """Tell them an evaluation."""
+        """Call `on_evaluation` of all callbacks."""
         if self._members:
             self._tell("on_evaluation", _read_only(record))
 
     def checkpoint(self, path: Path, consumed: int) -> None:
-        """Tell them a checkpoint."""
+        """Call `on_checkpoint` of all callbacks."""
         self._tell("on_checkpoint", path, consumed)
 
     def stopped_by(self, consumed: int) -> str:
-        """Return the name of the first that wants training to stop; empty: none."""
+        """Return the name of the first callback that stops training; empty: none."""
         return next((member.name for member in self._members if member.stops(consumed)), "")
 
     def end(self, outcome: Outcome | None) -> None:
-        """Tell them that training has ended, and wait for those that are behind."""
+        """Call `on_end` of all callbacks, and wait for slow ones."""
         self._tell("on_end", outcome)
         for member in self._members:
             member.close()
 
     def errors(self, *, reports: bool = False) -> tuple[str, ...]:
-        """Return what those raised that are not called any more: functions that are reported to, or all others."""
+        """Return the errors of callbacks that are no longer called: of `report` functions, or of all others."""
         wrong = [one for one in self._members if one.error and isinstance(one.callback, Reporting) is reports]
         return tuple(one.error if reports else f"{one.name}: {one.error}" for one in wrong)
 
@@ -164,7 +164,7 @@ class Callbacks:
 
 
 class _Member:
-    """A callback, called in the thread that trains."""
+    """A callback that runs in the training thread."""
 
     def __init__(self, callback: Callback) -> None:
         self.callback = callback
@@ -178,22 +178,22 @@ class _Member:
         return self._call("should_stop", consumed)
 
     def close(self) -> None:
-        """Wait until all is told."""
+        """Wait until all events are delivered."""
 
     def _call(self, method: str, *arguments: Any) -> bool:
-        """Call a method unless one has raised an error before; return whether its answer is true."""
+        """Call a method unless one has raised before; return the truth of its result."""
         if self.error:
             return False
         try:
             return bool(getattr(self.callback, method)(*arguments))
         except (Exception, SystemExit) as error:
             self.error = f"{type(error).__name__}: {error} ({_place(error, getattr(self.callback, method))})"
-            logger.warning("%s is not called again, as it raised %s; training goes on", self.name, self.error)
+            logger.warning("%s is not called again, as it raised %s; training continues", self.name, self.error)
             return False
 
 
 class _Threaded(_Member):
-    """A callback, called in a thread of its own, which ends with `on_end`."""
+    """A callback that runs in its own thread, which ends with `on_end`."""
 
     def __init__(self, callback: Callback) -> None:
         super().__init__(callback)
@@ -211,7 +211,7 @@ class _Threaded(_Member):
             self._lost += 1
             if self._lost == 1:
                 logger.warning(
-                    "%s is %d events behind: it is not told what comes while so many wait; training does not wait",
+                    "%s is %d events behind: further events are dropped until it catches up; training does not wait",
                     self.name,
                     WAITING,
                 )
@@ -224,14 +224,14 @@ class _Threaded(_Member):
         self._thread.join(self.callback.patience)
         if self._thread.is_alive():
             logger.warning(
-                "%s is still busy %g seconds after the end of training, which waits no longer: %d events are not told "
+                "%s is still busy %g seconds after the end of training, which stops waiting: %d events are dropped "
                 "to it",
                 self.name,
                 self.callback.patience,
                 self._events.qsize() + self._lost,
             )
         elif self._lost:
-            logger.warning("%s was too slow for %d events, which it was not told", self.name, self._lost)
+            logger.warning("%s was too slow for %d events, which were dropped", self.name, self._lost)
 
     def _work(self) -> None:
         event = ""
@@ -241,10 +241,10 @@ class _Threaded(_Member):
 
 
 def check(callback: Any) -> None:
-    """Make sure that something is a callback whose methods can be called.
+    """Check that an object is a callback with callable methods.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is not one.
     """
     if not isinstance(callback, Callback):
         what = f"the class {callback.__name__}" if isinstance(callback, type) else repr(callback)
@@ -267,7 +267,7 @@ _EVENTS = {
     for name in vars(Callback)
     if name.startswith("on_") or name == "should_stop"
 }
-"""What each method of a callback is called with."""
+"""Arguments of each method of a callback."""
 
 
 def _in_background(callback: Callback) -> bool:
@@ -275,7 +275,7 @@ def _in_background(callback: Callback) -> bool:
 
 
 def _read_only(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a record that nobody can change for the others."""
+    """Return a copy of a record, so that callbacks cannot change it for others."""
     found: dict[str, Any] = {}
     for name, value in record.items():
         found[name] = value
@@ -286,10 +286,10 @@ def _read_only(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _place(error: BaseException, method: Callable[..., Any]) -> str:
-    """Return file and line where code of the user's own raised an error, or called what raised it."""
+    """Return file and line of the user code that raised an error, or called the code that did."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     if not frames:
         code = getattr(method, "__code__", None)
-        return f"{code.co_filename}, line {code.co_firstlineno}" if code else "no place is known"
+        return f"{code.co_filename}, line {code.co_firstlineno}" if code else "unknown location"
     last = [frame for frame in frames if frame.filename == frames[0].filename][-1]
     return f"{last.filename}, line {last.lineno}"

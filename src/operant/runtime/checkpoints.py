@@ -1,15 +1,14 @@
-"""Checkpoints that a crash, a full disk or a damaged file cannot take away.
+"""Checkpoints that survive crashes, full disks and damaged files.
 
 A checkpoint is a folder `step_<consumed>` with `state.safetensors` (the tensors), `state.json` (everything else)
 and `manifest.json` (size and SHA-256 of both). It is written under a temporary name in the same folder, made durable
-and renamed, so that it exists whole or not at all. Equal states give equal bytes: nothing in it depends on time or
-place. Tensors that share memory are stored one by one. Nothing is pickled, so loading runs no code. Large memories of
-which little changes are stored in segments that checkpoints share (`operant.runtime.segments`).
+and renamed, so it is complete or absent. Equal states give equal bytes: no time or host is stored. Tensors that share
+memory are stored separately. Nothing is pickled, so loading runs no code. Replay buffers, which change little, are
+stored in segments that checkpoints share (`operant.runtime.segments`).
 
-A state with a tensor that is not finite goes to `quarantine/` and never displaces a good checkpoint. What may
-rightly be infinite or NaN (a best score so far, a mean over no episodes) belongs under a key named `statistics`,
-which is not examined. Nor are `obs` right under `env`, which are an environment's own and were not learned, and plain
-floats.
+A state with NaN or Inf in a tensor goes to `quarantine/` and never replaces a good checkpoint. Values that may be
+infinite or NaN (a best score so far, a mean over no episodes) belong under a key named `statistics`, which is not
+checked. Nor are `obs` directly under `env`, which belong to the environment, and plain floats.
 """
 
 import errno
@@ -46,11 +45,11 @@ _MARGIN = 1 << 20
 
 
 class CheckpointError(Exception):
-    """A checkpoint is damaged, comes from a later version of operant, or there is none to go on from."""
+    """A checkpoint is damaged, comes from a later version of operant, or is missing."""
 
 
 class NonFiniteError(Exception):
-    """Training has produced numbers that are not finite, and going on would make nothing better."""
+    """Training has produced NaN or Inf and cannot recover."""
 
 
 class Checkpoints:
@@ -77,10 +76,10 @@ class Checkpoints:
             The folder of the checkpoint.
 
         Raises:
-            OSError: it could not be written; the earlier ones are as they were.
-            CheckpointError: the disk gave back other bytes than were written; the earlier ones are as they were.
-            NonFiniteError: a tensor is not finite; the state is in `quarantine/`, the earlier ones are as they were.
-            TypeError: the state holds something that a checkpoint cannot.
+            OSError: it could not be written; the earlier ones are unchanged.
+            CheckpointError: the disk returned other bytes than were written; the earlier ones are unchanged.
+            NonFiniteError: a tensor has NaN or Inf; the state is in `quarantine/`, the earlier ones are unchanged.
+            TypeError: the state holds a type that a checkpoint cannot store.
         """
         structure, tensors = flatten(state)
         marked = marks(state)
@@ -96,7 +95,7 @@ class Checkpoints:
         if fault is not None:
             for path in _steps(self.quarantine)[: -(self.keep or 2)]:
                 _remove(path)
-            raise NonFiniteError(f"{fault}; the state was put aside in {target}, earlier checkpoints are untouched")
+            raise NonFiniteError(f"{fault}; the state was moved to {target}, earlier checkpoints are unchanged")
         self._verified.add(target)
         self._segments.remember(marked, records)
         self._retire(target)
@@ -105,7 +104,7 @@ class Checkpoints:
     def latest(self) -> tuple[Path, int] | None:
         """Return the newest checkpoint that is undamaged, with its consumed budget; None if there never was one.
 
-        Damaged ones are passed over with a warning that names the damaged file.
+        Damaged ones are skipped with a warning that names the file.
 
         Raises:
             CheckpointError: there are checkpoints but none can be used, or one comes from a later version of operant.
@@ -120,7 +119,7 @@ class Checkpoints:
                 continue
             self._verified.add(path)
             return path, consumed
-        faults += [f"{path} was put aside" for path in _steps(self.quarantine)]
+        faults += [f"{path} is in quarantine" for path in _steps(self.quarantine)]
         if faults:
             raise CheckpointError(
                 f"no checkpoint in {self.folder} can be used ({'; '.join(faults)}); "
@@ -133,7 +132,7 @@ class Checkpoints:
         return _steps(self.folder)
 
     def clean(self) -> None:
-        """Remove what an interrupted write or removal left behind. Only for who holds the lock of the run."""
+        """Remove leftovers of an interrupted write or removal. The caller must hold the lock of the run."""
         for path in [*self.folder.glob(".step_*"), *self.quarantine.glob(".step_*")]:
             shutil.rmtree(path, ignore_errors=True)
         self._retire_segments()
@@ -146,10 +145,10 @@ class Checkpoints:
         self._retire_segments()
 
     def prune(self) -> None:
-        """Remove all but the newest good checkpoint, and what was put aside. Only for who holds the lock of the run.
+        """Remove all but the newest good checkpoint, and the quarantine. The caller must hold the lock of the run.
 
         Raises:
-            CheckpointError: there are checkpoints but none can be used; all are as they were.
+            CheckpointError: there are checkpoints but none can be used; all are unchanged.
         """
         found = self.latest()
         if found is None:
@@ -197,7 +196,7 @@ class Checkpoints:
         return path in self._verified or self._is_good(path)
 
     def _retire(self, newest: Path) -> None:
-        """Keep `newest` and the good ones before it; put aside what is later than training now is."""
+        """Keep `newest` and the good ones before it; quarantine those later than the current state."""
         kept = [newest]
         for path in reversed(self.paths()):
             if path.name > newest.name:
@@ -220,7 +219,7 @@ class Checkpoints:
 
 
 class _Contents(NamedTuple):
-    """What a checkpoint is to hold: a state as JSON and tensors, of which segments may be there already."""
+    """Contents of a checkpoint: a state as JSON and tensors, with segments that may exist already."""
 
     structure: Any
     rest: dict[str, Tensor]
@@ -234,13 +233,13 @@ class _Contents(NamedTuple):
         return cls(structure, rest, changed, unchanged)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all that is not there already, by path."""
+        """Return the files that do not exist yet, by path."""
         parts = {f"{path}/{name}": part for path, parts in self.changed.items() for name, part in parts.items()}
         return self.rest | parts
 
 
 class DamagedError(CheckpointError):
-    """A file of a checkpoint is missing or is not what was written."""
+    """A file of a checkpoint is missing or differs from the written one."""
 
 
 def verify(path: Path, *, trusted: Container[str] = ()) -> int:
@@ -248,7 +247,7 @@ def verify(path: Path, *, trusted: Container[str] = ()) -> int:
 
     Args:
         path: the folder.
-        trusted: paths of segments that are not looked at.
+        trusted: paths of segments that are not read.
 
     Raises:
         DamagedError: a file is missing, or its size or hash differs. The message names the file.
@@ -267,7 +266,7 @@ def verify(path: Path, *, trusted: Container[str] = ()) -> int:
             if size != expected["size"]:
                 raise DamagedError(f"{file} is damaged: it has {size} bytes, not {expected['size']}")
             if sha256(file) != expected["sha256"]:
-                raise DamagedError(f"{file} is damaged: its contents are not what was written")
+                raise DamagedError(f"{file} is damaged: its contents differ from what was written")
         except OSError as error:
             raise DamagedError(f"{file} cannot be read: {error.strerror}") from error
     fault = SegmentStore.of(path).fault(manifest.get(SEGMENTS, {}), trusted)
@@ -277,7 +276,7 @@ def verify(path: Path, *, trusted: Container[str] = ()) -> int:
 
 
 def load(path: Path) -> State:
-    """Return the state in a checkpoint that `verify` accepts; its tensors lie on the CPU.
+    """Return the state in a checkpoint that `verify` accepts, with tensors on the CPU.
 
     Raises:
         DamagedError: a file cannot be read.
@@ -297,7 +296,7 @@ def _steps(folder: Path) -> list[Path]:
 
 
 def _remove(path: Path) -> None:
-    """Delete a checkpoint so that no half of it is ever taken for a whole."""
+    """Delete a checkpoint so that an incomplete one is never used."""
     doomed = path.with_name(f".{path.name}.removed")
     shutil.rmtree(doomed, ignore_errors=True)
     path.rename(doomed)
@@ -305,14 +304,14 @@ def _remove(path: Path) -> None:
 
 
 def _non_finite(tensors: dict[str, Tensor]) -> str | None:
-    """Describe the first tensor that is not finite, of those that have to be."""
+    """Describe the first tensor with NaN or Inf among those that are checked."""
     for path, tensor in tensors.items():
         if _UNEXAMINED.search(path) or not (tensor.is_floating_point() or tensor.is_complex()):
             continue
         values = tensor.detach()
         finite = torch.isfinite(values if values.element_size() > 1 else values.float())
         if not bool(finite.all()):
-            return f"{int((~finite).sum())} of {tensor.numel()} numbers of state entry {path} are not finite"
+            return f"{int((~finite).sum())} of {tensor.numel()} numbers of state entry {path} are NaN or Inf"
     return None
 
 
@@ -362,4 +361,4 @@ def _read_manifest(file: Path) -> dict[str, Any]:
         raise DamagedError(f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         pass
-    raise DamagedError(f"{file} is damaged: its contents are not what was written")
+    raise DamagedError(f"{file} is damaged: its contents differ from what was written")

@@ -1,4 +1,4 @@
-"""Runs side by side: their final scores and their learning curves, read from `eval/evaluations.jsonl`."""
+"""Comparison of runs: final scores and learning curves, read from `eval/evaluations.jsonl`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from operant.streams import seed_sequence
 
 @dataclass(frozen=True)
 class Curve:
-    """Scores in the course of training, one of the n evaluations after the other.
+    """Scores during training, from n evaluations.
 
     Attributes:
-        consumed: `[n]`, budget used so far by each seed.
+        consumed: `[n]`, budget used by each seed.
         scores: `[n, S]`, mean score of each seed.
         iqm: `[n]`, over the seeds.
         low: `[n]`, lower end of the 95 % interval of `iqm`.
@@ -42,7 +42,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Standing:
-    """What a run has reached.
+    """The result of a run in a comparison.
 
     Attributes:
         run: the run.
@@ -50,11 +50,11 @@ class Standing:
         curve: all its evaluations.
         improvement: probability that a seed of this run scores higher than one of the first run of the comparison
             (`improvement_probability`); one half for the first run itself.
-        improvement_interval: 95 % bootstrap interval of `improvement`, the seeds of both runs drawn again.
-        difference: IQM of this run less that of the first one.
+        improvement_interval: 95 % bootstrap interval of `improvement`, over the seeds of both runs.
+        difference: IQM of this run minus that of the first one.
         difference_interval: 95 % bootstrap interval of `difference`.
-        budget: at which the runs are compared: the least of their budgets.
-        metric: what is compared; None for the scores of evaluations.
+        budget: of the comparison: the smallest of the runs.
+        metric: name of the compared metric; None: the scores of evaluations.
     """
 
     run: Run
@@ -69,29 +69,29 @@ class Standing:
 
 
 Evaluations = Sequence[tuple[int, Evaluation]]
-"""Every evaluation of a run, after the budget consumed until then."""
+"""Evaluations of a run, by consumed budget."""
 
 
 def evaluations(run: Run) -> list[tuple[int, Evaluation]]:
-    """Return every evaluation that was made while the run was trained, after the budget consumed until then.
+    """Return the evaluations during training, by consumed budget.
 
     Raises:
-        RunError: a record is not one of an evaluation.
+        RunError: a record is not an evaluation.
     """
     try:
         return [
             (int(record["consumed"]), Evaluation.of_record(record)) for record in read_records(run.evaluations_path)
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{run.evaluations_path} holds a record that is no evaluation: {error!r}") from error
+        raise RunError(f"{run.evaluations_path} holds a record that is not an evaluation: {error!r}") from error
 
 
 def learning_curve(run: Run, found: Evaluations | None = None) -> Curve:
-    """Return the scores of the run in the course of its training.
+    """Return the learning curve of a run.
 
     Args:
         run: the run.
-        found: its `evaluations`, where they have been read. Default: they are read.
+        found: its `evaluations`, if they have been read. Default: read them.
 
     Raises:
         RunError: there is no evaluation yet.
@@ -109,16 +109,16 @@ def learning_curve(run: Run, found: Evaluations | None = None) -> Curve:
 
 
 def metric_curve(run: Run, metric: str) -> Curve:
-    """Return a metric of training, such as the returns of the episodes that were learned from.
+    """Return the curve of a training metric, such as the episode return.
 
-    A point is the mean over one interval between two evaluations: of returns and lengths, over its episodes.
+    A point is the mean over one interval between two evaluations; for returns and lengths, over its episodes.
 
     Args:
         run: the run.
         metric: its name in `metrics.jsonl`, such as `"rollout/episode_return"`.
 
     Raises:
-        RunError: the run has no such metric, or at the end no number for some seed.
+        RunError: the run has no such metric, or no final number for some seed.
     """
     records = read_records(run.metrics_path)
     found = [record for record in records if metric in record]
@@ -149,31 +149,31 @@ def metric_curve(run: Run, metric: str) -> Curve:
 
 
 def _episode_counts(records: Sequence[dict[str, Any]], metric: str) -> Any:
-    """Return how much every record counts, `[K, S]`, or 1."""
+    """Return the weights of the records, `[K, S]`, or 1."""
     if metric not in (RETURN, LENGTH) or any(EPISODES not in record for record in records):
         return 1.0
     return np.array([np.atleast_1d(record[EPISODES]) for record in records], np.float64)
 
 
 def _intervals(consumed: NDArray[np.int64], every: int) -> list[NDArray[np.bool_]]:
-    """Return which records belong to each interval of the budget that has some, in order."""
+    """Return the records of each non-empty interval of the budget, in order."""
     numbers = (consumed - 1) // every
     return [numbers == number for number in np.unique(numbers)]
 
 
 def compare(runs: Sequence[Run], *, metric: str | None = None) -> list[Standing]:
-    """Return what each of several runs has reached under the same protocol.
+    """Return the results of several runs under the same protocol.
 
-    They may differ in algorithm, configuration, seeds and budget, but not in what their scores mean: task, environments
-    and evaluation. Runs of different budgets are compared by the last evaluations within the least of them.
+    They may differ in algorithm, configuration, seeds and budget, but not in task, environments and evaluation. Runs of
+    different budgets are compared by their last evaluations within the smallest one.
 
     Args:
         runs: one or more.
-        metric: a metric of training that is compared (`metric_curve`) in the place of the scores of evaluations.
+        metric: a training metric (`metric_curve`) to compare instead of evaluation scores.
 
     Raises:
         ValueError: no run is given, or one twice.
-        RunError: the protocols differ (the message says in what), or a run has not used its budget.
+        RunError: the protocols differ (the message names how), or a run has not used its budget.
     """
     if not runs or len({run.path for run in runs}) < len(runs):
         raise ValueError(f"one or more different runs are needed, got {[str(run.path) for run in runs]}")
@@ -189,7 +189,7 @@ def compare(runs: Sequence[Run], *, metric: str | None = None) -> list[Standing]
         if curve.consumed[-1] < run.settings.budget:
             raise RunError(
                 f"{run.path} was last scored at {curve.consumed[-1]} of {run.settings.budget}; "
-                f"go on with `operant resume {run.path}` before comparing it"
+                f"continue it with `operant resume {run.path}` before comparing it"
             )
     finals = [
         _last_within(run, found, budget) if metric is None else _last_point(run, curve, budget)
@@ -202,7 +202,7 @@ def compare(runs: Sequence[Run], *, metric: str | None = None) -> list[Standing]
 
 
 def _last_within(run: Run, found: Evaluations, budget: int) -> Evaluation:
-    """Return the last evaluation at which no more than `budget` was consumed; that of the end counts for its budget."""
+    """Return the last evaluation within `budget`; the final one counts for the run's budget."""
     if budget == run.settings.budget:
         return found[-1][1]
     within = [evaluation for consumed, evaluation in found if consumed <= budget]
@@ -247,15 +247,15 @@ def paired_bootstrap(
     *,
     repetitions: int = 2000,
 ) -> tuple[float, float]:
-    """Return the 95 % percentile interval of a statistic of two runs, the seeds of each drawn again by themselves.
+    """Return the 95 % bootstrap percentile interval of a statistic of two runs, resampling the seeds of each.
 
-    As rliable does for the probability of improvement (Agarwal et al. 2021, arXiv:2108.13264).
+    As in rliable for the probability of improvement (Agarwal et al. 2021, arXiv:2108.13264).
 
     Args:
         scores: `[n]`, of the seeds of one run.
         others: `[m]`, of the other.
         statistic: of both, `[n]` and `[m]`.
-        repetitions: how often the seeds are drawn.
+        repetitions: number of resamples.
     """
     ours, theirs = np.asarray(scores, np.float64), np.asarray(others, np.float64)
     generator = np.random.Generator(np.random.PCG64(seed_sequence(0, "bootstrap")))
@@ -267,9 +267,9 @@ def paired_bootstrap(
 
 
 def different_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Return the settings and fields of the configurations in which runs differ, with the value of each run.
+    """Return the settings and configuration fields in which runs differ, with the value of each run.
 
-    A value is None where the algorithm of a run has no such field. The seeds themselves do not count, nor do trackers.
+    A value is None if a run's algorithm has no such field. Seeds and trackers are ignored.
     """
     tables = [run.asked() for run in runs]
     names = dict.fromkeys(name for table in tables for name in table)
@@ -287,7 +287,7 @@ def improvement_probability(scores: ArrayLike, others: ArrayLike) -> float:
 
 
 def _protocol(run: Run, found: Evaluations, metric: str | None) -> dict[str, Any]:
-    """Return what the scores of a run depend on, beside what is compared, by the name of its option."""
+    """Return the options that must agree for scores to be comparable, by name."""
     settings = run.settings
     common = {"task": settings.task}
     if run.entry.package == "language":

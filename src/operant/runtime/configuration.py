@@ -1,4 +1,4 @@
-"""From names and numbers to the configuration of a learner, whatever its package."""
+"""Configurations of learners from names and values, for all packages."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,18 +11,18 @@ from operant.runtime.tables import NONE, from_table
 def configuration(
     algorithm: Algorithm, task: str, preset: str | None = None, *, under: Mapping[str, Any] | None = None, **values: Any
 ) -> Any:
-    """Return the configuration of an algorithm: its defaults, then the preset, the variant's values, and single ones.
+    """Return the configuration of an algorithm: defaults, then preset, then the variant's values, then `values`.
 
     Args:
         algorithm: from the catalog.
-        task: selects a preset by itself where there is one of its name, of its namespace (`ALE/*`), or of all (`*`).
-        preset: a named one instead; `"paper"` is the defaults alone.
-        under: fields of the configuration that take the place of its defaults, below the preset.
+        task: selects the preset of its name, of its namespace (`ALE/*`), or of all (`*`), if there is one.
+        preset: a named one instead; `"paper"`: the defaults only.
+        under: fields that replace the defaults, below the preset.
         **values: fields of the configuration.
 
     Raises:
-        ValueError: there is no such preset or field, or a value is out of its range.
-        TypeError: `task` is no name.
+        ValueError: unknown preset or field, or a value out of range.
+        TypeError: `task` is not a name.
     """
     if not isinstance(task, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
@@ -41,19 +41,19 @@ def configuration(
 
 
 def require_own(settings: Settings, package: str) -> None:
-    """Refuse settings that only algorithms of other packages have (`operant.runtime.settings.OF_PACKAGES`).
+    """Check that only settings of the algorithm's package are changed (`operant.runtime.settings.OF_PACKAGES`).
 
     Args:
         settings: the run's.
         package: of its algorithm.
 
     Raises:
-        ValueError: one of them is not as it is by default.
+        ValueError: another setting differs from its default.
     """
     for name, value in settings.of_others(package).items():
         raise ValueError(
             f"{settings.algorithm} has no {name}, which {' and '.join(_USERS[user] for user in OF_PACKAGES[name])} "
-            f"have: leave out {name}={value!r}"
+            f"have: remove {name}={value!r}"
         )
 
 
@@ -61,10 +61,10 @@ _USERS = {"control": "algorithms with networks that act in environments", "tabul
 
 
 def learner_kind(algorithm: Algorithm, config: Any) -> Any:
-    """Return the class of an algorithm's learner, for a configuration of the algorithm's own kind.
+    """Return the class of an algorithm's learner, and check the type of its configuration.
 
     Raises:
-        TypeError: the configuration is of another kind.
+        TypeError: the configuration has another type.
     """
     kind = algorithm.config_class
     if not isinstance(config, kind):

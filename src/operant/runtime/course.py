@@ -1,4 +1,4 @@
-"""How the scores of a run develop from its start: `Course`, and the paired difference of two evaluations, `change`."""
+"""Scores of a run compared with its start: `Course`, and the paired difference of two evaluations, `change`."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,21 +11,21 @@ from scipy import special  # pyright: ignore[reportMissingTypeStubs] - SciPy has
 from operant.runtime.evaluation import Evaluation
 
 CONFIDENCE = 0.99
-"""Of the interval of a difference. A run compares some twenty evaluations with its start, so 95 % would often err."""
+"""Confidence of a difference. A run compares some twenty evaluations with its start, so 95 % would often err."""
 SURE = 0.999
-"""The same for a difference from the best of many evaluations, which is too high an estimate."""
+"""The same for a difference from the best of many evaluations, whose score is biased upward."""
 FEWEST, FEWEST_RECORDS = 8, 4
-"""Examples, and records in a third of a run, below which nothing is said about a difference."""
+"""Minimum number of examples, and of records in a third of a run, for a statement about a difference."""
 
 
 class Change(NamedTuple):
-    """By how much one evaluation is above another one, example by example.
+    """Paired difference of two evaluations.
 
     Attributes:
-        mean: of the differences; first over the seeds, then over the examples.
+        mean: of the differences, over the seeds, then over the examples.
         low: lower end of its 99 % interval over the examples (Student's t).
         high: upper end.
-        examples: how many there are.
+        examples: their number.
     """
 
     mean: float
@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
 
 class Point(NamedTuple):
-    """An evaluation, and the budget that each seed had used by then."""
+    """An evaluation, and the budget used by each seed."""
 
     consumed: int
     evaluation: Evaluation
@@ -43,13 +43,13 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Hints:
-    """What is said next to a score that is below the start.
+    """Details for the warning about a score below the start.
 
     Attributes:
         unit: of the budget.
         kept: whether the best weights are kept, for `--best`.
-        advice: what to try instead; empty: nothing is known.
-        penalty: option that prices leaving the start, such as `--beta`; empty: there is none.
+        advice: what to try instead; empty: none.
+        penalty: option that penalizes leaving the start, such as `--beta`; empty: none.
     """
 
     unit: str = "steps"
@@ -60,11 +60,11 @@ class Hints:
 
 @dataclass
 class Course:
-    """The evaluations of a run, in order, and the rewards that its samples earned between them.
+    """The evaluations of a run, in order, and the rewards of its samples between them.
 
     Attributes:
         points: all evaluations.
-        rewards: mean reward of the sampled answers, one a record of metrics; empty where there are no such.
+        rewards: mean reward of the sampled answers, one per record of metrics; empty without samples.
     """
 
     points: list[Point] = field(default_factory=list[Point])
@@ -72,24 +72,24 @@ class Course:
 
     @classmethod
     def of_records(cls, records: Iterable[Mapping[str, Any]]) -> "Course":
-        """The course that lines of `eval/evaluations.jsonl` hold; other lines are left out."""
+        """Return the course in lines of `eval/evaluations.jsonl`; other lines are ignored."""
         found = [r for r in records if "episode_scores" in r]
         return cls([Point(int(r.get("consumed", 0)), Evaluation.of_record(r)) for r in found])
 
     def add_reward(self, reward: Any) -> None:
-        """Take the reward of a record of metrics, a number or one a seed; what is not finite is left out."""
+        """Add the reward of a record of metrics, a number or one per seed; NaN and Inf are ignored."""
         values = np.atleast_1d(np.asarray(math.nan if reward is None else reward, np.float64))
         if np.isfinite(values).any():
             self.rewards.append(float(values[np.isfinite(values)].mean()))
 
     @property
     def start(self) -> Point | None:
-        """The evaluation before the first update; None if there is none."""
+        """The evaluation before the first update, or None."""
         return next((point for point in self.points if point.consumed == 0), None)
 
     @property
     def best(self) -> Point | None:
-        """The first evaluation of the highest mean score; None if there is none."""
+        """The first evaluation with the highest mean score, or None."""
         finite = [point for point in self.points if not math.isnan(point.evaluation.mean)]
         return max(finite, key=lambda point: point.evaluation.mean, default=None)
 
@@ -99,13 +99,13 @@ class Course:
         return found if found is not None and found.high < 0 else None
 
     def from_start(self) -> Change | None:
-        """The change from the start to the latest evaluation; None where that tells nothing."""
+        """The change from the start to the latest evaluation; None if it is not informative."""
         if self.start is None or self.points[-1].consumed == 0:
             return None
         return change(self.start.evaluation, self.points[-1].evaluation)
 
     def warning(self, hints: Hints) -> str | None:
-        """What to tell a user whose latest score is below the start; None if it is not."""
+        """The warning if the latest score is below the start, else None."""
         loss, start, best = self.below_start(), self.start, self.best
         if loss is None or start is None or best is None:
             return None
@@ -121,10 +121,10 @@ class Course:
         )
 
     def parting(self, hints: Hints) -> str | None:
-        """What to tell a user whose sampled reward rises while the held-out score falls; None if it does not.
+        """The warning if the sampled reward rises while the held-out score falls, else None.
 
-        The score has fallen if it is below the start, or below the best by more than the highest of many would be by
-        luck (99.9 %); the reward rises if its last third is above its first one beyond noise.
+        The score has fallen if it is below the start, or below the best by more than chance explains (99.9 %); the
+        reward rises if its last third is above its first one beyond noise.
         """
         rise, best = _rise(self.rewards), self.best
         if rise is None or best is None or best is self.points[-1]:
@@ -141,7 +141,7 @@ class Course:
         return (
             f"the reward of sampled answers rises ({rise[0]:.4g} to {rise[1]:.4g}) while the held-out score falls "
             f"({before.evaluation.mean:.4g}, {top}, to {self.points[-1].evaluation.mean:.4g}): the policy learns what "
-            "earns reward and not what is scored (reward hacking, or training prompts learned by heart). Try "
+            "earns reward, not what is scored (reward hacking, or memorized training prompts). Try "
             f"{', '.join(advice)}{', or take the best weights: --best' if hints.kept else ''}"
         )
 

@@ -1,9 +1,8 @@
 """A state (`operant.state`) as JSON plus named tensors, and back, exactly.
 
-In the JSON, `{"$tensor": path}` stands for a tensor, `{"$float": "nan"}` for a float that JSON does not know and
-`{"$int": "0x..."}` for an integer of more than 64 bits; a key of the state that begins with `$` gets a second one.
-Other floats are written with the shortest decimal that reads back to the same bits. Tensors are named by where they
-stand, as JSON pointers (RFC 6901).
+In the JSON, `{"$tensor": path}` is a tensor, `{"$float": "nan"}` a float that JSON lacks and `{"$int": "0x..."}` an
+integer of more than 64 bits; a key of the state that begins with `$` gets a second one. Other floats are written as the
+shortest decimal that reads back to the same bits. Tensors are named by their path, as JSON pointers (RFC 6901).
 """
 
 import hashlib
@@ -19,17 +18,18 @@ from operant.state import State
 
 
 def flatten(state: State) -> tuple[Any, dict[str, Tensor]]:
-    """Return what JSON can hold of `state`, and its tensors by path. Tuples become lists.
+    """Return `state` as JSON, and its tensors by path. Tuples become lists.
 
     Raises:
-        TypeError: a leaf is no tensor, int, float, str, bool or None, or a key is no string; the message has its path.
+        TypeError: a leaf is not a tensor, int, float, str, bool or None, or a key is not a string; the message has its
+            path.
     """
     tensors: dict[str, Tensor] = {}
     return _encode(state, "", tensors), tensors
 
 
 def unflatten(structure: Any, tensors: Mapping[str, Tensor]) -> State:
-    """Return the state that `flatten` took apart.
+    """Return the state from the result of `flatten`.
 
     Raises:
         KeyError: a tensor is missing.
@@ -58,9 +58,7 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         if value.layout is not torch.strided or value.is_meta or value.is_quantized or value.dtype is torch.complex128:
             kind = f"a {value.layout} tensor of {value.dtype} on {value.device}"
-            raise TypeError(
-                f"state entry {path} is {kind}, which a checkpoint cannot hold; hand over dense, real tensors"
-            )
+            raise TypeError(f"state entry {path} is {kind}, which a checkpoint cannot hold; use dense, real tensors")
         tensors[path] = value
         return {"$tensor": path}
     if isinstance(value, Mapping):
@@ -87,7 +85,7 @@ def _key(key: Any, path: str) -> str:
 
 
 def pointer(key: Any) -> str:
-    """Return a key as it stands in the path of what it leads to."""
+    """Return a key as escaped in a path."""
     return str(key).replace("~", "~0").replace("/", "~1")
 
 

@@ -1,4 +1,4 @@
-"""Where episodes lie in a replay buffer, so that what is drawn from it can be looked at again in their light."""
+"""Index of the episodes in a replay buffer, for relabeling sampled transitions (hindsight)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ _NEVER = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True)
 class EpisodeSteps:
-    """The episodes that `M` transitions of each of `S` seeds belong to, as far as they are held.
+    """The stored parts of the episodes of `M` transitions of each of `S` seeds.
 
-    Steps are counted from the first that ever came in, and are the same for all environments.
+    Steps are counted from the first one ever added, and are the same for all environments.
 
     Attributes:
-        replay: holds the transitions.
-        columns: `[S, M]`, which of the S * N environments each is of.
-        steps: `[S, M]`, the step of each.
-        first: `[S, M]`, the first step of its episode that is held.
-        last: `[S, M]`, the last one: where the episode ends, or the newest.
+        replay: buffer of the transitions.
+        columns: `[S, M]`, their environments among the S * N.
+        steps: `[S, M]`, their steps.
+        first: `[S, M]`, the first stored step of the episode.
+        last: `[S, M]`, the last one: the end of the episode, or the newest step.
     """
 
     replay: Replay
@@ -41,7 +41,7 @@ class EpisodeSteps:
             steps: from `first` to `last`.
 
         Raises:
-            KeyError: there is no such field.
+            KeyError: unknown field.
         """
         return self.replay.look(name, steps % self.replay.length, self.columns)
 
@@ -53,16 +53,15 @@ class EpisodeSteps:
 
 
 Relabel = Callable[[Transitions, EpisodeSteps, Sequence[torch.Generator]], Transitions]
-"""`relabel(batch, episodes, streams) -> batch`: changes goals, rewards and ends of transitions that were drawn, in the
-light of what happened in their episodes, such as hindsight (Andrychowicz et al. 2017, arXiv:1707.01495). `streams` are
-one of each seed, for what is random."""
+"""`relabel(batch, episodes, streams) -> batch`: changes goals, rewards and ends of sampled transitions from their
+episodes, such as hindsight (Andrychowicz et al. 2017, arXiv:1707.01495). `streams` are one generator per seed."""
 
 
 class EpisodeIndex:
     """The first and the last step of the episode of every transition in a replay buffer.
 
-    It is brought up to date when it is asked, at a cost in the number of new steps, and of those of the episodes which
-    they end. Episodes end before and after what is nothing to learn from.
+    It is updated on request, at a cost proportional to the new steps and the episodes that they end. Episodes end
+    before and after invalid transitions.
 
     Args:
         replay: the buffer.
@@ -74,7 +73,7 @@ class EpisodeIndex:
         self._last = self._first
 
     def of(self, index: Tensor) -> EpisodeSteps:
-        """Return the episodes of the transitions at the places `index [S, M]` (see `Replay.take`)."""
+        """Return the episodes of the transitions at indices `index [S, M]` (see `Replay.take`)."""
         self._update()
         replay = self.replay
         slots, columns = index.div(replay.rows, rounding_mode="floor"), replay.columns(index)
@@ -90,7 +89,7 @@ class EpisodeIndex:
         )
 
     def _update(self) -> None:
-        """Look at what came in since the last time, and say to the steps before it which episodes it has ended."""
+        """Process new steps, and set the last step of the episodes that they end."""
         replay = self.replay
         if self.known == replay.added:
             return
@@ -122,12 +121,12 @@ class EpisodeIndex:
         self.known = replay.added
 
     def _end(self, going: Tensor, last: Tensor, oldest: int) -> None:
-        """Write down the last step of episodes that went on, for their steps before those that came in now.
+        """Set the last step of continued episodes, for their steps before the new ones.
 
         Args:
-            going: `[S, N]`, which environments were amid an episode.
-            last: `[S, N]`, its last step; `_NEVER` where it still goes on.
-            oldest: step that is held.
+            going: `[S, N]`, environments within an episode.
+            last: `[S, N]`, its last step; `_NEVER` if it has not ended.
+            oldest: oldest stored step.
         """
         seeds, rows = torch.nonzero(going & (last != _NEVER), as_tuple=True)
         if not len(seeds):

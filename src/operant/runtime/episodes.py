@@ -6,22 +6,21 @@ import torch
 from torch import Tensor
 
 from operant.envs import BatchEnv, EndlessError, Features, Step, Tree, reporting
-from operant.runtime.rollouts import Act, Rollout, info_metrics, stack_extras
+from operant.runtime.rollouts import Act, Rollout, has_extras, info_metrics, stack_extras
 
 _SYNC_EVERY = 32
 
 
 class Episodes:
-    """Plays one episode in every row, from its first step to its last.
+    """Plays one episode in every environment, from its first step to its last.
 
-    Every batch begins anew, from the seeds that it is given: nothing is carried from one to the next. A row whose
-    episode is over is stepped on until the longest one is over too, and what happens there is not valid: its rewards
-    are 0, its flags false.
+    Every batch starts again, from the given seeds: nothing is carried over. An environment whose episode has ended is
+    stepped until the longest one ends; these steps are invalid: rewards are 0, flags false.
 
     Args:
-        env: rows are `[S, N]`, flat.
+        env: `[S, N]` environments, flat.
         seeds: S.
-        max_steps: how long an episode may be.
+        max_steps: maximum length of an episode.
     """
 
     def __init__(self, env: BatchEnv, *, seeds: int, max_steps: int) -> None:
@@ -32,18 +31,18 @@ class Episodes:
         self._reporting = reporting(env)
 
     def collect(self, row_seeds: Sequence[int], act: Act, active: Tensor | None = None) -> Rollout:
-        """Play one episode in every row of the seeds that take part.
+        """Play one episode in every environment of the active seeds.
 
         Args:
-            row_seeds: one non-negative integer a row, which the episodes start from.
+            row_seeds: one non-negative integer per environment, the seed of its episode.
             act: chooses the actions.
-            active: `[S]` bool, the seeds that take part; no step of the others is valid. Default: all.
+            active: `[S]` bool, active seeds; all steps of the others are invalid. Default: all.
 
         Returns:
-            As many steps as the longest episode has, or a few more where the device is not the CPU.
+            As many steps as the longest episode has, or a few more on devices other than the CPU.
 
         Raises:
-            EndlessError: an episode has not ended after `max_steps` steps.
+            EndlessError: an episode exceeds `max_steps` steps.
         """
         obs = self._shape(self.env.reset(row_seeds))
         playing = torch.ones(self.env.rows, dtype=torch.bool, device=self.env.device)
@@ -65,7 +64,7 @@ class Episodes:
             if result.infos is not None:
                 told.append({name: values.where(live[-1], torch.nan) for name, values in result.infos.items()})
             obs = self._shape(result.obs)
-            playing = playing & ~(result.terminated | result.truncated)  # an episode that was lost ends, too
+            playing = playing & ~(result.terminated | result.truncated)  # a lost episode also ends
             if (t + 1) % stride == 0 and not playing.any():
                 break
         else:
@@ -100,7 +99,7 @@ class Episodes:
                 "rollout/episode_length": counts.sum(1) / episodes,
                 "rollout/episodes": episodes,
             },
-            extras=stack_extras(results, shape, self.env.task),
+            extras=stack_extras(results, shape, self.env.task) if has_extras(results) else {},
         )
 
     def _shape(self, obs: Tree) -> Tensor:

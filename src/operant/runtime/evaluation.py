@@ -1,4 +1,4 @@
-"""How good is what was learned: `Evaluation`, and `evaluate_policy` for policies in environments."""
+"""Evaluations: `Evaluation`, and `evaluate_policy` for policies in environments."""
 
 import logging
 import math
@@ -20,9 +20,9 @@ from operant.runtime.metrics_window import INFO, SUCCESS_RATE
 from operant.runtime.statistics import iqm, stratified_bootstrap
 
 LONGEST_EPISODE = 100_000
-"""Steps of an episode after which an evaluation does not wait for its end, unless told otherwise."""
+"""Default maximum length of an episode in an evaluation, in steps."""
 LONG = 10_000
-"""Steps after which an episode that goes on is said to be long."""
+"""Steps after which a warning says that an episode is long."""
 
 _SYNC_EVERY = 32
 _LOOK_EVERY = 1024
@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 
 
 class _LostEpisodesError(Exception):
-    """Episodes of an evaluation were lost with the worker process that their environments were in."""
+    """Episodes of an evaluation were lost with a worker process."""
 
 
 class StoppedError(Exception):
-    """An evaluation was given up because training was asked to stop."""
+    """An evaluation was stopped because training was asked to stop."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,20 @@ class Evaluation:
     """Scores of `S` seeds, each over the same number of episodes (or prompts, or held-out examples).
 
     Attributes:
-        scores: the mean of each seed; `S` numbers. Where `missing` is given, NaN among the scores counts in none.
+        scores: the mean of each seed; `S` numbers. With `missing`, NaN scores are ignored.
         mean: over the seeds.
         iqm: interquartile mean over the seeds (`operant.runtime.statistics.iqm`).
-        interval: 95 % bootstrap interval of `iqm` over the seeds; for one seed the point itself, as nothing is known.
-        episodes: how many of them each seed was scored on.
-        lengths: mean length of an episode of each seed, in steps; empty where there is no such thing.
+        interval: 95 % bootstrap interval of `iqm` over the seeds; for one seed the point itself: the spread is unknown.
+        episodes: number of episodes of each seed.
+        lengths: mean length of an episode of each seed, in steps; empty if not applicable.
         episode_scores: every score; `S` tuples of `episodes` numbers.
-        success_rate: share of the episodes of each seed that reached their goal, where environments say so in their
-            last `info` (`is_success` or `success`); else empty.
-        infos: means of the other numbers of the last `info`, of each seed, by name.
-        cut: share of the episodes of each seed that a step limit has ended; empty where there is no such thing.
-        exact: whether scores are expectations that were computed and not sampled; then every episode has that of its
-            seed.
-        metrics: what else was measured, by name; `S` numbers each, NaN for a seed without.
-        missing: examples of each seed that have no score, and are left out of its mean; empty: there can be none.
+        success_rate: share of the successful episodes of each seed, if environments report it in their last `info`
+            (`is_success` or `success`); else empty.
+        infos: means of the other numbers of the last `info` per seed, by name.
+        cut: share of the episodes of each seed that were truncated; empty if not applicable.
+        exact: whether scores are exact expectations, not samples; every episode then has that of its seed.
+        metrics: further metrics by name; `S` numbers each, NaN for a seed without.
+        missing: number of examples of each seed without a score, left out of its mean; empty: not applicable.
     """
 
     scores: tuple[float, ...]
@@ -77,7 +76,7 @@ class Evaluation:
     missing: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
-        """Fit a line, whatever the number of seeds and episodes."""
+        """Return a summary in one line."""
         low, high = self.interval
         return (
             f"Evaluation(mean={self.mean:.5g}, iqm={self.iqm:.5g}, interval=({low:.5g}, {high:.5g}), "
@@ -99,16 +98,16 @@ class Evaluation:
         """Summarize the scores `[S, episodes]` of single episodes.
 
         Args:
-            episode_scores: of all seeds; NaN where an example has no score, if that can be.
-            lengths: the mean lengths `[S]` of each seed's.
-            infos: what environments said of the episodes, mean `[S]` of each seed by the name of its metric.
-            cut: the share `[S]` of each seed's that a step limit has ended.
+            episode_scores: of all seeds; NaN for an example without a score, if `optional`.
+            lengths: the mean lengths `[S]` per seed.
+            infos: metrics of the episodes reported by environments, mean `[S]` per seed, by name.
+            cut: the share `[S]` of truncated episodes per seed.
             exact: whether the scores are expectations.
-            metrics: of each seed, what else was measured.
+            metrics: further metrics per seed.
             optional: whether examples without a score are left out; otherwise one makes the mean NaN.
 
         Raises:
-            ValueError: the scores are no table, or an empty one.
+            ValueError: the scores are not a table, or are empty.
         """
         table = np.asarray(episode_scores, dtype=np.float64)
         if table.ndim != 2 or table.size == 0:
@@ -137,16 +136,16 @@ class Evaluation:
         )
 
     def fault(self) -> str:
-        """Describe scores that are not numbers; empty if all are."""
+        """Describe scores that are NaN; empty if none is."""
         wrong = [str(place) for place, score in enumerate(self.scores) if np.isnan(score)]
         return f"the score of seed {', '.join(wrong)} (counted from 0) is not a number" if wrong else ""
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Self:
-        """The evaluation in a line of `eval/evaluations.jsonl`; what else the line holds is left out.
+        """Return the evaluation in a line of `eval/evaluations.jsonl`; other fields are ignored.
 
         Raises:
-            KeyError: a field is missing that every version has written.
+            KeyError: a required field is missing.
         """
         newer = {"success_rate", "infos", "cut", "exact", "metrics", "missing"} - record.keys()
         return cls(**{one.name: _tuples(record[one.name]) for one in fields(cls) if one.name not in newer})
@@ -169,22 +168,22 @@ def evaluate_policy(
 ) -> Evaluation:
     """Score the greedy actions of a policy by the undiscounted sum of `Step.score` over whole episodes.
 
-    Every row plays the same number of episodes, so that short episodes do not count more often than long ones. The
-    environment starts anew from the seeds it was made with; equal policies get equal scores.
+    Every environment plays the same number of episodes, so that short ones do not count more often than long ones. The
+    environment restarts from its seeds; equal policies get equal scores.
 
     Args:
-        policy: acts for `S = seeds` seeds and `N` rows each.
-        env: has `B = S * N` rows, and is used for nothing else.
+        policy: acts for `S = seeds` seeds with `N` environments each.
+        env: `B = S * N` environments, for evaluation only.
         seeds: S.
         episodes: of each seed; a multiple of N.
-        max_steps: how long an episode may be; looked at every 1024 steps.
-        cut: whether the environments truncate episodes after `max_steps`, or have a limit of their own; episodes that
-            were cut count, and there is a warning.
-        interrupted: asked before every step; after true, the evaluation is given up.
+        max_steps: maximum length of an episode; checked every 1024 steps.
+        cut: whether the environments truncate episodes after `max_steps`, or have their own limit; truncated episodes
+            count, with a warning.
+        interrupted: called before every step; True stops the evaluation.
 
     Raises:
-        StoppedError: it was given up.
-        ValueError: the rows cannot be divided among the seeds, or the episodes among the rows.
+        StoppedError: it was stopped.
+        ValueError: the environments cannot be divided among the seeds, or the episodes among the environments.
         EndlessError: an episode has not ended after `max_steps` steps.
     """
     if seeds < 1 or env.rows % seeds:
@@ -205,7 +204,7 @@ def evaluate_policy(
 
 
 class _Limits(NamedTuple):
-    """When an evaluation ends early, as the arguments of `evaluate_policy` say."""
+    """Limits of an evaluation, from the arguments of `evaluate_policy`."""
 
     max_steps: int
     cut: bool
@@ -213,7 +212,7 @@ class _Limits(NamedTuple):
 
 
 def _results(policy: Policy, env: BatchEnv, seeds: int, quota: int, limits: _Limits) -> dict[str, Tensor]:
-    """Play until no worker process is lost in the course of it: the episodes are the same each time."""
+    """Play until no worker process is lost on the way: the episodes are the same each time."""
     for _ in range(_ATTEMPTS):
         with torch.no_grad(), suppress(_LostEpisodesError):
             return _play(policy, env, seeds=seeds, quota=quota, limits=limits)
@@ -236,7 +235,7 @@ def _warn_of_cut_episodes(task: str, lengths: Tensor, longest: int) -> None:
 
 
 def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Limits) -> dict[str, Tensor]:
-    """Play `quota` episodes in every row; return their totals, lengths, and what is said of them, `[B, quota]` each."""
+    """Play `quota` episodes in every environment; return their totals, lengths and infos, `[B, quota]` each."""
     sums = torch.zeros(2, env.rows, dtype=torch.float64, device=env.device)
     results = torch.zeros(3, env.rows, quota + 1, dtype=torch.float64, device=env.device)
     finished = torch.zeros(env.rows, dtype=torch.int64, device=env.device)
@@ -248,7 +247,7 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
     while True:
         t += 1
         if limits.interrupted():
-            raise StoppedError("training was asked to stop in the middle of an evaluation")
+            raise StoppedError("training was asked to stop during an evaluation")
         actions, memory = policy.act(obs, memory, None)
         step = env.step(actions.flatten(0, 1))
         if not env.always_valid and (step.truncated & ~step.valid).any():
@@ -272,7 +271,7 @@ def _play(policy: Policy, env: BatchEnv, *, seeds: int, quota: int, limits: _Lim
 
 
 def _keep(told: dict[str, Tensor], infos: Mapping[str, Tensor], slot: Tensor, results: Tensor) -> None:
-    """Note what is said of the episodes that ended, each in its row and its place of tensors `[B, quota + 1]`."""
+    """Record the infos of the episodes that ended, in tensors `[B, quota + 1]`."""
     every_row = torch.arange(len(slot), device=slot.device)
     for name, values in infos.items():
         kept = told.setdefault(name, torch.full_like(results, torch.nan))
@@ -280,10 +279,10 @@ def _keep(told: dict[str, Tensor], infos: Mapping[str, Tensor], slot: Tensor, re
 
 
 def _look(env: BatchEnv, ages: Tensor, limits: _Limits, before: int) -> int:
-    """Say once of an episode that it is long, or give up, and return the length of the longest one.
+    """Warn once about a long episode, or stop, and return the length of the longest one.
 
     Raises:
-        EndlessError: it is longer than it may be.
+        EndlessError: it exceeds the limit.
     """
     longest = int(ages.max())
     if not limits.cut and longest >= limits.max_steps:
@@ -291,7 +290,7 @@ def _look(env: BatchEnv, ages: Tensor, limits: _Limits, before: int) -> int:
     if before < LONG <= longest:
         end = f"it is cut after {limits.max_steps} (evaluate_max_steps)" if limits.cut else "so evaluations take long"
         logger.warning(
-            "an episode of an evaluation in %s (row %d) goes on after %d steps; %s",
+            "an episode of an evaluation in %s (environment %d) has not ended after %d steps; %s",
             env.task,
             int(ages.argmax()),
             longest,
@@ -318,7 +317,7 @@ def _split(tree: Tree, seeds: int) -> Tree:
 
 
 def _forget(memory: Tree | None, starts: Tensor) -> Tree | None:
-    """Zero the memory `[S, N, ...]` of rows that start an episode."""
+    """Zero the hidden state `[S, N, ...]` of environments that start an episode."""
     if memory is None:
         return None
     if isinstance(memory, Mapping):

@@ -1,7 +1,7 @@
-"""What `operant.build.assemble` returns, whatever the package: `Experiment`, and what only some experiments have.
+"""The result of `operant.build.assemble`: `Experiment`, and optional protocols of some experiments.
 
-The library asks for what is optional by `isinstance`, with the protocols below: an experiment has all of one, or is not
-asked for it.
+The library checks the optional protocols below with `isinstance`: an experiment implements all of one, or does not use
+it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,16 +17,16 @@ from operant.runtime.settings import Settings
 
 
 class Experiment(Protocol):
-    """A learner, and how good it is."""
+    """A learner and its evaluation."""
 
     @property
     def learner(self) -> Any:
-        """What learns, all seeds as one: a `operant.runtime.learner.Learner`, of the package's own kind."""
+        """The learner of all seeds: a `operant.runtime.learner.Learner`."""
         ...
 
     @property
     def settings(self) -> Settings:
-        """What it was made from."""
+        """Its settings."""
         ...
 
     def evaluate(
@@ -39,23 +39,23 @@ class Experiment(Protocol):
         """Score all seeds.
 
         Args:
-            episodes: of each seed. Default: as many as the settings say, or all held-out examples.
+            episodes: of each seed. Default: from the settings, or all held-out examples.
             backend: of the environments. Default: that of the settings.
-            interrupted: asked in the course of it; after true, the evaluation is given up.
+            interrupted: called repeatedly; True stops the evaluation.
         """
         ...
 
     def close(self) -> None:
-        """Give back what the learner holds. Twice does no harm."""
+        """Release the learner's resources. Can be called twice."""
         ...
 
 
 @runtime_checkable
 class Reachable(Protocol):
-    """An experiment that needs something from outside this process."""
+    """An experiment that depends on something outside this process."""
 
     def reach(self) -> None:
-        """Fail now if it is not there, before anything is written."""
+        """Raise if it is missing, before anything is written."""
         ...
 
 
@@ -65,7 +65,7 @@ class Collecting(Protocol):
 
     @property
     def env(self) -> BatchEnv | None:
-        """The environments, whose wrappers hold where policies are asked, too."""
+        """The environments, whose wrappers also apply in evaluation."""
         ...
 
     @property
@@ -75,7 +75,7 @@ class Collecting(Protocol):
 
     @property
     def rollout_steps(self) -> int:
-        """Environment steps of a seed in one rollout, which is never cut short; 0 where there is no such thing."""
+        """Environment steps of a seed in one rollout, which is never shortened; 0 if not applicable."""
         ...
 
     def evaluate(
@@ -87,12 +87,12 @@ class Collecting(Protocol):
 
 @runtime_checkable
 class Answering(Protocol):
-    """An experiment with models that are asked held-out examples.
+    """An experiment with models that are evaluated on held-out examples.
 
     Attributes:
-        held_out: how many there are.
-        samples: what some answers of the last evaluation were.
-        notes: what is to be said before training, a line each.
+        held_out: number of held-out examples.
+        samples: some answers of the last evaluation.
+        notes: messages before training, a line each.
     """
 
     held_out: int
@@ -104,26 +104,26 @@ class Answering(Protocol):
         ...
 
     def ledgers(self) -> Sequence[Ledger]:
-        """Return what was learned from each token of the last batch of each seed; a batch is returned once."""
+        """Return the ledger of each token of the last batch of each seed; a batch is returned once."""
         ...
 
 
 @runtime_checkable
 class SeparateWeights(Protocol):
-    """An experiment that trains each seed by itself, so that the best of each is kept by itself."""
+    """An experiment that trains each seed separately, and saves the best of each separately."""
 
     @property
     def weights(self) -> Sequence[RenewableWeights]:
-        """What each seed has learned."""
+        """The weights of each seed."""
         ...
 
 
 @runtime_checkable
 class Numbering(Protocol):
-    """An experiment whose learner knows the observations of its environments by numbers."""
+    """An experiment whose learner uses indices as observations."""
 
     def wrap(self, env: gymnasium.Env[Any, Any]) -> gymnasium.ObservationWrapper[Any, Any, Any]:
-        """Return an environment of the task whose observations are these numbers."""
+        """Return an environment of the task whose observations are these indices."""
         ...
 
 
@@ -134,5 +134,5 @@ class Certifiable(Protocol):
     seeds: list[int]
 
     def certificates(self) -> Sequence[tuple[int, int, int, int]]:
-        """Return for each seed the positions, the mistakes in them, those that can be faced, and the mistakes there."""
+        """Return per seed the positions, the mistakes in them, the reachable positions, and the mistakes there."""
         ...

@@ -1,4 +1,4 @@
-"""The greedy policy of one seed, as `operant export` has written it beside this file. It needs NumPy and nothing else.
+"""The greedy policy of one seed, written by `operant export` next to this file. It needs only NumPy.
 
 from policy import Policy
 
@@ -31,10 +31,10 @@ def read_tensors(path: Path) -> dict[str, Any]:
 
 
 class Policy:
-    """Chooses the actions that the run chose greedily.
+    """Chooses the greedy actions of the run.
 
     Args:
-        folder: where `policy.json` and `policy.safetensors` are. Default: that of this file.
+        folder: of `policy.json` and `policy.safetensors`. Default: that of this file.
     """
 
     def __init__(self, folder: str | Path = Path(__file__).parent) -> None:
@@ -42,10 +42,10 @@ class Policy:
         self.tensors = read_tensors(Path(folder) / "policy.safetensors")
 
     def predict(self, observations: Any) -> Any:
-        """Return the action for one observation, or one for each of N that are stacked along a first axis.
+        """Return the action for one observation, or for each of N stacked along a first axis.
 
         Raises:
-            ValueError: the observations have another shape than the run's.
+            ValueError: the observations have the wrong shape.
         """
         given, shape = np.asarray(observations), tuple(self.facts["observation"]["shape"])
         if given.shape[given.ndim - len(shape) :] != shape or given.ndim - len(shape) not in (0, 1):
@@ -70,7 +70,7 @@ class Policy:
         return chosen
 
     def _seen(self, observations: Any) -> Any:
-        """Return what the network sees of observations: vectors `[N, D]`."""
+        """Return the network's inputs from observations: vectors `[N, D]`."""
         facts, tensors = self.facts["observation"], self.tensors
         if "sizes" in facts:
             columns = observations.reshape(len(observations), -1).astype(np.int64) - np.asarray(facts["starts"])

@@ -1,4 +1,4 @@
-"""A trained policy as files that need NumPy alone: `write_policy`."""
+"""A trained policy as files that need only NumPy: `write_policy`."""
 
 import csv
 import json
@@ -19,29 +19,29 @@ from operant.runtime import exported_policy
 from operant.runtime.settings import Settings
 
 Network = tuple[dict[str, Any], dict[str, Tensor]]
-"""What `operant.runtime.exported_policy.Policy` reads of a network: numbers, and tensors by name."""
+"""A network as read by `operant.runtime.exported_policy.Policy`: numbers, and tensors by name."""
 
 
 def write_policy(settings: Settings, seed: int, network: Network, folder: Path) -> list[str]:
     """Write the greedy policy of one seed: `policy.py`, `policy.json` and `policy.safetensors`.
 
     Args:
-        settings: of the run; one environment of its task is made, for its spaces.
-        seed: whose policy it is.
-        network: of it.
-        folder: where to, which is there.
+        settings: of the run; its environment is made once, for its spaces.
+        seed: of the policy.
+        network: of the policy.
+        folder: an existing folder.
 
     Returns:
         The names of the files.
 
     Raises:
-        ValueError: observations or actions are of a kind that has no such form.
+        ValueError: this kind of observations or actions cannot be exported.
     """
     env = make_single(specified(settings.task, settings.env_kwargs))
     env.close()
     facts, tensors = network
-    action, ends = _action(env.action_space)
-    facts = facts | {"observation": _observation(env.observation_space, facts), "action": action}
+    action, ends = action_form(env.action_space)
+    facts = facts | {"observation": observation_form(env.observation_space, facts), "action": action}
     facts |= {"algorithm": settings.algorithm, "task": settings.task, "seed": seed}
     every = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in (tensors | ends).items()}
     (folder / "policy.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
@@ -51,35 +51,35 @@ def write_policy(settings: Settings, seed: int, network: Network, folder: Path) 
 
 
 def require_bare(env: BatchEnv | None) -> None:
-    """Make sure that a policy sees the environment itself.
+    """Check that a policy uses the environment without wrappers.
 
     Raises:
-        ValueError: it has learned in wrappers, without which it would act otherwise.
+        ValueError: it was trained with wrappers that change its actions.
     """
     changing = [] if env is None else [type(one).__name__ for one in wrappers(env) if one.in_evaluation]
     if changing:
         raise ValueError(
-            f"export writes policies alone, and this one has learned in {', '.join(changing)}, which it cannot do "
-            "without; it acts by `operant.load(run).predict`"
+            f"export writes only the policy, and this one was trained with {', '.join(changing)} and cannot do "
+            "without; use `operant.load(run).predict`"
         )
 
 
 def table_of(actions: NDArray[Any]) -> Network:
-    """Return a table of one action a state as a network.
+    """Return a table of one action per state as a network.
 
     Args:
-        actions: `[states]`, as the learner's action space counts them.
+        actions: `[states]`, numbered as in the learner's action space.
     """
     return {"kind": "table"}, {"actions": torch.as_tensor(np.ascontiguousarray(actions, np.int64))}
 
 
 def write_table(path: Path, actions: NDArray[Any], values: NDArray[Any] | None) -> None:
-    """Write a table as CSV: a line a state, with its greedy action, and the value of every action where there are such.
+    """Write a table as CSV: a line per state, with its greedy action, and the values of all actions if known.
 
     Args:
         path: the file.
         actions: `[states]`.
-        values: `[states, A]`; None: none are learned.
+        values: `[states, A]`, or None.
     """
     names = [] if values is None else [f"q_{action}" for action in range(values.shape[1])]
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -89,8 +89,8 @@ def write_table(path: Path, actions: NDArray[Any], values: NDArray[Any] | None) 
             writer.writerow([state, action, *([] if values is None else map(repr, values[state].tolist()))])
 
 
-def _observation(space: spaces.Space[Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Say how observations become a vector."""
+def observation_form(space: spaces.Space[Any], facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the conversion of observations to a vector."""
     own: Any = space
     shape = list(space.shape or ())
     found: dict[str, Any] = {"shape": shape, **({"clip": facts["clip"]} if "clip" in facts else {})}
@@ -103,13 +103,13 @@ def _observation(space: spaces.Space[Any], facts: dict[str, Any]) -> dict[str, A
     if facts["kind"] != "table" and isinstance(space, spaces.Box | spaces.MultiBinary):
         return found
     raise ValueError(
-        f"export writes policies whose observations are one array (tables: Discrete), got {space}; they act by "
+        f"export writes policies whose observations are one array (tables: Discrete), got {space}; use "
         "`operant.load(run).predict`"
     )
 
 
-def _action(space: spaces.Space[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Say how what the learner does becomes an action of a Gymnasium space (`operant.envs.spaces.GymnasiumActions`)."""
+def action_form(space: spaces.Space[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the conversion of a learner's output to an action (`operant.envs.spaces.GymnasiumActions`)."""
     own: Any = space
     found: dict[str, Tensor] = {}
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):

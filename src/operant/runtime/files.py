@@ -1,4 +1,4 @@
-"""Writing files so that they are there after a crash, whole or not at all."""
+"""Atomic, durable file writes."""
 
 import contextlib
 import errno
@@ -13,25 +13,25 @@ from pathlib import Path
 
 _BESIDE = re.compile(r"\..+-[0-9a-f]{16}")
 _OLD = 60.0
-"""Seconds after which nobody is still making a folder of some small files."""
+"""Seconds after which a folder of small files is no longer being made."""
 
 
 def beside(path: Path) -> Path:
-    """Return a name in the folder of `path` that nothing has yet, for what is to be renamed to `path`.
+    """Return an unused name in the folder of `path`, to be renamed to `path` later.
 
-    What is made there has the rights of any new file; what `tempfile` makes is for the user alone.
+    Files made there have default permissions; `tempfile` makes them private to the user.
     """
     return path.with_name(f".{path.name}-{secrets.token_hex(8)}")
 
 
 def meant(path: str) -> str:
-    """Return the path of the file that is to be made, for one of `beside`; others as they are."""
+    """Return the target path for one of `beside`; other paths unchanged."""
     folder, _, name = path.rpartition(os.sep)
     return os.path.join(folder, name[1:-17]) if _BESIDE.fullmatch(name) else path  # noqa: PTH118 - of a text
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the files right in `folder` that a killed process had not renamed yet. Only for who may write there."""
+    """Remove files in `folder` that a killed process left unrenamed. Needs write access."""
     for path in folder.glob(".*"):
         if _BESIDE.fullmatch(path.name) and path.is_file():
             with contextlib.suppress(OSError):
@@ -39,11 +39,11 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def remove_old_leftovers(path: Path, contents: Container[str]) -> None:
-    """Remove folders beside `path` that a killed process had not renamed yet: those that are a minute old.
+    """Remove folders next to `path` that a killed process left unrenamed: those a minute old.
 
     Args:
-        path: where a folder is to be made.
-        contents: what such folders hold; one with anything else is left alone.
+        path: of the folder to be made.
+        contents: names in such folders; folders with anything else are kept.
     """
     for folder in path.parent.glob(".*"):
         with contextlib.suppress(OSError):
@@ -58,12 +58,12 @@ def make_folder(path: Path, folders: Sequence[str], files: Mapping[str, bytes]) 
     """Make a folder in a temporary place and rename it; an empty folder at `path` is replaced.
 
     Args:
-        path: where.
+        path: of the folder.
         folders: names of empty folders in it.
-        files: what is in it beside them, by name.
+        files: further contents, by name.
 
     Raises:
-        OSError: it cannot be made, or there is something already.
+        OSError: it cannot be made, or the path is not empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_dir():
@@ -85,8 +85,8 @@ def make_folder(path: Path, folders: Sequence[str], files: Mapping[str, bytes]) 
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable; file systems that cannot do that are left as they are."""
-    if os.name == "nt":  # which opens no folders
+    """Make the names in `folder` durable, if the file system supports it."""
+    if os.name == "nt":  # which cannot open folders
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -98,12 +98,12 @@ def sync_folder(folder: Path) -> None:
 
 def sync_file(path: Path) -> None:
     """Make the bytes of the file durable."""
-    with path.open("rb+") as file:  # Windows makes nothing durable that was opened for reading
+    with path.open("rb+") as file:  # Windows cannot flush a file opened for reading
         os.fsync(file.fileno())
 
 
 def require_regular(path: Path) -> None:
-    """Raise for what would be waited for when it is opened, or has no end: pipes, devices, folders.
+    """Raise for paths that would block or have no end: pipes, devices, folders.
 
     Raises:
         OSError: `path` exists and is not a regular file.
@@ -131,7 +131,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that a reader, or a crash, meets the old bytes or the new, never a mixture."""
+    """Write `data` to `path` atomically: a reader, or a crash, finds the old bytes or the new."""
     temporary = beside(path)
     try:
         write_durably(temporary, data)

@@ -1,4 +1,4 @@
-"""The pictures of a memory, each plane of which is held once: `Pictures`."""
+"""Image frames of a replay buffer, each stored once: `Pictures`."""
 
 import math
 from collections.abc import Mapping
@@ -13,26 +13,26 @@ from operant.runtime.sizes import readable
 from operant.state import Part, State, copy_into
 
 BLOCK = 4096
-"""Planes in one part of a saved state."""
+"""Frames in one part of a saved state."""
 
 
 class Pictures:
-    """Pictures `[C, H, W]` as the numbers `[C]` of their planes, in the order in which environments show them.
+    """Stacked frames `[C, H, W]` as the indices `[C]` of their planes, in the order of the environments.
 
-    What is seen next is what the last action led to, and where the last few pictures of a game are seen at once, as in
-    Mnih et al. 2015, all planes but the newest, which is the last, have been seen before. Such planes are recognized by
-    what they hold, and not held again: of C pictures seen at once it is one a step, in place of 2 C.
+    An observation is the successor of the step before, and with frame stacking, as in Mnih et al. 2015, all its planes
+    but the last, the newest, occurred before. Such planes are recognized by content and stored once: one per step with
+    C stacked frames, instead of 2 C.
 
-    Planes are numbered as they come. They lie in a ring of blocks, which grows when its oldest planes are still needed.
+    Planes are numbered in order of arrival, in a ring buffer of blocks that grows while its oldest planes are needed.
 
     Args:
-        shape: `(C, H, W)` of a picture.
-        dtype: of its numbers.
-        device: where planes are held.
-        fresh: how many new planes most steps bring: 1, or C.
+        shape: `(C, H, W)` of an observation.
+        dtype: of its values.
+        device: of the planes.
+        fresh: new planes of most steps: 1, or C.
 
     Attributes:
-        first: number of the oldest plane that is held, a multiple of `BLOCK`.
+        first: number of the oldest stored plane, a multiple of `BLOCK`.
         head: number of the next plane.
         planes: the ring, `[blocks * BLOCK, H, W]`.
     """
@@ -49,16 +49,16 @@ class Pictures:
         return math.prod(self.planes.shape[1:]) * self.planes.itemsize
 
     def size(self, steps: int) -> int:
-        """Return how many planes some steps take, and an eighth to spare: every episode brings a picture of its own."""
+        """Return the planes that some steps need, plus an eighth: every episode starts with a new observation."""
         return math.ceil(1.125 * self.fresh * steps)
 
     def reserve(self, planes: int) -> None:
-        """Make the ring large enough for that many planes, with what it holds; it never shrinks.
+        """Enlarge the ring for `count` planes, keeping its contents; it never shrinks.
 
         Raises:
-            ValueError: so many do not fit into what is free.
+            ValueError: they do not fit into free memory.
         """
-        blocks = math.ceil(planes / BLOCK) + 1  # the oldest block may be needed for its last plane alone
+        blocks = math.ceil(planes / BLOCK) + 1  # the oldest block may be needed for its last plane only
         if blocks * BLOCK <= len(self.planes):
             return
         needed, free = blocks * BLOCK * self.plane_size, available(self.device)
@@ -74,12 +74,12 @@ class Pictures:
             self.planes[place : place + BLOCK] = old[former : former + BLOCK]
 
     def take(self, numbers: Tensor) -> Tensor:
-        """Return the pictures `[..., C, H, W]` of planes `[..., C]` that are held."""
+        """Return the observations `[..., C, H, W]` of stored planes `[..., C]`."""
         places = numbers.flatten() % len(self.planes)
         return self.planes.index_select(0, places).view(*numbers.shape, *self.planes.shape[1:])
 
     def forget(self, below: int) -> None:
-        """Give up the planes with numbers less than this."""
+        """Drop the planes with smaller numbers."""
         first = below // BLOCK * BLOCK
         if first > self.first:
             self.first = first
@@ -87,19 +87,19 @@ class Pictures:
 
     @staticmethod
     def moved(seen: Tensor, successors: Tensor) -> np.ndarray:
-        """Return which successors `[T, R, C, H, W]` are what was seen, moved on by one new plane: `[T, R]`."""
+        """Return which successors `[T, R, C, H, W]` are the observation shifted by one new plane: `[T, R]`."""
         return _same(seen[:, :, 1:], successors[:, :, :-1])
 
     def add(self, seen: Tensor, successors: Tensor, latest: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Hold what was seen in some steps and what it led to, both `[T, R, C, H, W]`, and return their numbers.
+        """Store observations and successors of some steps, both `[T, R, C, H, W]`, and return their numbers.
 
         Args:
-            seen: by step and row.
+            seen: observations by step and environment.
             successors: of the same steps.
-            latest: numbers `[R, C]` of what the step before led to; None: there is none.
+            latest: numbers `[R, C]` of the previous successors, or None.
 
         Returns:
-            Numbers `[T, R, C]` of what was seen, and of its successors.
+            Numbers `[T, R, C]` of the observations and of the successors.
         """
         before = successors[:1] if latest is None else self.take(latest).unsqueeze(0)
         again = _same(seen, torch.cat((before, successors[:-1])))
@@ -113,7 +113,7 @@ class Pictures:
         return first, second
 
     def _numbers(self, again: np.ndarray, moved: np.ndarray, latest: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
-        """Number the planes of steps `[T, R]` that saw the last successors `again`, and whose successors `moved` on."""
+        """Number the planes of steps `[T, R]` that repeat the last successor (`again`) or shift it (`moved`)."""
         channels, shape = np.arange(self.channels), again.shape
         new = np.stack((np.where(again, 0, self.channels), np.where(moved, 1, self.channels)), axis=1)
         ends = self.head + new.ravel().cumsum().reshape(new.shape)
@@ -131,7 +131,7 @@ class Pictures:
         return first, second
 
     def _write(self, chosen: np.ndarray, numbers: Tensor, pictures: Tensor) -> None:
-        """Put those planes `[T, R, c, H, W]` that are `chosen [T, R]` where their numbers `[T, R, c]` say."""
+        """Store the planes `[T, R, c, H, W]` that are `chosen [T, R]` at their numbers `[T, R, c]`."""
         if not chosen.any():
             return
         if not chosen.all():
@@ -141,7 +141,7 @@ class Pictures:
         self.planes.index_copy_(0, places, pictures.reshape(-1, *self.planes.shape[1:]))
 
     def state_dict(self) -> State:
-        """Return the planes that are held, in blocks that say whether they have changed."""
+        """Return the stored planes, in blocks that report changes."""
         starts = range(self.first, self.head, BLOCK)
         places = {"first": self.first, "head": self.head, "fresh": self.fresh}
         return {**places, "segments": {str(start): self._part(start) for start in starts}}
@@ -152,10 +152,10 @@ class Pictures:
         return Part({"planes": self.planes[place : place + min(BLOCK, self.head - start)]}, mark=mark)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `state_dict`.
+        """Restore a state of `state_dict`.
 
         Raises:
-            ValueError: the pictures are of another size.
+            ValueError: the images have another size.
         """
         self.reserve(state["head"] - state["first"])
         self.first, self.head, self._marks = state["first"], state["head"], {}
@@ -165,7 +165,7 @@ class Pictures:
 
 
 def _same(left: Tensor, right: Tensor) -> np.ndarray:
-    """Return which of two times `[T, R, ...]` pictures hold the same."""
+    """Return which of two `[T, R, ...]` batches of images are equal."""
     equal = (left == right).flatten(2)
     # On the CPU PyTorch takes twenty times as long for this as NumPy.
     return np.logical_and.reduce(equal.numpy(), 2) if equal.device.type == "cpu" else equal.all(2).cpu().numpy()

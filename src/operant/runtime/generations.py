@@ -1,4 +1,4 @@
-"""What a learner answered in evaluations, in `eval/samples.jsonl` of its run: `keep_samples`, `latest_samples`."""
+"""Answers of a learner in evaluations, in `eval/samples.jsonl` of its run: `keep_samples`, `latest_samples`."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ logger = logging.getLogger(__name__)
 
 
 def keep_samples(run: Run, consumed: int, samples: Sequence[Mapping[str, Any]]) -> None:
-    """Append the samples of an evaluation, one record a line; failing to do so is only warned of.
+    """Append the samples of an evaluation, one record per line; a failure is only warned about.
 
     Args:
-        run: where to.
-        consumed: budget that the learner had used.
+        run: the run.
+        consumed: budget used by the learner.
         samples: `{"seed", "prompt", "completion", "reward", "truncated", ...}` each.
     """
     if not samples:
@@ -27,10 +27,10 @@ def keep_samples(run: Run, consumed: int, samples: Sequence[Mapping[str, Any]]) 
                 records.write({"consumed": consumed, **sample})
             records.sync()
     except OSError as error:
-        logger.warning("samples could not be written in %s (%s); training goes on", run.path, error.strerror)
+        logger.warning("samples could not be written in %s (%s); training continues", run.path, error.strerror)
 
 
 def latest_samples(run: Run) -> list[dict[str, Any]]:
-    """Return the samples of the last evaluation that has left some, with the budget consumed until then."""
+    """Return the samples of the last evaluation with some, and its consumed budget."""
     found = read_records(run.samples_path)
     return [record for record in found if record.get("consumed") == found[-1].get("consumed")]

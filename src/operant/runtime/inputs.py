@@ -1,7 +1,7 @@
-"""What a run was made from, outside its folder: data, files with rewards or environments, models, other runs.
+"""Inputs of a run outside its folder: data, files with rewards or environments, models, other runs.
 
 A run keeps the absolute path and the SHA-256 of each of its inputs in `run.json`, so that it means the same from any
-working folder, and says what has changed when it is used again. Names of the Hugging Face hub are no inputs.
+working folder, and changes are reported when it is used again. Names on the Hugging Face hub are not inputs.
 """
 
 import hashlib
@@ -18,23 +18,23 @@ from operant.runtime.files import read_regular, sha256
 C = TypeVar("C")
 
 TRAINING_ONLY = ("callbacks",)
-"""Inputs without which a run can be loaded: what it has learned does not need them."""
+"""Inputs that are not needed to load a run."""
 
 _FUNCTION = re.compile(r"(?P<file>.*?\.py)(?P<function>:\w+.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file or folder that a run is made from.
+    """An input file or folder of a run.
 
     Attributes:
-        name: what it is for, as the options call it: `dataset`, `rewards`, `model`, `init`, `reward_model`,
+        name: its option: `dataset`, `rewards`, `model`, `init`, `reward_model`,
             `task`, `environment`.
         path: absolute.
-        sha256: of what is there (`digest`).
-        stamp: by which a change is noticed without reading all of it (`stamp`).
-        fills: field of the configuration that is empty in `config.toml` and stands for it; empty: none.
-        at_start: whether it was needed only to begin with, as all of it is in the run.
+        sha256: of its contents (`digest`).
+        stamp: detects changes without reading all of it (`stamp`).
+        fills: configuration field, empty in `config.toml`, that it fills; empty: none.
+        at_start: whether it was needed only at the start, since the run contains all of it.
     """
 
     name: str
@@ -46,16 +46,16 @@ class Input:
 
     @classmethod
     def of(cls, name: str, path: Path, *, fills: str = "", at_start: bool = False) -> "Input":
-        """Look at what is there now.
+        """Read the current input.
 
         Raises:
             OSError: it cannot be read.
         """
-        whole = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - links stay: what they lead to may change
+        whole = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - keep links: their targets may change
         return cls(name, whole, digest(whole), stamp(whole), fills, at_start)
 
     def record(self, folder: Path) -> dict[str, Any]:
-        """Return what `run.json` says of it, for a run in `folder`."""
+        """Return its record in `run.json`, for a run in `folder`."""
         flags = ({"fills": self.fills} if self.fills else {}) | ({"at_start": True} if self.at_start else {})
         facts = {"name": self.name, "path": str(self.path), "relative": _relative(self.path, folder)}
         return facts | {"sha256": self.sha256, "stamp": self.stamp} | flags
@@ -65,7 +65,7 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, Recursi
 
 
 def records_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the inputs that the `run.json` in a folder names; none if it names none, as that of an older run."""
+    """Return the inputs in the `run.json` of a folder; none for older runs."""
     try:
         facts: Any = json.loads(read_regular(folder / "run.json"))
         listed: list[Any] = facts["inputs"]
@@ -75,9 +75,9 @@ def records_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def outside_of(folder: Path) -> dict[str, Any] | None:
-    """Return what the `run.json` in a folder says of an algorithm from outside, with its file where it lies now.
+    """Return the record of a custom algorithm in the `run.json` of a folder, with the current path of its file.
 
-    None where it says nothing, as its algorithm is one of the catalog.
+    None if the algorithm is in the catalog.
     """
     try:
         facts: Any = json.loads(read_regular(folder / "run.json"))
@@ -87,16 +87,16 @@ def outside_of(folder: Path) -> dict[str, Any] | None:
 
 
 def pinned(config: C, names: Iterable[str] = ()) -> tuple[C, list[Input]]:
-    """Return a configuration with absolute paths in place of those that exist, and what these are.
+    """Return a configuration with absolute paths for those that exist, and the inputs.
 
-    Every text that is written `file.py:Name`, alone or in a tuple, names something in a file, whatever its field.
+    Every string `file.py:Name`, alone or in a tuple, names an object in a file, in any field.
 
     Args:
         config: a dataclass.
-        names: its fields that may hold the path of a file or folder.
+        names: fields that may hold a path.
 
     Raises:
-        OSError: one of them cannot be read.
+        OSError: an input cannot be read.
     """
     found: list[Input] = []
     values: dict[str, Any] = {}
@@ -115,13 +115,13 @@ def pinned(config: C, names: Iterable[str] = ()) -> tuple[C, list[Input]]:
 
 
 def located(table: Mapping[str, Any], records: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
-    """Return a configuration's table with the paths where inputs lie now.
+    """Return a configuration's table with the current paths of inputs.
 
-    What is no longer where it was, and stands at the same place as seen from the run, has moved with it.
+    A missing input at the same path relative to the run has moved with it.
 
     Args:
-        table: the configuration, as `config.toml` has it.
-        records: the inputs, as `run.json` has them.
+        table: the configuration from `config.toml`.
+        records: the inputs, from `run.json`.
         folder: of the run.
     """
     filled = {record["fills"]: str(record["path"]) for record in records if record.get("fills")}
@@ -129,7 +129,7 @@ def located(table: Mapping[str, Any], records: Sequence[Mapping[str, Any]], fold
 
 
 def moved(table: Mapping[str, Any], records: Iterable[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
-    """Return a table with the paths where inputs lie now, as `located`, which fills in nothing."""
+    """Return a table with the current paths of inputs, like `located`, without filling in fields."""
     result = dict(table)
     for record in records:
         before, now = str(record["path"]), str(locate(record, folder))
@@ -139,7 +139,7 @@ def moved(table: Mapping[str, Any], records: Iterable[Mapping[str, Any]], folder
 
 
 def locate(record: Mapping[str, Any], folder: Path) -> Path:
-    """Return where an input of a run in `folder` lies now; where it was if it is nowhere."""
+    """Return the current path of an input of a run in `folder`; the recorded one if it is missing."""
     path = Path(record["path"])
     if not path.exists() and record.get("relative"):
         near = Path(os.path.normpath(folder / record["relative"]))
@@ -148,17 +148,17 @@ def locate(record: Mapping[str, Any], folder: Path) -> Path:
 
 
 def changes(records: Iterable[Mapping[str, Any]], folder: Path) -> list[str]:
-    """Describe, in a line each, the inputs that are missing or no longer what they were.
+    """Describe, in a line each, the missing or changed inputs.
 
     Args:
-        records: as `run.json` has them.
+        records: from `run.json`.
         folder: of the run.
     """
     return [line for record in records if (line := _change(record, folder))]
 
 
 def refreshed(records: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """Return the records of inputs as these are now; of one that is missing as it was."""
+    """Return updated records of inputs; that of a missing one unchanged."""
     result: list[dict[str, Any]] = []
     for record in records:
         path = locate(record, folder)
@@ -172,10 +172,10 @@ def refreshed(records: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[s
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file, or of the names and bytes of all files in a folder.
 
-    Of a run only what was trained counts: its configuration, its newest checkpoint and its own inputs.
+    For a run, only its configuration, its newest checkpoint and its inputs count.
 
     Raises:
-        OSError: something cannot be read.
+        OSError: a file cannot be read.
     """
     if not path.is_dir():
         return sha256(path)
@@ -189,9 +189,9 @@ def digest(path: Path) -> str:
 
 
 def stamp(path: Path) -> str:
-    """Return what changes when a file, or one in a folder, is written to: a digest of names, sizes and times.
+    """Return a digest of names, sizes and times of a file or the files in a folder.
 
-    As long as it is the same, nothing needs to be read.
+    While it is unchanged, no file needs to be read.
     """
     hashed = hashlib.sha256()
     for file in _files(path) if path.is_dir() else [path]:
@@ -212,11 +212,11 @@ def _change(record: Mapping[str, Any], folder: Path) -> str:
             return ""
     except OSError as error:
         return f"{name} {path} cannot be read: {error.strerror}"
-    return f"{name} {path} is no longer what it was"
+    return f"{name} {path} has changed"
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files in a folder that tell what it is, in order; of a run those of its newest checkpoint."""
+    """Return the files that identify a folder, in order; for a run, those of its newest checkpoint."""
     if (folder / "config.toml").is_file() and (folder / "checkpoints").is_dir():
         manifests = sorted((folder / "checkpoints").glob("step_*/manifest.json"))
         return [folder / "config.toml", *manifests[-1:]]
@@ -226,27 +226,27 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _inputs_of(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the inputs that a run needs whenever it is used; of anything else nothing."""
+    """Yield the inputs that a run always needs; nothing for other folders."""
     if (path / "config.toml").is_file():
         listed = (record for record in records_of(path) if record["name"] not in TRAINING_ONLY)
         yield from (record for record in listed if not record.get("at_start"))
 
 
 def _absolute(text: str) -> tuple[str, Path | None]:
-    """Return a text with an absolute path in place of a relative one, and the path; None where nothing is there."""
+    """Return a string with an absolute path, and the path; None if it does not exist."""
     path = Path(text).expanduser()
     try:
         exists = path.exists()
-    except (OSError, ValueError):  # of what cannot be a name
+    except (OSError, ValueError):  # not a possible name
         exists = False
     if not exists:
         return text, None
-    whole = os.path.abspath(path)  # noqa: PTH100 - links stay: what they lead to may change
+    whole = os.path.abspath(path)  # noqa: PTH100 - keep links: their targets may change
     return whole, Path(whole)
 
 
 def _of_function(text: str) -> tuple[str, Path | None]:
-    """Return what `_absolute` does, of the file in `file.py:function`."""
+    """Return the result of `_absolute` for the file in `file.py:function`."""
     match = _FUNCTION.fullmatch(text)
     if match is None:
         return text, None
@@ -263,8 +263,8 @@ def _moved(value: Any, before: str, now: str) -> Any:
 
 
 def _relative(path: Path, folder: Path) -> str:
-    """Return a path as seen from a folder; empty where there is no way."""
+    """Return a path relative to a folder; empty if there is none."""
     try:
         return Path(os.path.relpath(path, folder)).as_posix()
-    except ValueError:  # of another drive
+    except ValueError:  # on another drive
         return ""

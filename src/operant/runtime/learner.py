@@ -1,4 +1,4 @@
-"""The one protocol of everything that learns from data, and of what it learns."""
+"""Protocols of learners and policies."""
 
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
@@ -7,48 +7,50 @@ import torch
 from torch import Tensor
 
 from operant.envs.base import Tree
+from operant.nets.actor_critic import BoundActorCritic
+from operant.nets.heads import Head
 from operant.state import State
 
 Metrics = Mapping[str, Tensor | float]
-"""Named numbers of one iteration: scalars, or tensors `[S]` with one number a seed, which nobody writes to later.
+"""Named numbers of one iteration: scalars, or tensors `[S]` with one number per seed, never modified later.
 
-Not a number says that there is nothing to report, except under `losses/`, where it says that training is going wrong.
+NaN means nothing to report, except under `losses/`, where it means that training fails.
 """
 
 
 class Learner(Protocol):
-    """Collects, judges and improves.
+    """Collects experience and updates a policy.
 
     Attributes:
-        consumed: budget used so far, per seed, in the learner's own unit (environment steps, prompts, examples).
+        consumed: budget used per seed, in the learner's unit (environment steps, prompts, examples).
     """
 
     consumed: int
 
     def iterate(self) -> Metrics:
-        """Run one collect-judge-improve cycle and return what happened in it."""
+        """Run one iteration of collection and update, and return its metrics."""
         ...
 
     def state_dict(self) -> State:
-        """Return everything that an exact resume needs."""
+        """Return the complete state for an exact resume."""
         ...
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`, exactly."""
+        """Restore a state of `state_dict` exactly."""
         ...
 
 
 Weights = Mapping[str, Tensor]
-"""Networks of S seeds, and the moments by which they normalize, `[S, ...]` by name."""
+"""Networks of S seeds, and their normalization statistics, `[S, ...]` by name."""
 
 
 @runtime_checkable
 class HasWeights(Protocol):
-    """Something that has learned what others can begin with, and whose best can be kept."""
+    """A learner whose weights others can start from, and whose best weights can be saved."""
 
     @property
     def consumed(self) -> int:
-        """Budget used so far, per seed."""
+        """Budget used per seed."""
         ...
 
     @property
@@ -57,11 +59,46 @@ class HasWeights(Protocol):
         ...
 
 
+@runtime_checkable
+class NetworkAgent(Protocol):
+    """Something that acts by networks, such as `operant.control.agent.Agent`."""
+
+    @property
+    def head(self) -> Head:
+        """What the policy's outputs mean."""
+        ...
+
+    @property
+    def networks(self) -> BoundActorCritic:
+        """Policy and critic of all seeds."""
+        ...
+
+
+@runtime_checkable
+class HasAgent(Protocol):
+    """A learner that leaves acting to an agent."""
+
+    @property
+    def agent(self) -> object:
+        """What acts, such as a `NetworkAgent`."""
+        ...
+
+
+@runtime_checkable
+class HasCriticKind(Protocol):
+    """A learner whose critic may predict something else than the values of states, or nothing."""
+
+    @property
+    def critic_kind(self) -> str:
+        """What it predicts: "none", "V" or "Q"."""
+        ...
+
+
 class RenewableWeights(HasWeights, Protocol):
-    """Weights that something else is computed from."""
+    """Weights from which other tensors are computed."""
 
     def refresh(self) -> None:
-        """Compute it anew, after they were changed."""
+        """Recompute them after a change."""
         ...
 
 
@@ -85,21 +122,21 @@ class Describing(Protocol):
 
 
 class Policy(Protocol):
-    """Chooses actions for `S` seeds and `N` rows each."""
+    """Chooses actions for `S` seeds with `N` environments each."""
 
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Return one action a row, and the memory to hand over with the next observation.
+        """Return one action per environment, and the hidden state for the next observation.
 
         Args:
-            obs: `[S, N, ...]`, as the environment gives it.
-            memory: `[S, N, ...]` from the previous call; None at first, and always None for feed-forward policies.
-            noise: what the action distribution needs to sample (`ops.distributions`); None chooses greedily.
+            obs: `[S, N, ...]`, from the environment.
+            memory: hidden state `[S, N, ...]` of the previous call; None at first and for feed-forward policies.
+            noise: of the action distribution (`ops.distributions`); None: greedy.
 
         Returns:
-            Actions `[S, N]` (discrete) or `[S, N, A]` (continuous), within the action space, and the memory.
+            Actions `[S, N]` (discrete) or `[S, N, A]` (continuous), within the action space, and the hidden state.
         """
         ...
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` rows of every seed, `[S, N, ...]`."""
+        """Draw the noise for one action of each of `rows` environments per seed, `[S, N, ...]`."""
         ...

@@ -1,7 +1,7 @@
-"""What a language model learned from each token of a batch, in `ledger/` of its run: `keep_ledgers`, `read_ledger`.
+"""Token-level records of language-model updates, in `ledger/` of a run: `keep_ledgers`, `read_ledger`.
 
-A file holds one batch of one seed: the prompts, the answers and their rewards as JSON, and a number a token in every
-column. It is written whole or not at all, and reading it needs no torch.
+A file holds one batch of one seed: the prompts, the answers and their rewards as JSON, and a number per token in every
+column. It is written atomically, and reading it needs no torch.
 """
 
 import json
@@ -22,7 +22,7 @@ from operant.runtime.files import read_regular, replace_durably
 logger = logging.getLogger(__name__)
 
 FOLDER = "ledger"
-"""In the folder of a run."""
+"""Subfolder of a run."""
 _NAME = re.compile(r"step_(\d{1,15})_seed_(-?\d{1,15})\.safetensors")
 _TEXT = "batch"
 
@@ -33,7 +33,7 @@ class Visit(NamedTuple):
     Attributes:
         answer: position among the answers.
         step: optimizer step of the batch, from 0.
-        start: of its tokens in the columns.
+        start: first token in the columns.
         length: number of its tokens.
     """
 
@@ -45,23 +45,23 @@ class Visit(NamedTuple):
 
 @dataclass(frozen=True)
 class Ledger:
-    """A batch that was learned from, token by token.
+    """A training batch, token by token.
 
     Attributes:
-        consumed: prompts that the learner of this seed had asked after it.
+        consumed: prompts used by the learner of this seed, including it.
         seed: of the learner.
         group: answers to each prompt, G.
         steps: optimizer steps, K.
-        loss: the terms of the loss as the learner has logged them, by metric; means over the optimizer steps.
+        loss: logged terms of the loss, by metric; means over the optimizer steps.
         prompts: texts.
-        answers: `{"prompt": position, "text", "reward", "counts"}` each; the reward is None where there is none, and
-            what does not `count` is in no optimizer step.
+        answers: `{"prompt": position, "text", "reward", "counts"}` each; the reward may be None, and answers without
+            `counts` are in no optimizer step.
         pieces: texts of the distinct tokens; the column `piece` has positions here.
-        visits: which tokens of the columns are whose.
+        visits: answers of the tokens in the columns.
         columns: a number for each of the tokens, `[m]` each: `piece`, `log_prob`, `behavior`, `advantage`, `weight`,
             `importance`, `ratio`, `clipped`, `entropy`, `policy`, and with a reference `kl` and `reference`. `policy`
             and `reference` are terms of the loss: with `rest` they sum to `loss`.
-        rest: of tokens that are too many to be kept: `tokens`, how many, and the sums of `policy` and `reference`.
+        rest: of the tokens beyond the limit: `tokens`, their number, and the sums of `policy` and `reference`.
     """
 
     consumed: int
@@ -78,12 +78,12 @@ class Ledger:
 
     @property
     def name(self) -> str:
-        """Of the file."""
+        """Name of the file."""
         return f"step_{self.consumed}_seed_{self.seed}.safetensors"
 
 
 def keep_ledgers(run: Path, ledgers: Sequence[Ledger]) -> None:
-    """Write ledgers into the folder of a run, in the place of those of the same batches; failing is only warned of."""
+    """Write ledgers into the folder of a run, replacing those of the same batches; a failure is only warned about."""
     folder = run / FOLDER
     try:
         for ledger in ledgers:
@@ -92,7 +92,7 @@ def keep_ledgers(run: Path, ledgers: Sequence[Ledger]) -> None:
             columns = {name: np.ascontiguousarray(column) for name, column in ledger.columns.items()}
             replace_durably(folder / ledger.name, save(columns, {_TEXT: json.dumps(fields)}))
     except OSError as error:
-        logger.warning("the tokens of a batch could not be written in %s (%s); training goes on", run, error.strerror)
+        logger.warning("the tokens of a batch could not be written in %s (%s); training continues", run, error.strerror)
 
 
 def ledgers_of(run: Path) -> list[tuple[int, int]]:
@@ -108,7 +108,7 @@ def read_ledger(run: Path, consumed: int, seed: int) -> Ledger:
     """Return a ledger.
 
     Raises:
-        OSError: there is none.
+        OSError: it does not exist.
         ValueError: the file is damaged.
     """
     path = run / FOLDER / f"step_{consumed:d}_seed_{seed:d}.safetensors"
@@ -123,7 +123,7 @@ def read_ledger(run: Path, consumed: int, seed: int) -> Ledger:
 
 
 def drop_later(run: Path, consumed: int) -> None:
-    """Remove the ledgers of batches after so many prompts, which a resumed run writes again."""
+    """Remove the ledgers of batches after `consumed` prompts, which a resumed run writes again."""
     for at, seed in ledgers_of(run):
         if at > consumed:
             (run / FOLDER / f"step_{at}_seed_{seed}.safetensors").unlink(missing_ok=True)

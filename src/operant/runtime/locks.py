@@ -1,7 +1,7 @@
-"""The lock of a folder, which ends with the process that holds it: `held`.
+"""File locks of folders, released when their process ends: `held`.
 
-The library `filelock` knows the locks of every platform. It closes them in processes that are forked off, so that a
-worker that outlives a killed trainer holds nothing.
+The library `filelock` supports every platform and closes locks in forked processes, so a worker that outlives a killed
+trainer holds none.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ class HeldError(Exception):
 
 @contextlib.contextmanager
 def held(folder: Path) -> Generator[None]:
-    """Hold the lock of a folder, `lock`; who holds it stands in `lock.holder`, as Windows lets nobody read the former.
+    """Hold the lock of a folder, `lock`; `lock.holder` names the holder, as Windows makes the former unreadable.
 
     Raises:
-        HeldError: another process holds it, or another object of this one.
+        HeldError: another process or object holds it.
         OSError: the folder cannot be written.
     """
-    if not folder.is_dir():  # filelock would make it
+    if not folder.is_dir():  # filelock would create it
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
     lock = FileLock(folder / "lock", thread_local=False)
     holder = folder / "lock.holder"
@@ -37,7 +37,7 @@ def held(folder: Path) -> Generator[None]:
     except Timeout:
         raise HeldError(_named(holder)) from None
     try:
-        with contextlib.suppress(OSError):  # of a full disk: it is locked all the same
+        with contextlib.suppress(OSError):  # full disk: the lock is held anyway
             require_regular(holder)
             holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
         yield

@@ -1,4 +1,4 @@
-"""What of the machine a run may use."""
+"""Cores and devices available to a run."""
 
 import os
 
@@ -6,7 +6,7 @@ import torch
 
 
 def cores() -> int:
-    """Return how many cores this process may use: as `OMP_NUM_THREADS` says, or all that it may run on."""
+    """Return the number of cores for this process: `OMP_NUM_THREADS`, or all that it may run on."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked):
         return int(asked)
@@ -14,22 +14,22 @@ def cores() -> int:
 
 
 def threads_sleep() -> bool:
-    """Whether threads that wait for each other sleep, and leave the core to others: operant asks for it when imported.
+    """Return whether waiting threads sleep and release the core: operant sets this when imported.
 
-    They spin where torch was imported before it. Two of them are then far slower than one on a busy machine.
+    They spin if torch was imported first. Two are then far slower than one on a busy machine.
     """
     return os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
 
 
 def chosen_device(device: str) -> str:
-    """Return a device; of `auto` the GPU if there is one, else the CPU."""
+    """Return a device; for `auto` the GPU if there is one, else the CPU."""
     if device != "auto":
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def present(device: str) -> bool:
-    """Whether a device, such as `cuda:1`, is on this machine."""
+    """Return whether this machine has a device, such as `cuda:1`."""
     kind, _, index = device.partition(":")
     if kind == "cpu":
         return True

@@ -1,8 +1,8 @@
 """Metrics on disk: append-only JSON Lines that survive crashes, full disks and torn writes.
 
-A record is one line with the learner's `consumed` budget and named numbers, a list where there is one a seed. JSON
-has no NaN or infinity, so these stand as the strings `"NaN"`, `"Infinity"` and `"-Infinity"` (which both Python's
-`float` and JavaScript's `Number` understand): a number that went wrong is written, not hidden.
+A record is one line with the learner's `consumed` budget and named numbers, a list with one per seed. JSON has no NaN
+or infinity, so these are the strings `"NaN"`, `"Infinity"` and `"-Infinity"` (which both Python's `float` and
+JavaScript's `Number` understand): they are written, not hidden.
 """
 
 import json
@@ -24,17 +24,17 @@ _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class RecordWriter:
-    """Appends records to a JSON Lines file, one write a line.
+    """Appends records to a JSON Lines file, one write per line.
 
     A write that fails (disk full, quota, file system gone) does not raise: the first failure is logged, the rest are
-    only counted, because no record is worth a training run.
+    only counted, because losing a record must not stop training.
 
     Attributes:
         lost: records that could not be written.
     """
 
     def __init__(self, path: Path):
-        """Open `path` for appending; create it if need be.
+        """Open `path` for appending; create it if needed.
 
         Raises:
             OSError: the file cannot be opened, or is not a regular one.
@@ -71,19 +71,21 @@ class RecordWriter:
             logger.warning("%s could not be made durable: %s", self.path, error.strerror)
 
     def close(self) -> None:
-        """Close the file. Calling it twice does no harm."""
+        """Close the file. Can be called twice."""
         self._file.close()
 
     def _lose(self, reason: str) -> None:
         if not self.lost:
-            logger.warning("a record for %s is lost (%s); training goes on and counts what is lost", self.path, reason)
+            logger.warning(
+                "a record for %s is lost (%s); training continues and counts lost records", self.path, reason
+            )
         self.lost += 1
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
     """Return the records of a JSON Lines file in order, with non-finite numbers as floats again.
 
-    Lines that are no record, such as one torn by a crash, are left out. A file that does not exist has no records.
+    Invalid lines, such as one torn by a crash, are skipped. A missing file has no records.
 
     Raises:
         OSError: it cannot be read, or is not a regular file.
@@ -92,12 +94,12 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def rewind(path: Path, consumed: int) -> int:
-    """Move the records later than `consumed` to `rewound.jsonl` beside `path`; a resumed run writes them again.
+    """Move the records later than `consumed` to `rewound.jsonl` next to `path`; a resumed run writes them again.
 
     A crash at any moment loses no record.
 
     Returns:
-        How many records were moved.
+        Number of moved records.
     """
     kept: list[bytes] = []
     moved: list[bytes] = []
@@ -123,7 +125,7 @@ def _joined(lines: Iterable[bytes]) -> bytes:
 
 
 def _lines(path: Path) -> Iterable[tuple[bytes, dict[str, Any] | None]]:
-    """Yield every line with its record, or None if it holds none."""
+    """Yield every line with its record, or None."""
     if not path.exists():
         return
     require_regular(path)

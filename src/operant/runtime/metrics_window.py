@@ -1,4 +1,4 @@
-"""What a learner reports between two records, reduced to one, and the watch over it."""
+"""Reduction of a learner's metrics between two records, and checks on them."""
 
 import logging
 from collections import defaultdict
@@ -17,29 +17,29 @@ logger = logging.getLogger(__name__)
 LOSSES = "losses/"
 HEALTH = "health/"
 SKIPPED = "health/skipped_updates"
-"""Name of the metric that counts updates that were not made, as their numbers were not finite."""
+"""Name of the metric that counts updates skipped for NaN or Inf."""
 UPDATES = "health/updates"
 """Name of the metric that counts updates that were due, skipped ones included."""
 EPISODES = "rollout/episodes"
 RETURN, LENGTH = "rollout/episode_return", "rollout/episode_length"
 SUCCESS_RATE, INFO = "rollout/success_rate", "rollout/info/"
-"""Metrics that environments tell of the episodes that ended; not of all, so not in every iteration."""
+"""Metrics of ended episodes; not present in every iteration."""
 LOST = "health/lost_episodes"
 """Name of the metric that counts episodes whose worker process was lost."""
 DROPPED = "health/dropped_transitions"
-"""Name of the metric that counts transitions with a number that is not finite."""
+"""Name of the metric that counts transitions with NaN or Inf."""
 REFUSED = "health/refused_steps"
-"""Name of the metric that counts steps of a policy that a line search gave up."""
+"""Name of the metric that counts policy steps rejected by the line search."""
 
 _ENOUGH, _TOO_MANY = 100, 1000
 MANY_SKIPPED = 0.1
 """Share of a seed's updates; a seed that skips more of them is warned about."""
 _NEARLY_ALL = 0.9
-"""The rest may be the dummy steps of environments that reset themselves, which are not dropped."""
+"""The rest may be dummy steps of autoreset, which are not dropped."""
 
 
 class Window:
-    """Gathers metrics without looking at them, so that an accelerator never waits.
+    """Gathers metrics without reading them, so that an accelerator never waits.
 
     The tensors themselves are kept until `reduce`: a learner must report new ones in every iteration.
     """
@@ -49,7 +49,7 @@ class Window:
         self._places: defaultdict[str, list[int]] = defaultdict(list)
 
     def add(self, metrics: Metrics) -> None:
-        """Take what one iteration reports."""
+        """Add the metrics of one iteration."""
         place = len(self._values[EPISODES]) if EPISODES in metrics else 0
         for name, value in metrics.items():
             self._values[name].append(value)
@@ -57,13 +57,13 @@ class Window:
                 self._places[name].append(place)
 
     def take(self) -> dict[str, NDArray[np.float64]]:
-        """Return the reports by name, `[K]` or `[K, S]` over the K iterations that made one, and forget them.
+        """Return the metrics by name, `[K]` or `[K, S]` over the K iterations that have them, and clear them.
 
         Raises:
             ValueError: a metric changed its shape. The message names it.
         """
         stacked = {name: _stack(name, values) for name, values in self._values.items()}
-        for name, places in self._places.items():  # beside the episodes that it is about
+        for name, places in self._places.items():  # next to the episodes that it belongs to
             whole = np.full((len(self._values[EPISODES]), *stacked[name].shape[1:]), np.nan)
             whole[places] = stacked[name]
             stacked[name] = whole
@@ -73,12 +73,12 @@ class Window:
 
 
 class Guard:
-    """Stops training whose numbers stay bad.
+    """Stops training on persistent NaN or Inf.
 
-    One bad batch is survived: learners skip updates that are not finite, and count them under
-    `health/skipped_updates`. A metric is bad for a seed while a loss (`losses/...`) is not finite or an update was
-    skipped; bad in `patience` reports in a row, and training has failed. A seed that waits for others reports skipped
-    updates that are not a number, which say nothing.
+    Single bad batches are tolerated: learners skip updates with NaN or Inf, and count them under
+    `health/skipped_updates`. A metric is bad for a seed while a loss (`losses/...`) is NaN or Inf or an update was
+    skipped; `patience` bad reports in a row stop training. A seed that waits for others reports NaN skipped updates,
+    which are ignored.
     """
 
     def __init__(self, patience: int = 10):
@@ -86,7 +86,7 @@ class Guard:
         self._streaks: dict[str, NDArray[np.int64]] = {}
 
     def check(self, reports: Mapping[str, NDArray[np.float64]]) -> None:
-        """Look at the reports of `Window.take`.
+        """Check the metrics from `Window.take`.
 
         Raises:
             NonFiniteError: a metric was bad too often in a row. The message names it and the seed's position.
@@ -98,15 +98,15 @@ class Guard:
                 self._count(name, values > 0, ~np.isnan(values))
 
     def close(self) -> None:
-        """Warn, once, of what was bad in more than one iteration at the end of a training too short to be stopped."""
+        """Warn once about metrics bad in several iterations at the end of a training too short to be stopped."""
         names = sorted(self._streaks, key=lambda name: name != SKIPPED)
         for name in [name for name in names if self._streaks[name].max() > 1][:1]:
             streak = self._streaks[name]
             logger.warning(
-                "%s%s: %s in each of the last %d iterations: look for rewards or observations that are not finite",
+                "%s%s: %s in each of the last %d iterations: look for NaN or Inf in rewards and observations",
                 name,
                 f" of seed {int(streak.argmax())} (counted from 0)" if streak.ndim else "",
-                "updates were skipped" if name == SKIPPED else "was not finite",
+                "updates were skipped" if name == SKIPPED else "was NaN or Inf",
                 int(streak.max()),
             )
 
@@ -119,23 +119,23 @@ class Guard:
             streak = np.where(spoken, (streak + 1) * row, streak)
             if streak.max() >= self._patience:
                 seed = f" of seed {int(streak.argmax())} (counted from 0)" if streak.ndim else ""
-                what = "updates were skipped" if name == SKIPPED else "was not finite"
+                what = "updates were skipped" if name == SKIPPED else "was NaN or Inf"
                 raise NonFiniteError(
                     f"{name}{seed}: {what} in {self._patience} iterations in a row; "
-                    "lower the learning rate, or look for rewards or observations that are not finite"
+                    "lower the learning rate, or look for NaN or Inf in rewards and observations"
                 )
         self._streaks[name] = streak
 
 
 class SkipWatch:
-    """Warns, once, of seeds that skipped more than a tenth of their updates since it was made."""
+    """Warns once about seeds that skipped more than a tenth of their updates."""
 
     def __init__(self) -> None:
         self._counts: NDArray[np.float64] = np.zeros((2, 1))
         self._warned = False
 
     def check(self, reports: Mapping[str, NDArray[np.float64]], *, least: int = _ENOUGH) -> None:
-        """Look at the reports of `Window.take`; nothing is said of a seed with fewer updates than `least` so far."""
+        """Check the metrics from `Window.take`; seeds with fewer than `least` updates are ignored."""
         if SKIPPED in reports and UPDATES in reports:
             added = [np.atleast_1d(np.nansum(reports[name], axis=0)) for name in (UPDATES, SKIPPED)]
             self._counts = self._counts + np.stack(added)
@@ -147,8 +147,8 @@ class SkipWatch:
         if found:
             self._warned = True
             logger.warning(
-                "%s of the updates of seed %s (counted from 0) were skipped, as their gradients were not finite (%s): "
-                "lower the learning rate, or look for rewards or observations that are not finite",
+                "%s of the updates of seed %s (counted from 0) were skipped, as their gradients had NaN or Inf (%s): "
+                "lower the learning rate, or look for NaN or Inf in rewards and observations",
                 ", ".join(f"{100 * shares[seed]:.0f} %" for seed in found),
                 ", ".join(map(str, found)),
                 SKIPPED,
@@ -160,9 +160,9 @@ class SkipWatch:
 
 
 class DropWatch:
-    """Warns, once, of a seed that learns from less than half of its transitions, as the others are not finite.
+    """Warns once about a seed that drops more than half of its transitions for NaN or Inf.
 
-    A seed that can learn from hardly any of a thousand in a row ends training.
+    Dropping almost all of a thousand in a row stops training.
     """
 
     def __init__(self) -> None:
@@ -172,10 +172,10 @@ class DropWatch:
         self._warned = False
 
     def check(self, reports: Mapping[str, NDArray[np.float64]], steps: int) -> None:
-        """Look at the reports of `Window.take`, over so many environment steps of a seed.
+        """Check the metrics from `Window.take`, over a number of environment steps of a seed.
 
         Raises:
-            NonFiniteError: a seed has nothing to learn from.
+            NonFiniteError: a seed has no valid transitions.
         """
         if DROPPED not in reports or not steps:
             return
@@ -185,7 +185,7 @@ class DropWatch:
             seed = int(self._lost.argmax())
             raise NonFiniteError(
                 f"hardly any of the last {int(self._lost[seed])} transitions of seed {seed} (counted from 0) has a "
-                f"reward and observations that are finite, so that nothing is learned ({DROPPED}): look for the "
+                f"finite reward and observations, so nothing is learned ({DROPPED}): look for the "
                 "mistake in the environment"
             )
         if self._warned:
@@ -199,8 +199,8 @@ class DropWatch:
         if share > 0.5:
             self._warned = True
             logger.warning(
-                "%.0f %% of the latest transitions of seed %d (counted from 0) have a reward or an observation that is "
-                "not finite and are not learned from (%s): look for the mistake in the environment",
+                "%.0f %% of the latest transitions of seed %d (counted from 0) have NaN or Inf in reward or "
+                "observation and are dropped (%s): look for the mistake in the environment",
                 100 * share,
                 seed,
                 DROPPED,
@@ -209,7 +209,7 @@ class DropWatch:
 
 
 class RefusalWatch:
-    """Warns, once a seed, of a policy that stays where it is, as its steps are given up again and again."""
+    """Warns once per seed about a policy that does not change, since its steps are rejected."""
 
     def __init__(self, patience: int = 10) -> None:
         self._patience = patience
@@ -217,7 +217,7 @@ class RefusalWatch:
         self._warned: set[int] = set()
 
     def check(self, reports: Mapping[str, NDArray[np.float64]]) -> None:
-        """Look at the reports of `Window.take`."""
+        """Check the metrics from `Window.take`."""
         if REFUSED not in reports:
             return
         for row in reports[REFUSED].reshape(len(reports[REFUSED]), -1):
@@ -226,8 +226,8 @@ class RefusalWatch:
                 if seed not in self._warned:
                     self._warned.add(seed)
                     logger.warning(
-                        "%d steps in a row of seed %d (counted from 0) were given up, so that its policy stays as it "
-                        "is (%s): raise the damping, or take fewer iterations of conjugate gradients",
+                        "%d steps in a row of seed %d (counted from 0) were rejected, so its policy does not "
+                        "change (%s): raise the damping, or take fewer iterations of conjugate gradients",
                         self._patience,
                         seed,
                         REFUSED,
@@ -235,21 +235,21 @@ class RefusalWatch:
 
 
 def update_metrics(counts: Tensor) -> dict[str, Tensor]:
-    """Return the metrics of updates `[2, S]`: those that were due, and those of them that were skipped."""
+    """Return the metrics of due and skipped updates `[2, S]`."""
     return {UPDATES: counts[0], SKIPPED: counts[1]}
 
 
 def told_by_environments(name: str) -> bool:
-    """Whether a metric is the mean of what environments say of their episodes in `info`."""
+    """Return whether a metric is a mean over the `info` of episodes."""
     return name == SUCCESS_RATE or name.startswith(INFO)
 
 
 def summarize(reports: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
-    """Return one number, or one a seed, for each metric.
+    """Return one number, or one per seed, for each metric.
 
     Losses are averaged, counts (`health/...`, and that of episodes) added up, others averaged; returns and lengths of
-    episodes over episodes, not over iterations. Counts and others are over the iterations that had something to report;
-    a loss that is not a number in one of them is not one here.
+    episodes over episodes, not over iterations. Counts and others are over the iterations that reported them; a loss
+    that is NaN in one of them is NaN here.
     """
     episodes = reports.get(EPISODES)
     return {name: _reduce(name, values, episodes) for name, values in reports.items()}
@@ -275,5 +275,5 @@ def _stack(name: str, values: list[Tensor | float]) -> NDArray[np.float64]:
         return np.asarray(values, dtype=np.float64)
     except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"metric {name!r} must be a number, or one a seed, of the same shape each time: {error}"
+            f"metric {name!r} must be a number, or one per seed, of the same shape each time: {error}"
         ) from error

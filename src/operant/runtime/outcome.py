@@ -13,16 +13,16 @@ class Outcome:
 
     Attributes:
         consumed: budget used, per seed.
-        interrupted: whether it was asked to stop before the end.
+        interrupted: whether it was stopped before the end.
         evaluation: the latest one of this session, if there was one.
         checkpoint: the latest one, if the run is on disk.
         seconds: of training in this session, without evaluations and checkpoints.
-        steps_per_second: budget units a second in this session, all seeds together; NaN if nothing was trained.
+        steps_per_second: budget units per second in this session, all seeds together; NaN if nothing was trained.
         lost_records: metrics and evaluations that could not be written.
         missed_checkpoints: checkpoints that could not be written.
-        report_error: what `report` raised, after which it was not called again; empty if nothing.
+        report_error: error of `report`, after which it was not called again; empty: none.
         stopped_by: the callback that ended training before its budget was used; empty: none.
-        callback_errors: what callbacks raised, after which they were not called again.
+        callback_errors: errors of callbacks, after which they were not called again.
     """
 
     consumed: int
@@ -39,5 +39,5 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """What a process should exit with: 75 (run it again to go on) after an interruption, 1 after a bad score."""
+        """Exit status of the process: 75 (run again to continue) after an interruption, 1 after a bad score."""
         return EXIT_REQUEUE if self.interrupted else int(bool(self.evaluation and self.evaluation.fault()))

@@ -1,4 +1,4 @@
-"""Asking a policy what to do in Gymnasium's own terms: NumPy observations in, actions for `env.step` out."""
+"""Policies in Gymnasium's interface: NumPy observations in, actions for `env.step` out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -23,20 +23,19 @@ Wrap = Callable[[gymnasium.Env[Any, Any]], gymnasium.ObservationWrapper[Any, Any
 
 
 class Predictor:
-    """The policies of S seeds, one of which is asked at a time.
+    """The policies of S seeds, one used at a time.
 
     Args:
         policy: acts for S seeds.
-        task: a Gymnasium id; one environment is made, for its spaces, and closed.
+        task: a Gymnasium id; an environment is made for its spaces, and closed.
         seeds: S.
-        wrap: puts the environment in a wrapper, where the policy does not see its observations as they are.
-        env_kwargs: parameters of one's own for the constructor of the environment.
-        wrappers: of the environments that the policy has learned in; those that hold in evaluations change
-            observations here, too.
-        device: where the policy lives.
+        wrap: wraps the environment, if the policy uses transformed observations.
+        env_kwargs: parameters for the constructor of the environment.
+        wrappers: of the training environments; those with `in_evaluation` also change observations here.
+        device: of the policy.
 
     Raises:
-        ValueError: a wrapper changes observations by what it keeps of earlier steps.
+        ValueError: a wrapper changes observations by earlier steps.
     """
 
     def __init__(
@@ -75,17 +74,17 @@ class Predictor:
         seed_index: int = 0,
         noise: Callable[[int], Tensor] | None = None,
     ) -> tuple[Any, NDArray[Any] | None]:
-        """Choose an action for one observation, or one for each of a batch (see `operant.Trained.predict`).
+        """Choose an action for one observation, or for each of a batch (see `operant.Trained.predict`).
 
         Args:
             observations: one, or N stacked along a first axis.
-            memory: what the previous call returned, `[...]` or `[N, ...]`; None at the start of an episode.
-            seed_index: whose policy acts: the place of a seed among the S.
-            noise: draws the noise `[S, N, ...]` of N actions for a policy that samples. Default: it acts greedily.
+            memory: hidden state from the previous call, `[...]` or `[N, ...]`; None at the start of an episode.
+            seed_index: index of the acting seed among the S.
+            noise: draws the noise `[S, N, ...]` of N sampled actions. Default: greedy.
 
         Raises:
-            ValueError: there is no such seed, observations or memory have the wrong shape, a number is not finite, or
-                a mask allows no action.
+            ValueError: no such seed, observations or hidden state with a wrong shape, NaN or Inf, or a mask that allows
+                no action.
         """
         if not 0 <= seed_index < self._seeds:
             raise ValueError(
@@ -99,7 +98,9 @@ class Predictor:
         self._require_sound(read)
         obs = seen(self._for_all(read), self._wrappers)
         if memory is not None and not single and len(memory) != rows:
-            raise ValueError(f"memory is of {len(memory)} rows, but there are {rows} observations: one a row is needed")
+            raise ValueError(
+                f"memory has {len(memory)} rows, but there are {rows} observations: one row each is needed"
+            )
         before = None if memory is None else torch.as_tensor(memory[None] if single else memory)
         with torch.no_grad():
             actions, after = self._policy.act(
@@ -112,13 +113,13 @@ class Predictor:
         return (chosen[0], None if kept is None else kept[0]) if single else (chosen, kept)
 
     def _require_sound(self, obs: Tree, name: str = "") -> None:
-        """Refuse what a policy can make nothing of: numbers that are not finite, and masks that allow no action."""
+        """Raise on NaN and Inf, and on masks that allow no action."""
         if isinstance(obs, Mapping):
             for key, part in obs.items():
                 self._require_sound(part, f"{name}.{key}" if name else key)
             return
         if name == MASK and len(blocked := blocked_rows(obs.cpu().numpy(), self._actions)):
-            raise ValueError(f"{MASK!r} of row {blocked[0]} allows no action of {self._task}: there is none to choose")
+            raise ValueError(f"{MASK!r} of row {blocked[0]} allows no action of {self._task}: at least one is needed")
         if obs.is_floating_point() and not bool(obs.isfinite().all()):
             place: list[int] = cast(Any, (~obs.isfinite()).nonzero()[0]).tolist()
             value = float(obs[tuple(place)])
@@ -128,7 +129,7 @@ class Predictor:
             )
 
     def _rows(self, space: gymnasium.Space[Any], observations: Any) -> int | None:
-        """Return how many observations there are, None for a single one without an axis for them, or refuse them."""
+        """Return the number of observations, None for a single one without a batch axis; raise on wrong shapes."""
         if isinstance(space, spaces.Dict | spaces.Tuple):
             return self._rows_of_parts(space, observations, named=isinstance(space, spaces.Dict))
         shape, one = np.shape(observations), space.shape or ()
@@ -155,7 +156,7 @@ class Predictor:
         return found.pop()
 
     def _read(self, observations: Any, rows: int) -> Tree:
-        """Turn a batch into tensors `[N, ...]` as the policy knows them."""
+        """Convert a batch to tensors `[N, ...]` for the policy."""
         if self._wrapper is not None:
             batch = iterate(batch_space(self._space, rows), observations)
             observations = np.stack([self._wrapper.observation(row) for row in batch])
@@ -166,29 +167,29 @@ class Predictor:
         return map_tree(tree, lambda part: part.expand(self._seeds, *part.shape))
 
     def _to_gymnasium(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Bring actions `[N, ...]`, as the policy knows them, into the action space, whatever the rounding."""
+        """Convert the policy's actions `[N, ...]` to the action space, whatever the rounding."""
         chosen = self._write(actions)
         return np.clip(chosen, *self._bounds) if self._bounds else chosen
 
 
 def holding(wrappers: Sequence[Wrapper], task: str) -> list[Wrapper]:
-    """Return the wrappers that hold where a policy is asked outside of training.
+    """Return the wrappers that apply outside of training.
 
     Raises:
-        ValueError: one of them changes observations by what it keeps of earlier steps.
+        ValueError: one of them changes observations by earlier steps.
     """
     found = [wrapper for wrapper in wrappers if wrapper.in_evaluation]
     for wrapper in found:
         if wrapper.observation_space != wrapper.env.observation_space and not changes_observations(wrapper):
             raise ValueError(
-                f"{wrapper.__class__.__name__} makes observations in step(), by more than a single one of {task}: "
-                "play whole episodes in an evaluation, or change observations in Wrapper.observation alone"
+                f"{wrapper.__class__.__name__} makes observations in step(), from more than a single one of {task}: "
+                "play whole episodes in an evaluation, or change observations in Wrapper.observation only"
             )
     return found
 
 
 def seen(obs: Tree, wrappers: Sequence[Wrapper]) -> Tree:
-    """Return observations `[S, N, ...]` as wrappers change them, the innermost first."""
+    """Return observations `[S, N, ...]` after the wrappers, the innermost first."""
     if not wrappers:
         return obs
     shape = first_leaf(obs).shape[:2]

@@ -1,4 +1,4 @@
-"""Drawing from a memory in proportion to priorities: `Priorities`, a tree of sums for each seed."""
+"""Prioritized sampling from a replay buffer: `Priorities`, a sum tree for each seed."""
 
 from collections.abc import Sequence
 
@@ -8,25 +8,25 @@ from torch import Tensor
 from operant.state import DeclaredState
 
 FAN = 64
-"""Children of a node: for 262 144 places the tree has 3 levels where a binary one has 18, so a sixth of the calls."""
+"""Children of a node: for 262 144 slots the tree has 3 levels, a binary one 18, so a sixth of the calls."""
 
 
 class Priorities(DeclaredState):
-    """Priorities of the `capacity` places of each of `S` seeds, and their sums (Schaul et al. 2016, section 3.3).
+    """Priorities of the `capacity` slots of each of `S` seeds, and their sums (Schaul et al. 2016, section 3.3).
 
-    Level 0 of the tree holds the priorities `p^α`; every node above is the sum of its 64 children. A draw goes
-    down from the top, where the running sum of the children passes a number; a change goes up. All seeds and samples
-    take every step together, and sums are computed anew from their children, so that no error accumulates.
+    Level 0 of the tree holds the priorities `p^α`; every node above is the sum of its 64 children. A draw goes down
+    from the root, where the running sum of the children passes a number; a change goes up. All seeds and samples take
+    each step together, and sums are recomputed from their children, so no error accumulates.
 
     Args:
         seeds: S.
-        capacity: places of one seed.
+        capacity: slots of one seed.
         alpha: 0 draws uniformly, 1 in proportion to the priorities.
         epsilon: added to the size of an error, so that a transition without one can be drawn again.
-        device: where the tree lives.
+        device: of the tree.
 
     Attributes:
-        levels: from the priorities to the top, `[S, n]` each, in float64.
+        levels: from the priorities to the root, `[S, n]` each, in float64.
         largest: `[S]`, the largest priority `p^α` so far, which new transitions get.
 
     Raises:
@@ -52,25 +52,25 @@ class Priorities(DeclaredState):
         self.largest = torch.ones(seeds, dtype=torch.float64, device=device)
 
     def insert(self, places: Tensor, valid: Tensor) -> None:
-        """Give new transitions the largest priority so far, and those that are nothing to learn from none.
+        """Give new transitions the largest priority so far, and invalid ones priority 0.
 
         Args:
-            places: `[n]`, the same in every seed.
-            valid: `[S, n]` bool, which of them can be learned from.
+            places: `[n]` slots, the same in every seed.
+            valid: `[S, n]` bool, which of them are valid.
         """
         index = places.expand(len(self.largest), -1)
         self._write(index, self.largest.unsqueeze(1) * valid)
 
     def update(self, index: Tensor, errors: Tensor) -> None:
-        """Set the priorities of transitions to `(|error| + epsilon)^α`; an error that is not finite changes nothing.
+        """Set the priorities of transitions to `(|error| + epsilon)^α`; NaN and Inf change nothing.
 
         Args:
-            index: `[S, M]` places; where one is there twice, all but one of its errors are lost.
+            index: `[S, M]` slots; of repeated ones, one error takes effect.
             errors: `[S, M]` temporal-difference errors.
         """
         priorities = (errors.double().abs() + self.epsilon).pow(self.alpha)
         old = self.levels[0].gather(1, index)
-        kept = ~priorities.isfinite() | (old == 0.0)  # what may not be drawn stays so
+        kept = ~priorities.isfinite() | (old == 0.0)  # invalid transitions stay at 0
         priorities = torch.where(kept, old, priorities)
         torch.maximum(self.largest, priorities.amax(1), out=self.largest)
         self._write(index, priorities)
@@ -87,15 +87,14 @@ class Priorities(DeclaredState):
         return blocks.gather(1, parents.unsqueeze(-1).expand(-1, -1, FAN))
 
     def draw(self, samples: int, streams: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
-        """Draw `samples` places of each seed, one from each of as many stretches of equal probability.
+        """Draw `samples` slots of each seed, one from each of as many strata of equal probability.
 
         Args:
             samples: M.
-            streams: one generator a seed.
+            streams: one generator per seed.
 
         Returns:
-            Places `[S, M]`, and the probabilities `[S, M]` with which they were drawn; in a seed without any priority,
-            place 0 with probability 0.
+            Slots `[S, M]`, and their probabilities `[S, M]`; in a seed without priorities, slot 0 with probability 0.
         """
         device = self.largest.device
         uniform = torch.stack(

@@ -1,4 +1,4 @@
-"""One line that says how far training is."""
+"""Progress line of training."""
 
 import contextlib
 import math
@@ -17,7 +17,7 @@ ProgressMode = Literal["auto", "plain", "silent"]
 
 
 class _Console(Console):
-    """A console whose broken pipe does not end the program."""
+    """A console that survives a broken pipe."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -25,17 +25,17 @@ class _Console(Console):
 
 @dataclass(frozen=True)
 class Line:
-    """What the line shows.
+    """Contents of the progress line.
 
     Attributes:
         consumed: budget used, per seed.
-        rate: budget units a second, all seeds together.
+        rate: budget units per second, all seeds together.
         seconds_left: of training, estimated; NaN if unknown.
         episode_return: mean over the seeds, and its standard deviation; None before the first episode.
         evaluation: the latest score.
-        start: the score before the first update; None if there is none.
-        label: what `episode_return` is.
-        evaluating: whether policies are being scored right now.
+        start: the score before the first update, or None.
+        label: of `episode_return`.
+        evaluating: whether an evaluation is running.
     """
 
     consumed: int
@@ -48,7 +48,7 @@ class Line:
     evaluating: bool = False
 
     def text(self) -> str:
-        """Return it in words."""
+        """Return it as text."""
         parts = [f"{si(self.rate)}/s"] if math.isfinite(self.rate) else []
         if self.episode_return is not None:
             mean, spread = self.episode_return
@@ -64,11 +64,11 @@ class Line:
 
 
 _MUCH = 1.05
-"""Share of the budget from which on it is said how much was used, as what is begun is finished."""
+"""Share of the budget above which the used amount is shown, since iterations are always finished."""
 
 
 class Progress:
-    """Shows lines on standard error while its `with` block runs. If that fails, it goes silent."""
+    """Shows lines on standard error while its `with` block runs. After a failure it is silent."""
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ class Progress:
 
         Args:
             mode: see `ProgressMode`.
-            title: what is trained.
+            title: of the run.
             budget: of one seed.
             every: seconds between two plain lines.
-            console: where to write. Default: standard error.
+            console: Default: standard error.
             now: the clock, in seconds.
 
         Raises:
@@ -128,7 +128,7 @@ class Progress:
             return
         bar, text = self._bar, line.text()
         if line.consumed > _MUCH * self._budget:
-            text = f"{text}  ({line.consumed} of {self._budget}: the last iteration is not cut short)"
+            text = f"{text}  ({line.consumed} of {self._budget}: the last iteration is always finished)"
         if bar is not None:
             completed = min(line.consumed, self._budget)
             self._attempt(lambda: bar.update(self._task, completed=completed, text=text, refresh=True))
@@ -147,7 +147,7 @@ class Progress:
 
 
 def announce(mode: ProgressMode, notes: Iterable[str]) -> None:
-    """Print lines on standard error before training; nothing in the mode `silent` or where nobody can read them."""
+    """Print lines on standard error before training, unless the mode is `silent` or nobody can read them."""
     if mode != "silent":
         console = _Console(stderr=True)
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The memory of off-policy methods: `Replay`, the last transitions of each seed."""
+"""Replay buffer of off-policy methods: `Replay`, the last transitions of each seed."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,32 +14,32 @@ from operant.runtime.transitions import Sequences, Transitions
 from operant.state import Part, State, copy_into
 
 EXTRAS = "extras."
-"""How the names of fields begin that hold extra tensors of steps."""
+"""Prefix of fields with extra tensors of steps."""
 
 SEGMENT = 4096
-"""Steps of the rings in one part of a saved state; parts that have not changed are not written again."""
+"""Steps in one part of a saved state; unchanged parts are not written again."""
 
 
 class Replay:
-    """The last transitions of `S` seeds with `N` environments each, in rings of one length (Lin 1992).
+    """The last transitions of `S` seeds with `N` environments each, in ring buffers of one length (Lin 1992).
 
-    Everything is allocated when the first rollout comes, which tells the shapes and types: observations keep theirs.
+    Memory is allocated at the first rollout, which defines shapes and dtypes; observations keep theirs.
 
     Args:
         seeds: S.
         rows: N.
-        capacity: transitions of one seed, at least N; what is left over by N is not used. Vectors are stored twice, as
-            what was seen and as what followed; of pictures every plane once (`operant.runtime.frame_store`).
-        device: where they are held.
+        capacity: transitions of one seed, at least N; rounded down to a multiple of N. Vectors are stored twice, as
+            observation and as successor; image frames once (`operant.runtime.frame_store`).
+        device: of the buffer.
 
     Attributes:
-        added: steps of every environment that ever came in.
-        fields: what is held, each `[length, S, N, ...]`; of pictures the numbers of their planes, and extra tensors of
+        added: steps ever added per environment.
+        fields: stored tensors, each `[length, S, N, ...]`; for images the indices of their planes; extra tensors of
             steps as `extras.` and their name.
-        pictures: holds the planes; None where observations are no pictures.
+        pictures: store of the planes; None if observations are not images.
 
     Raises:
-        ValueError: the capacity is less than one step of all environments; or, when all is allocated, more than fits.
+        ValueError: the capacity is less than one step of all environments, or more than fits into memory.
     """
 
     def __init__(self, *, seeds: int, rows: int, capacity: int, device: str | torch.device = "cpu") -> None:
@@ -59,22 +59,22 @@ class Replay:
 
     @property
     def filled(self) -> int:
-        """How many steps of every environment are held."""
+        """Number of stored steps per environment."""
         return min(self.added, self.length)
 
     @property
     def size(self) -> int:
-        """How many transitions of each seed are held."""
+        """Number of stored transitions per seed."""
         return self.filled * self.rows
 
     def add(self, rollout: Rollout, actions: Tensor) -> Tensor:
-        """Take in a rollout and the actions `[T, S, N, ...]` to learn from; the oldest steps make room.
+        """Add a rollout and its actions `[T, S, N, ...]`, replacing the oldest steps.
 
-        The dummy transition of NEXT_STEP autoreset is nothing to learn from, nor is one with a number that is not
-        finite: its numbers are held as zeros, it has weight 0, and a window ends before it.
+        The dummy transition of NEXT_STEP autoreset is invalid, and so is one with NaN or Inf: it is stored as zeros
+        with weight 0, and an n-step window ends before it.
 
         Returns:
-            `[S]`, how many of the transitions had a number that is not finite.
+            `[S]`, the number of transitions with NaN or Inf.
         """
         entries = {
             "obs": rollout.obs,
@@ -100,7 +100,7 @@ class Replay:
         return dropped
 
     def _mend(self, entries: dict[str, Tensor], valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Make what is nothing to learn from zeros; return what `add` does, and what is not so `[T, S, N]`."""
+        """Set invalid transitions to zeros; return the result of `add`, and the mask of valid ones `[T, S, N]`."""
         finite = _finite(entries)
         if valid is not None:
             finite, valid = finite | ~valid, finite & valid
@@ -109,12 +109,12 @@ class Replay:
         if not valid.all():
             self._gaps = True
             for name, entry in entries.items():
-                if entry.dtype != torch.uint8:  # bytes are finite, and pictures are known by what they hold
+                if entry.dtype != torch.uint8:  # bytes are finite, and images are recognized by content
                     entries[name] = entry.masked_fill(~_like(valid, entry), 0)
         return (~finite).sum((0, 2)), valid
 
     def _begin(self, entries: Mapping[str, Tensor]) -> None:
-        """Make room for transitions like these first ones."""
+        """Allocate memory for transitions like these first ones."""
         obs, next_obs = entries["obs"], entries["next_obs"]
         if obs.dtype != torch.uint8 or obs.dim() < len("TSNCHW"):
             self._allocate(entries)
@@ -126,7 +126,7 @@ class Replay:
         self._allocate({**entries, "obs": numbers, "next_obs": numbers})
 
     def _allocate(self, entries: Mapping[str, Tensor]) -> None:
-        """Make room for what has the types and shapes of `entries` `[T, S, N, ...]`, and for what is valid: all."""
+        """Allocate fields with the dtypes and shapes of `entries` `[T, S, N, ...]`, and an all-true mask."""
         shape = (self.length, self.seeds, self.rows)
         planes = 0 if self.pictures is None else self.pictures.size(math.prod(shape))
         size = 1 + sum(math.prod(entry.shape[3:]) * entry.itemsize for entry in entries.values())
@@ -143,19 +143,19 @@ class Replay:
             self.pictures.reserve(planes)
 
     def _require_room(self, size: float) -> None:
-        """Check that transitions of `size` bytes fit: the system hands out pages only as they fill up."""
+        """Check that transitions of `size` bytes fit: the system assigns pages only when they are written."""
         transitions = self.length * self.rows
         require_memory(
             transitions * self.seeds * size,
             self.device,
             what=f"a replay buffer of {transitions} transitions for each of {self.seeds} seeds needs",
             remedy=lambda free: (
-                f"lower buffer_size, to less than {int(free // (self.seeds * size))}, or train fewer seeds at once"
+                f"lower buffer_size, to less than {int(free // (self.seeds * size))}, or train fewer seeds"
             ),
         )
 
     def _numbered(self, pictures: Pictures, entries: Mapping[str, Tensor], steps: int) -> tuple[Tensor, Tensor]:
-        """Hold the pictures of the last `length` of some steps, and return their numbers `[T, S, N, C]`."""
+        """Store the images of the last `length` steps, and return their plane numbers `[T, S, N, C]`."""
         latest = None
         if self.added:
             numbers, overwritten = self.fields["obs"], self.added + steps - self.length
@@ -169,7 +169,7 @@ class Replay:
         return first.view(*shape, -1), second.view(*shape, -1)
 
     def _write(self, entries: Mapping[str, Tensor], steps: int) -> None:
-        """Write the last `length` of some steps where they belong: one stretch, or two around the end of the ring."""
+        """Write the last `length` steps to their slots: one slice, or two around the end of the ring."""
         kept = min(steps, self.length)
         start = (self.added + steps - kept) % self.length
         before = min(kept, self.length - start)
@@ -181,49 +181,49 @@ class Replay:
         self.added += steps
 
     def amend(self, index: Tensor, extras: Mapping[str, Tensor]) -> None:
-        """Replace extra tensors of the steps at the places `index [S, M]`, by name, `[S, M, ...]`.
+        """Replace extra tensors of the steps at `index [S, M]`, by name, `[S, M, ...]`.
 
-        Where a place is there twice, one of its two takes effect.
+        Of a repeated index, one value takes effect.
         """
         slots = index.div(self.rows, rounding_mode="floor")
         seeds = torch.arange(self.seeds, device=index.device).unsqueeze(1)
         for name, extra in extras.items():
             self.fields[f"{EXTRAS}{name}"][slots, seeds, index % self.rows] = extra
-        for segment in range(len(self._marks)):  # later ones get their first mark anyway
+        for segment in range(len(self._marks)):  # later segments get their first mark anyway
             if bool((slots.div(SEGMENT, rounding_mode="floor") == segment).any()):
                 self._marks[segment] = object()
 
     def cut(self) -> None:
-        """Let windows end at the newest step, where its episodes do not go on with what is added next."""
+        """End windows at the newest step, if its episodes do not continue with the next addition."""
         if self.added:
             self.fields["ended"][(self.added - 1) % self.length] = True
 
     def newest(self, steps: int) -> Tensor:
-        """Return the places `[steps * N]`, the same in each seed, of the newest `steps` steps that are still held."""
+        """Return the indices `[steps * N]`, the same in each seed, of the newest `steps` stored steps."""
         kept = min(steps, self.filled)
         slots = torch.arange(self.added - kept, self.added, device=self.device) % self.length
         return (slots.unsqueeze(1) * self.rows + torch.arange(self.rows, device=slots.device)).flatten()
 
     def valid(self, places: Tensor) -> Tensor:
-        """Return `[S, n]` bool, which transitions at `places [n]` of each seed can be learned from."""
+        """Return `[S, n]` bool, which transitions at `places [n]` of each seed are valid."""
         held = self.fields["valid"][places.div(self.rows, rounding_mode="floor"), :, places % self.rows]
         return held.T
 
     def draw(self, samples: int, streams: Sequence[torch.Generator]) -> Tensor:
-        """Return the places `[S, M]` of `samples` transitions of each seed, drawn uniformly with replacement."""
+        """Return the indices `[S, M]` of `samples` transitions of each seed, drawn uniformly with replacement."""
         return torch.stack(
             [torch.randint(self.size, (samples,), generator=stream, device=self.device) for stream in streams]
         )
 
     def take(self, index: Tensor, *, gamma: float, n: int = 1) -> Transitions:
-        """Return the transitions at the places `index [S, M]`, each with the `n - 1` steps that follow it.
+        """Return the transitions at `index [S, M]`, each with the `n - 1` steps that follow it.
 
-        A window ends early with its episode, at the newest step, or before a transition that is nothing to learn from,
-        and bootstraps from where it ends.
+        A window ends early with its episode, at the newest step, or before an invalid transition, and bootstraps from
+        its end.
 
         Args:
             index: `slot * N + row` for each sample.
-            gamma: discount a step.
+            gamma: discount per step.
             n: longest window, in steps.
         """
         slots, rows = index.div(self.rows, rounding_mode="floor"), index % self.rows
@@ -255,15 +255,15 @@ class Replay:
         )
 
     def draw_sequences(self, samples: int, length: int, streams: Sequence[torch.Generator]) -> Tensor:
-        """Return the places `[S, M]` where `samples` sequences of each seed begin, drawn uniformly with replacement.
+        """Return the start indices `[S, M]` of `samples` sequences of each seed, drawn uniformly with replacement.
 
         Raises:
-            ValueError: fewer than `length` steps of an environment are held.
+            ValueError: fewer than `length` steps of an environment are stored.
         """
         starts = self.filled - length + 1
         if length < 1 or starts < 1:
             raise ValueError(
-                f"sequences of {length} steps need at least one step, and as many as are held of each environment "
+                f"sequences of {length} steps need at least one step, and at most the stored steps of each environment "
                 f"({self.filled}): collect more first, or raise buffer_size"
             )
         drawn = torch.stack(
@@ -273,10 +273,10 @@ class Replay:
         return steps % self.length * self.rows + drawn % self.rows
 
     def take_sequences(self, index: Tensor, length: int) -> Sequences:
-        """Return the sequences of `length` steps that begin at the places `index [S, M]` (see `take`).
+        """Return the sequences of `length` steps that begin at `index [S, M]` (see `take`).
 
         Raises:
-            ValueError: one would run over the newest step, to the oldest ones.
+            ValueError: a sequence would pass the newest step.
         """
         slots, rows = index.div(self.rows, rounding_mode="floor"), index % self.rows
         newer = (self.added - 1 - slots) % self.length
@@ -302,11 +302,11 @@ class Replay:
         )
 
     def read(self, name: str, index: Tensor) -> Tensor:
-        """Return a field at the places `index [..., S, M]` (see `take`), `[..., S, M, ...]`."""
+        """Return a field at `index [..., S, M]` (see `take`), `[..., S, M, ...]`."""
         return self.look(name, index.div(self.rows, rounding_mode="floor"), self.columns(index))
 
     def columns(self, index: Tensor) -> Tensor:
-        """Return of which of the `S * N` environments the transitions at the places `index [..., S, M]` are."""
+        """Return the environments, among `S * N`, of the transitions at `index [..., S, M]`."""
         return index % self.rows + self._offsets
 
     def look(self, name: str, slots: Tensor, columns: Tensor) -> Tensor:
@@ -322,7 +322,7 @@ class Replay:
         return held if self.pictures is None or name not in {"obs", "next_obs"} else self.pictures.take(held)
 
     def state_dict(self) -> State:
-        """Return the steps that are held, slot by slot, in segments that say whether they have changed."""
+        """Return the stored steps, slot by slot, in segments that report changes."""
         held = self.filled if self.fields else 0
         self._mark(-(-held // SEGMENT))
         return {
@@ -338,7 +338,7 @@ class Replay:
         }
 
     def _mark(self, segments: int) -> None:
-        """Give new marks to the segments that were written to since the last time."""
+        """Give new marks to the segments changed since the last call."""
         self._marks += [object() for _ in range(segments - len(self._marks))]
         new = min(self.added - self._marked, self.length)
         start = (self.added - new) % self.length
@@ -358,7 +358,7 @@ class Replay:
         segments = state["segments"]
         self.fields, self._flat, self._arrays, self.pictures = {}, {}, {}, None
         self._marks, self._marked = [], self.added
-        pictures = state.get("pictures")  # none in a state of an earlier version, which is held as it came
+        pictures = state.get("pictures")  # absent in states of earlier versions, which are stored unchanged
         if segments and pictures is not None:
             planes = next(iter(pictures["segments"].values()))["planes"]
             channels = segments[0]["obs"].shape[3]
@@ -374,23 +374,23 @@ class Replay:
 
 
 def _array(tensor: Tensor) -> Any:
-    """Return what shares the memory of a tensor and is quick to write to: on the CPU an array, else the tensor."""
+    """Return a fast writable view of a tensor: on the CPU an array, else the tensor."""
     return tensor.numpy() if tensor.device.type == "cpu" else tensor
 
 
 def _all_finite(entries: Mapping[str, Tensor]) -> bool:
-    """Say whether all the numbers are finite; false also where they are so large that their sum is not."""
+    """Return whether all numbers are finite; also false if their sum overflows."""
     numbers = torch.cat([entry.reshape(-1) for entry in entries.values() if entry.is_floating_point()])
     return math.isfinite(numbers.sum().item())
 
 
 def _finite(entries: Mapping[str, Tensor]) -> Tensor:
-    """Return `[T, S, N]`, whether all the numbers of a transition are finite."""
+    """Return `[T, S, N]`, whether all numbers of a transition are finite."""
     shape = entries["rewards"].shape
     sums = torch.zeros(shape, device=entries["rewards"].device)
     for entry in entries.values():
         if entry.is_floating_point():
-            # What is not finite stays so when multiplied by 0, and sums are cheaper than tests of each number.
+            # NaN and Inf times 0 are NaN, and sums are cheaper than tests of each number.
             sums = sums + (entry * 0.0).reshape(*shape, -1).sum(-1)
     return sums == 0.0
 

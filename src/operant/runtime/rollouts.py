@@ -1,4 +1,4 @@
-"""Collecting fixed-length stretches of experience from a `operant.envs.BatchEnv`."""
+"""Collection of fixed-length rollouts from a `operant.envs.BatchEnv`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from operant.runtime.metrics_window import EPISODES, LENGTH, LOST, RETURN, told_
 from operant.state import State, copy_into, load_part
 
 Act = Callable[[Tensor, int], tuple[tuple[Tensor, ...], Tensor]]
-"""`act(obs [S, N, ...], t) -> (what to keep of this step, actions for the environment [S, N, ...])`."""
+"""`act(obs [S, N, ...], t) -> (tensors to keep, actions for the environment [S, N, ...])`."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Rollout:
     """`T` steps of `S` seeds with `N` environments each.
 
     Attributes:
-        obs: what the policy saw, `[T, S, N, D]`, or pictures of bytes `[T, S, N, C, H, W]`.
-        last_obs: `[S, N, ...]` what it sees next.
-        kept: what `act` asked to keep, each `[T, S, N, ...]`.
+        obs: observations of the policy, `[T, S, N, D]`, or images of bytes `[T, S, N, C, H, W]`.
+        last_obs: `[S, N, ...]` the next observations.
+        kept: tensors that `act` keeps, each `[T, S, N, ...]`.
         rewards: `[T, S, N]`.
         terminated: `[T, S, N]` bool.
         truncated: `[T, S, N]` bool.
         final_obs: `[T, S, N, ...]` the true successor of every step.
         valid: `[T, S, N]` bool, or None when every step is real.
         metrics: mean return and length `[S]` of the episodes that ended here, and their number `[S]`.
-        extras: further tensors of the steps by name, `[T, S, N, ...]`, where there are some (`Step.extras`).
+        extras: further tensors of the steps by name, `[T, S, N, ...]` (`Step.extras`).
     """
 
     obs: Tensor
@@ -49,18 +49,18 @@ class Rollout:
     def successor_values(self, value: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Return the values of every state and of its true successor, both `[T, S, N]`.
 
-        The successor of a step is the next observation, but at a truncation it is the final one; only there is
-        `value` called a second time. Where an episode terminated the entry means nothing.
+        The successor of a step is the next observation, but at a truncation it is the final one; only there is `value`
+        called a second time. At a termination the entry has no meaning.
 
         Args:
-            value: maps observations `[S, M, ...]` to values `[S, M]`; to several of each `[S, M, K]`, and then what is
-                returned has a last axis of K, too.
+            value: maps observations `[S, M, ...]` to values `[S, M]`; or to K each, `[S, M, K]`; the result then has a
+                last axis of K.
         """
         values = self.values(value)
         return values[:-1], self.true_successors(values, value)
 
     def values(self, value: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the values of all that the policy saw and sees next, `[T + 1, S, N]`."""
+        """Return the values of all observations and the next ones, `[T + 1, S, N]`."""
         steps, seeds, rows = self.rewards.shape
         values = value(by_seed(torch.cat((self.obs, self.last_obs.unsqueeze(0)))))
         return values.view(seeds, steps + 1, rows, *values.shape[2:]).movedim(1, 0)
@@ -72,7 +72,7 @@ class Rollout:
         bootstrapped = by_seed(self.truncated & ~self.terminated)
         most = int(bootstrapped.sum(1).max())
         if most:
-            # The cut steps of each seed, padded with other steps to the largest count of any seed.
+            # The truncated steps of each seed, padded with other steps to the largest count of any seed.
             flagged, index = bootstrapped.to(torch.uint8).topk(most, dim=1)
             place = torch.arange(seeds, device=index.device).unsqueeze(1), index
             patched = by_seed(successors).clone()
@@ -83,13 +83,13 @@ class Rollout:
 
 
 def by_seed(tensor: Tensor) -> Tensor:
-    """Turn `[T, S, N, ...]` into `[S, T * N, ...]`: all the samples of each seed."""
+    """Reshape `[T, S, N, ...]` to `[S, T * N, ...]`: all samples of each seed."""
     steps, seeds, rows, *rest = tensor.shape
     return tensor.movedim(1, 0).reshape(seeds, steps * rows, *rest)
 
 
 def all_episodes(reports: Sequence[Metrics]) -> Metrics:
-    """Return the metrics of several rollouts together: means over episodes, and the latest of what wrappers report."""
+    """Return the combined metrics of several rollouts: means over episodes, and the latest metrics of wrappers."""
 
     def every(name: str) -> Tensor:
         return torch.stack([torch.as_tensor(report[name]) for report in reports])
@@ -107,7 +107,7 @@ def all_episodes(reports: Sequence[Metrics]) -> Metrics:
 
 
 def _mean_where_told(name: str, reports: Sequence[Metrics]) -> Tensor:
-    """Return the mean over episodes of what not every rollout reports."""
+    """Return the mean over episodes of metrics that not every rollout reports."""
     told = [report for report in reports if name in report]
     values, counts = (torch.stack([torch.as_tensor(report[key]) for report in told]) for key in (name, EPISODES))
     counts = counts.masked_fill(values.isnan(), 0)
@@ -120,7 +120,7 @@ def _losses(reports: Sequence[Metrics]) -> dict[str, Tensor]:
 
 
 def info_metrics(told: Sequence[Mapping[str, Tensor]], seeds: int) -> dict[str, Tensor]:
-    """Return the means `[S]` of what environments said of their episodes, NaN for a seed whose environments did not.
+    """Return the means `[S]` of the infos of episodes, NaN for a seed without.
 
     Args:
         told: `Step.infos` of several steps.
@@ -138,19 +138,22 @@ def _stack(tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
     return (tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))).reshape(shape)
 
 
+def has_extras(steps: Sequence[Step]) -> bool:
+    """Whether several steps have extra tensors."""
+    return steps[0].extras is not None or steps[-1].extras is not None
+
+
 def stack_extras(steps: Sequence[Step], shape: tuple[int, int, int], task: str) -> dict[str, Tensor]:
     """Return the extra tensors of several steps by name, each `[T, S, N, ...]`.
 
     Args:
         steps: T of them.
         shape: `(T, S, N)`.
-        task: what errors call the environment.
+        task: name of the environment in errors.
 
     Raises:
-        ValueError: some steps are without a tensor that others have, or it has not one row for each environment.
+        ValueError: some steps lack a tensor of others, or it does not have one row per environment.
     """
-    if steps[0].extras is None and steps[-1].extras is None:
-        return {}
     rows = shape[1] * shape[2]
     stacked: dict[str, Tensor] = {}
     for name in dict.fromkeys(name for step in steps for name in step.extras or {}):
@@ -186,16 +189,16 @@ def joined(parts: Sequence[Mapping[str, Any]]) -> Rollout:
 
 
 class Collector:
-    """Steps an environment with a policy and keeps count of the episodes.
+    """Steps environments with a policy and counts their episodes.
 
     Args:
-        env: rows are `[S, N]`, flat.
+        env: `[S, N]` environments, flat.
         seeds: S.
 
     Attributes:
-        features: how observations become vectors `[S, N, D]` or pictures `[S, N, C, H, W]`.
-        obs: what the policy sees next.
-        result: what the last step led to; None before the first.
+        features: conversion of observations to vectors `[S, N, D]` or images `[S, N, C, H, W]`.
+        obs: the next observations.
+        result: the last step; None before the first.
     """
 
     def __init__(self, env: BatchEnv, *, seeds: int) -> None:
@@ -207,7 +210,7 @@ class Collector:
         self.result: Step | None = None
         self._reporting = reporting(env)
         self._told: list[Mapping[str, Tensor]] = []
-        # Return and length so far of the episode that each row is in; float64 so that long sums stay exact.
+        # Return and length so far of the current episode of each environment; float64 keeps long sums exact.
         self.carried = torch.zeros(2, seeds, self.rows, dtype=torch.float64, device=env.device)
         nothing = torch.full((seeds,), torch.nan, dtype=torch.float64)
         self._none_ended = self._metrics(nothing, nothing, torch.zeros(seeds, dtype=torch.int64))
@@ -217,7 +220,7 @@ class Collector:
         return self.rollout(**self.play(self.obs, steps, act))
 
     def play(self, obs: Tensor, steps: int, act: Act) -> dict[str, Any]:
-        """Take `steps` steps from observations `[S, N, ...]`; return what `rollout` takes."""
+        """Take `steps` steps from observations `[S, N, ...]`; return the arguments of `rollout`."""
         seen: list[Tensor] = []
         kept: list[tuple[Tensor, ...]] = []
         results: list[Step] = []
@@ -243,11 +246,11 @@ class Collector:
             "scores": _stack([result.score for result in results], shape),
             "final_obs": _stack(final, (steps, *obs.shape)),
             "valid": None if self.env.always_valid else _stack([result.valid for result in results], shape),
-            "extras": stack_extras(results, shape, self.env.task),
+            "extras": stack_extras(results, shape, self.env.task) if has_extras(results) else {},
         }
 
     def rollout(self, *, scores: Tensor, **parts: Any) -> Rollout:
-        """Go on from what was played, and count its episodes; `scores [T, S, N]` are rewards to report."""
+        """Make a rollout from played steps, and count its episodes; `scores [T, S, N]` are rewards to report."""
         self.obs, valid = parts["last_obs"], parts["valid"]
         ended = parts["terminated"] | parts["truncated"]
         lost = None if valid is None else parts["truncated"] & ~valid
@@ -255,7 +258,7 @@ class Collector:
             metrics = self._episodes(scores, ended, valid)
         else:
             metrics = self._episodes_step_by_step(scores, ended, valid) | {LOST: lost.sum((0, 2))}
-            # The last step that is known of a lost episode is where it is cut.
+            # A lost episode is truncated at its last known step.
             parts["truncated"] = torch.cat((parts["truncated"][:-1] | lost[1:], parts["truncated"][-1:]))
         if self._told:
             metrics = metrics | info_metrics(self._told, self.seeds)
@@ -265,12 +268,12 @@ class Collector:
         return Rollout(**parts, metrics=metrics)
 
     def encode(self, obs: Tree) -> Tensor:
-        """Return observations of all rows as what networks look at, `[S, N, ...]`."""
+        """Return the network inputs from observations of all environments, `[S, N, ...]`."""
         return self.features.encode(obs).view(self.seeds, self.rows, *self.features.shape)
 
     def _episodes(self, scores: Tensor, ended: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
-        """Return the means over the episodes that ended, not a number for a seed without one."""
-        # Most short stretches see no end, and on the CPU to look costs less than the sums below.
+        """Return the means over the ended episodes, NaN for a seed without one."""
+        # Most short rollouts have no end, and on the CPU this test costs less than the sums below.
         if valid is None and ended.device.type == "cpu" and not np.count_nonzero(ended.numpy()):
             returns, lengths = self.carried.numpy()
             returns += np.add.reduce(scores.numpy(), 0, np.float64)
@@ -288,7 +291,7 @@ class Collector:
         return self._metrics(returns, lengths, count)
 
     def _episodes_step_by_step(self, scores: Tensor, ended: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """Return the same where episodes were lost: what they scored until then belongs to no episode."""
+        """Return the same after lost episodes, whose partial returns are dropped."""
         finished = torch.zeros_like(self.carried)
         for score, ends, real in zip(scores, ended, valid, strict=True):
             self.carried = self.carried + torch.stack((score, torch.ones_like(score))).masked_fill(~real, 0.0).double()

@@ -1,9 +1,9 @@
 """A run is a folder.
 
     runs/<name>/
-      config.toml     what was asked for: [settings] and [config], all defaults written out
-      run.json        seeds, what operant decided by itself, and one entry a session: command, versions, outcome
-      metrics.jsonl   one record a line
+      config.toml     [settings] and [config], with all defaults
+      run.json        seeds, resolved settings, and one entry per session: command, versions, outcome
+      metrics.jsonl   one record per line
       checkpoints/    see operant.runtime.checkpoints
       history/        checkpoints along the training, and hashes.jsonl (operant.runtime.history)
       eval/           evaluations.jsonl, and samples.jsonl where something answers
@@ -57,10 +57,10 @@ logger = logging.getLogger(__name__)
 C = TypeVar("C")
 
 SCHEMA = 2
-"""Version of `config.toml` and `run.json`; what older ones hold is read as `catalog.old_names.upgraded` says."""
+"""Version of `config.toml` and `run.json`; older ones are upgraded by `catalog.old_names.upgraded`."""
 
 RUN_NOTE = "in the run "
-"""Beginning of the note, followed by the folder, that an error gets which ends the work of a process on a run."""
+"""Start of the note, followed by the folder, on an error that stops a process working on a run."""
 
 _FOLDERS = ("checkpoints", "eval", "media")
 
@@ -76,8 +76,8 @@ class Run:
         hashes_path: SHA-256 of states along the training.
         metrics_path: the records of training.
         evaluations_path: the records of evaluation.
-        samples_path: what was answered in evaluations.
-        media_path: where pictures and films belong.
+        samples_path: the answers in evaluations.
+        media_path: folder of images and videos.
     """
 
     def __init__(self, path: Path, settings: Settings, config: Mapping[str, Any]):
@@ -94,7 +94,7 @@ class Run:
         self._holds = 0
 
     def __repr__(self) -> str:
-        """Say what it is in a line."""
+        """Return a summary in one line."""
         settings = self.settings
         return (
             f"Run({str(self.path)!r}: {settings.algorithm} on {settings.task}, {len(settings.seeds)} seeds from "
@@ -113,21 +113,21 @@ class Run:
         inputs: Sequence[Input] = (),
         outside: catalog.Algorithm | None = None,
     ) -> "Run":
-        """Make the folder of a new run; it appears whole or not at all.
+        """Make the folder of a new run, atomically.
 
         Args:
-            path: where; the last part is the name of the run.
-            settings: what is common to all algorithms.
-            config: the algorithm's own configuration, a dataclass instance.
-            command: the command line, to be written down.
-            resolved: what operant decided by itself (threads, device, precision, ...), for `resolved`.
-            inputs: the files and folders that it is made from (`operant.runtime.inputs`).
-            outside: what there is to say about an algorithm that is not in the catalog, to be said without its code.
+            path: of the folder; the last part is the name of the run.
+            settings: common to all algorithms.
+            config: the algorithm's configuration, a dataclass instance.
+            command: the command line, to be saved.
+            resolved: settings chosen by operant (threads, device, precision, ...), for `resolved`.
+            inputs: its input files and folders (`operant.runtime.inputs`).
+            outside: description of an algorithm outside the catalog, readable without its code.
 
         Raises:
             RunError: the name is not allowed, the folder exists and is not empty (`TakenError`), or it cannot be made.
-            TypeError: a configuration holds something that a file cannot.
-            ValueError: a configuration holds a value that a file cannot tell from another.
+            TypeError: a configuration holds a type that a file cannot.
+            ValueError: a value that a file cannot represent uniquely.
         """
         path = absolute(path)
         check_name(path)
@@ -146,7 +146,7 @@ class Run:
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and path.is_dir():
                 raise TakenError(
-                    f"{path} exists already and is not empty; go on with `operant resume {path}`, "
+                    f"{path} exists already and is not empty; continue it with `operant resume {path}`, "
                     "or name another folder with --run"
                 ) from error
             raise RunError(
@@ -159,7 +159,7 @@ class Run:
         """Open the run in the folder `path`.
 
         Raises:
-            RunError: it holds no run, or one that this version of operant cannot read.
+            RunError: it holds no run, or one that this version cannot read.
         """
         path = absolute(path)
         file = path / "config.toml"
@@ -183,7 +183,7 @@ class Run:
         return cls(path, settings, old_names.upgraded(tables["config"], version))
 
     def config(self, kind: type[C]) -> C:
-        """Return the algorithm's own configuration, with the paths where its inputs lie now.
+        """Return the algorithm's configuration, with the current paths of its inputs.
 
         Args:
             kind: its dataclass.
@@ -198,27 +198,27 @@ class Run:
 
     @cached_property
     def entry(self) -> catalog.Algorithm:
-        """What there is to say about its algorithm; of one from outside what was to be said when the run was made.
+        """The description of its algorithm; of a custom one, as saved with the run.
 
         Raises:
-            ValueError: there is no such algorithm.
+            ValueError: unknown algorithm.
         """
         return self._known_entry() or catalog.find(self.settings.algorithm)
 
     def _known_entry(self) -> catalog.Algorithm | None:
-        """Return its algorithm from outside, or of the catalog; None where there is nothing to say about it."""
+        """Return its custom algorithm, or the one of the catalog; None if unknown."""
         outside = outside_of(self.path)
         return _cataloged(self.settings.algorithm) if outside is None else catalog.Algorithm.of_facts(outside)
 
     def asked(self) -> dict[str, Any]:
-        """Return everything that was asked for by its name: the settings, and the algorithm's own configuration."""
+        """Return all settings and configuration fields by name."""
         return {**to_table(self.settings), **self._config}
 
     def facts(self) -> dict[str, Any]:
-        """Return what `run.json` says.
+        """Return the contents of `run.json`.
 
         Raises:
-            RunError: it cannot be read, or lacks what it must say.
+            RunError: it cannot be read, or lacks an entry.
         """
         file = self.path / "run.json"
         try:
@@ -236,7 +236,7 @@ class Run:
         return known
 
     def resolved(self) -> dict[str, Any]:
-        """Return what operant decided by itself when the run was made, to be used again when it is resumed.
+        """Return the settings chosen by operant when the run was made, to be used again on resume.
 
         Raises:
             RunError: as for `facts`.
@@ -244,14 +244,14 @@ class Run:
         return self.facts()["resolved"]
 
     def require_inputs(self, names: Container[str] | None = None, *, accept: bool = False) -> None:
-        """Make sure that what the run was made from is what it was; each that is not is warned of.
+        """Check that the inputs of the run are unchanged; warn about each change.
 
         Args:
-            names: of the inputs that matter. Default: all that what the run has learned needs after the start.
-            accept: whether to go on with what they are now.
+            names: of the inputs to check. Default: all that are needed after the start.
+            accept: whether to continue with changed inputs.
 
         Raises:
-            RunError: some have changed, and that is not accepted.
+            RunError: some have changed, without `accept`.
         """
         needed = [record for record in records_of(self.path) if not record.get("at_start")]
         if names is None:
@@ -263,13 +263,13 @@ class Run:
             logger.warning("%s: %s", self.path, line)
         if found and not accept:
             raise RunError(
-                f"{self.path} would not do what it did, as {len(found)} of its inputs changed ({'; '.join(found)}): "
-                "bring back what was there, or go on with what is there now by --accept-changes (in Python "
+                f"{self.path} is not reproducible, as {len(found)} of its inputs changed ({'; '.join(found)}): "
+                "restore them, or continue with the changed ones by --accept-changes (in Python "
                 "accept_changes=True)"
             )
 
     def keep_inputs(self) -> None:
-        """Write down the inputs as they are now, after a change was accepted.
+        """Save the current inputs, after a change was accepted.
 
         Raises:
             RunError: the folder cannot be written.
@@ -277,7 +277,7 @@ class Run:
         self._update(lambda facts: facts.update(inputs=refreshed(records_of(self.path), self.path)))
 
     def _update(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change what `run.json` says; a reader meets the old or the new."""
+        """Change `run.json` atomically."""
         facts = self.facts()
         change(facts)
         try:
@@ -286,29 +286,29 @@ class Run:
             raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
 
     def note_callbacks(self, names: Sequence[str]) -> None:
-        """Write down which callbacks the session has that a later one cannot make by itself: objects of Python.
+        """Save the callbacks of the session that a later one cannot restore: Python objects.
 
         Args:
             names: of their classes.
         """
         if names:
-            with self._only_warned("which callbacks there are"):
+            with self._only_warned("the list of callbacks"):
                 self._update(lambda facts: facts["sessions"][-1].update(callbacks=list(names)))
 
     def end_session(self, outcome: str, consumed: int, reason: str = "") -> None:
-        """Write down how the session ended, that began last; where that cannot be done it is warned of.
+        """Save how the last session ended; a failure is warned about.
 
         Args:
-            outcome: as of `operant.runtime.sessions`.
-            consumed: budget used by then, per seed.
-            reason: why, where there is more to say.
+            outcome: see `operant.runtime.sessions`.
+            consumed: budget used, per seed.
+            reason: why, if known.
         """
         entry = sessions.ended(outcome, consumed, reason)
         with self._only_warned("how the session ended"):
             self._update(lambda facts: facts["sessions"].append(facts["sessions"].pop() | entry))
 
     def outcome(self) -> tuple[str, str]:
-        """Return how the last session ended (`operant.runtime.sessions`), and why where there is more to say.
+        """Return how the last session ended (`operant.runtime.sessions`), and the reason if known.
 
         Raises:
             RunError: as for `facts`.
@@ -316,13 +316,13 @@ class Run:
         return sessions.described(self.facts()["sessions"])
 
     def note_checkpoint(self) -> None:
-        """Write down that there was a checkpoint, so that it is missed if there is none later."""
-        with self._only_warned("that there is a checkpoint"):
+        """Save that there is a checkpoint, so that its loss is detected."""
+        with self._only_warned("the existence of a checkpoint"):
             if not self.facts().get("saved"):
                 self._update(lambda facts: facts.update(saved=True))
 
     def require_checkpoints(self) -> None:
-        """Make sure that a run without checkpoints never had any.
+        """Check that a run without checkpoints never had any.
 
         Raises:
             RunError: they are gone.
@@ -332,8 +332,8 @@ class Run:
         if trained or not self.checkpoints.folder.is_dir():
             raise RunError(
                 f"the checkpoints of {self.path} are gone: {self.checkpoints.folder} "
-                f"{'is empty' if self.checkpoints.folder.is_dir() else 'is missing'}, and it was trained before. Bring "
-                "the folder back from a backup, or train another run; nothing starts over by itself"
+                f"{'is empty' if self.checkpoints.folder.is_dir() else 'is missing'}, but it was trained before. "
+                "Restore the folder from a backup, or train another run; training never starts over silently"
             )
 
     @contextlib.contextmanager
@@ -341,14 +341,14 @@ class Run:
         try:
             yield
         except RunError as error:
-            logger.warning("%s: %s is not written down (%s)", self.path, what, error)
+            logger.warning("%s: %s was not saved (%s)", self.path, what, error)
 
     def set_budget(self, budget: int) -> None:
-        """Let the run go on to another budget than it was made with; `keep_settings` writes it down.
+        """Change the budget of the run; `keep_settings` saves it.
 
         Raises:
             RunError: the run has consumed more.
-            ValueError: it is no positive integer.
+            ValueError: it is not a positive integer.
         """
         found = self.checkpoints.latest()
         consumed = 0 if found is None else found[1]
@@ -368,12 +368,12 @@ class Run:
             raise RunError(f"cannot write in {self.path}: {error.strerror}") from error
 
     def add_session(self, command: Sequence[str], consumed: int) -> None:
-        """Write down that the run is resumed by `command`, from which budget used up to which, with which versions."""
+        """Save the resume by `command`, with budget, versions and host."""
         session = sessions.started(command) | {"budget": self.settings.budget, "from": consumed}
         self._update(lambda facts: facts["sessions"].append(session))
 
     def clean(self) -> None:
-        """Remove what killed processes left half done. Only for who holds the lock."""
+        """Remove leftovers of killed processes. The caller must hold the lock."""
         self.checkpoints.clean()
         self.history.clean()
         if (self.path / "best").is_dir():
@@ -383,7 +383,7 @@ class Run:
 
     @contextlib.contextmanager
     def lock(self) -> Generator[None]:
-        """Hold the run for this process; a lock left by a dead process does not count. May be nested.
+        """Lock the run for this process; a lock of a dead process does not count. May be nested.
 
         Raises:
             RunError: another process holds it, or the folder cannot be written.

@@ -1,6 +1,6 @@
-"""Many runs at once: which there are, and renaming, deleting, merging and pruning them.
+"""Operations on many runs: listing, renaming, deleting, merging and pruning.
 
-Nothing here touches a run that another process trains.
+No function here changes a run that another process trains.
 """
 
 import shutil
@@ -25,24 +25,24 @@ from operant.runtime.run_paths import check_name
 RUNNING = "running"
 """State of a run that another process trains; the others are those of its last session."""
 MERGED = "merged"
-"""State of a run that was put together from others; it has no checkpoints."""
+"""State of a run merged from others; it has no checkpoints."""
 
 
 class Entry(NamedTuple):
-    """What a list of runs says of one.
+    """An entry in a list of runs.
 
     Attributes:
         path: its folder.
         algorithm: its name in the catalog.
-        task: what it was trained on.
+        task: of the run.
         seeds: of the run.
         state: running, merged, or how its last session ended.
         score: the mean of its last evaluation; None without one.
-        consumed: budget that each seed has used, as far as checkpoints and evaluations tell.
-        budget: that each seed is to use.
+        consumed: budget used by each seed, according to checkpoints and evaluations.
+        budget: of each seed.
         unit: of the budget.
         bytes: of all its files.
-        changed: when it last began or ended to be trained.
+        changed: when training last started or ended.
     """
 
     path: Path
@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
 
 def find_runs(root: Path) -> tuple[list[Run], list[str]]:
-    """Return the runs in a folder, in the order of their names, and what is wrong with those that cannot be read."""
+    """Return the runs in a folder, ordered by name, and the errors of those that cannot be read."""
     found: list[Run] = []
     faults: list[str] = []
     for path in sorted(root.iterdir()):
@@ -72,7 +72,7 @@ def find_runs(root: Path) -> tuple[list[Run], list[str]]:
 
 
 def entry_of(run: Run) -> Entry:
-    """Return what a list says of a run.
+    """Return the list entry of a run.
 
     Raises:
         RunError: its `run.json` cannot be read.
@@ -104,18 +104,18 @@ def _size(run: Run) -> int:
 
 
 def is_held(run: Run) -> bool:
-    """Whether another process trains a run."""
+    """Return whether another process trains a run."""
     try:
         with held(run.path):
             return False
     except HeldError:
         return True
     except OSError:
-        return False  # of a folder that nobody can write, who trains it neither
+        return False  # a folder without write access is not trained either
 
 
 def users_of(run: Run) -> list[Path]:
-    """Return the runs beside it that need it whenever they are used, as a model to begin with or to reward."""
+    """Return the sibling runs that need it, as initial model or reward model."""
     others = (path for path in sorted(run.path.parent.iterdir()) if path != run.path and path.is_dir())
     return [path for path in others if any(_needs(record, run.path) for record in records_of(path))]
 
@@ -129,7 +129,7 @@ def rename(run: Run, name: str) -> Path:
     target = run.path.parent / name
     check_name(target)
     if Path(name).name != name:
-        raise RunError(f"{name} is a path: give {run.path.name} a name alone, it stays in its folder")
+        raise RunError(f"{name} is a path: give {run.path.name} a plain name, it stays in its folder")
     if target.exists():
         raise RunError(f"{target} exists already: give {run.path.name} another name")
     _require_free(run)
@@ -140,7 +140,7 @@ def rename(run: Run, name: str) -> Path:
 
 
 def delete(run: Run) -> None:
-    """Remove a run with all its files, so that no half of it is ever taken for a whole.
+    """Remove a run with all its files; an incomplete one is never used.
 
     Raises:
         RunError: another process trains it, or it cannot be removed.
@@ -174,13 +174,13 @@ def prune(run: Run) -> int:
 
 
 def merge(runs: Sequence[Run], path: Path, command: Sequence[str] = ()) -> Run:
-    """Put the evaluations of runs of one configuration and different seeds into a run with all the seeds.
+    """Merge the evaluations of runs of one configuration and different seeds into one run.
 
-    It is made to be compared and plotted: it has no checkpoints and no metrics, and names the runs.
+    It is for comparison and plots: it has no checkpoints and no metrics, and names the runs.
 
     Raises:
-        RunError: the runs differ in more than their seeds, have seeds in common, or were not evaluated at the same
-            budgets; or the folder cannot be made.
+        RunError: the runs differ in more than their seeds, share seeds, or were evaluated at different budgets; or the
+            folder cannot be made.
     """
     if len(runs) < 2:
         raise RunError(f"two runs or more are needed to merge, got {len(runs)}")
@@ -188,7 +188,7 @@ def merge(runs: Sequence[Run], path: Path, command: Sequence[str] = ()) -> Run:
     if differing:
         name, values = next(iter(differing.items()))
         pairs = ", ".join(f"{value!r} in {run.path.name}" for run, value in zip(runs, values, strict=True))
-        raise RunError(f"these runs are not of one configuration: {name} is {pairs}; compare them instead")
+        raise RunError(f"these runs have different configurations: {name} is {pairs}; compare them instead")
     seeds = tuple(seed for run in runs for seed in run.settings.seeds)
     if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
         raise RunError(f"seed {twice[0]} is in several of these runs: it would count twice; train other seeds")
@@ -217,7 +217,7 @@ def merge(runs: Sequence[Run], path: Path, command: Sequence[str] = ()) -> Run:
 
 
 def _together(parts: Sequence[Evaluation]) -> Evaluation:
-    """Return one evaluation of all the seeds of several."""
+    """Return one evaluation with the seeds of several."""
     metrics = [
         {name: values[place] for name, values in part.metrics.items()}
         for part in parts
@@ -240,7 +240,7 @@ def _together(parts: Sequence[Evaluation]) -> Evaluation:
 
 
 def _joined(parts: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """Return the numbers of all seeds; none if those of some are missing."""
+    """Return the numbers of all seeds; none if some are missing."""
     return tuple(value for part in parts for value in part) if all(parts) else ()
 
 

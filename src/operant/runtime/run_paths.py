@@ -1,4 +1,4 @@
-"""How the folders of runs are named, and the errors that name them."""
+"""Names of run folders, and errors about them."""
 
 import re
 from pathlib import Path
@@ -9,11 +9,11 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class RunError(Exception):
-    """A run cannot be made, opened or trained; the message says why and what to do."""
+    """A run cannot be made, opened or trained; the message has the reason and the fix."""
 
 
 class TakenError(RunError):
-    """There is something in the folder that a new run was to have."""
+    """The folder for a new run is not empty."""
 
 
 def default_run_path(algorithm: str, task: str, root: str | Path = "runs") -> Path:
@@ -26,10 +26,10 @@ def default_run_path(algorithm: str, task: str, root: str | Path = "runs") -> Pa
 
 
 def absolute(path: str | Path) -> Path:
-    """Return a path without links and shortcuts, from the root on.
+    """Return an absolute path without links.
 
     Raises:
-        RunError: it can be none.
+        RunError: it is not a path.
     """
     try:
         return Path(path).expanduser().resolve()
@@ -38,10 +38,10 @@ def absolute(path: str | Path) -> Path:
 
 
 def check_name(path: Path) -> None:
-    """Make sure that the last part of a path can be the name of a run.
+    """Check that the last part of a path is a valid name of a run.
 
     Raises:
-        RunError: it cannot.
+        RunError: it is not.
     """
     if not _NAME.fullmatch(path.name):
         raise RunError(

@@ -1,9 +1,8 @@
-"""Parts of a state that several checkpoints share: large memories, of which little changes from one to the next.
+"""Parts of a state shared by several checkpoints: replay buffers, which change little between them.
 
-What a state holds in a list under a key `segments` is stored part by part, each in a file that is named by the SHA-256
-of its contents, in a folder beside the checkpoints. A part that has not changed since an earlier checkpoint is there
-already and is not written again, and where it says so itself (`operant.state.Part`) it is not looked at again either;
-one that no checkpoint refers to is removed.
+A list under a key `segments` is stored part by part, each in a file named by the SHA-256 of its contents, in a folder
+next to the checkpoints. An unchanged part exists already and is not written again, and a part that reports no change
+(`operant.state.Part`) is not read either; a part that no checkpoint uses is removed.
 """
 
 import hashlib
@@ -23,11 +22,11 @@ from operant.state import Part
 KEY = "segments"
 
 Record = dict[str, str | int]
-"""Of one file: `sha256` and `size`."""
+"""Record of a file: `sha256` and `size`."""
 
 
 def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
-    """Part tensors by path into those that are not in segments, and those of each segment, by the segment's path."""
+    """Split tensors by path into those outside segments, and those of each segment, by its path."""
     rest: dict[str, Tensor] = {}
     segments: dict[str, dict[str, Tensor]] = {}
     for path, tensor in tensors.items():
@@ -66,7 +65,7 @@ class SegmentStore:
         return cls(parent.parent if parent.name == "quarantine" else parent)
 
     def unchanged(self, marked: Mapping[str, object]) -> dict[str, Record]:
-        """Return the records of those segments whose mark and file are what they were when they were remembered."""
+        """Return the records of the segments whose mark and file are unchanged."""
         return {
             path: record
             for path, (mark, record, signature) in self._known.items()
@@ -74,13 +73,13 @@ class SegmentStore:
         }
 
     def remember(self, marked: Mapping[str, object], records: Mapping[str, Record]) -> None:
-        """Remember the segments that have a mark, with their files, which have been found good, and nothing else."""
+        """Remember the segments with a mark and their verified files, and forget all others."""
         self._known = {
             path: (marked[path], record, self._signature(record)) for path, record in records.items() if path in marked
         }
 
     def _signature(self, record: Record) -> tuple[int, ...]:
-        """Return what changes when a file is written to or replaced; nothing where there is none."""
+        """Return values that change when a file is written or replaced; None if it does not exist."""
         try:
             status = self._file(str(record["sha256"])).stat()
         except OSError:
@@ -88,7 +87,7 @@ class SegmentStore:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def write(self, segments: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Record]:
-        """Store what is not there yet, durably, and return the record of each segment.
+        """Store new segments durably, and return the record of each.
 
         Raises:
             OSError: a file could not be written.
@@ -105,7 +104,7 @@ class SegmentStore:
         return records
 
     def fault(self, records: Mapping[str, Record], trusted: Container[str] = ()) -> str | None:
-        """Describe the first segment, but for those at `trusted` paths, that is missing or not what was written."""
+        """Describe the first missing or damaged segment, except those at `trusted` paths."""
         for path, record in records.items():
             if path in trusted:
                 continue
@@ -113,7 +112,7 @@ class SegmentStore:
             if not file.is_file():
                 return f"{file} is missing"
             if file.stat().st_size != record["size"] or sha256(file) != record["sha256"]:
-                return f"{file} is damaged: its contents are not what was written"
+                return f"{file} is damaged: its contents differ from what was written"
         return None
 
     def load(self, records: Mapping[str, Record]) -> dict[str, Tensor]:
@@ -125,7 +124,7 @@ class SegmentStore:
         return tensors
 
     def retire(self, manifests: Iterable[Path]) -> None:
-        """Remove what none of these manifests refers to; damaged ones refer to nothing."""
+        """Remove segments that none of these manifests uses; damaged ones use none."""
         if not self.folder.is_dir():
             return
         kept = {self._file(str(record["sha256"])) for file in manifests for record in _records(file).values()}

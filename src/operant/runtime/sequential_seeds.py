@@ -1,4 +1,4 @@
-"""Several seeds whose networks cannot share a program, trained in turns as one learner: `InTurn`."""
+"""Several seeds with separate networks, trained in turns as one learner: `InTurn`."""
 
 import math
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ L = TypeVar("L", bound=Learner)
 
 
 class InTurn(DeclaredState, Generic[L]):
-    """A learner that gives each of its learners one iteration after the other.
+    """A learner that iterates its learners in turn.
 
     Args:
         learners: one for each seed, S of them.
-        budget: of each; one that has used it waits for the others.
+        budget: of each; a learner that has used it waits.
 
     Attributes:
         learners: as given.
@@ -34,13 +34,13 @@ class InTurn(DeclaredState, Generic[L]):
 
     @property
     def consumed(self) -> int:
-        """Budget used by the learner that has used least."""
+        """Smallest budget used by a learner."""
         return min(learner.consumed for learner in self.learners)
 
     def iterate(self) -> Metrics:
         """Run one iteration of each, and return its metrics, `[S]` each.
 
-        A learner that waits, or has nothing to report, has NaN there; under `losses/` the last number that it had.
+        A learner that waits or does not report a metric has NaN; under `losses/`, its last value.
         """
         reports: list[Metrics] = []
         for position, learner in enumerate(self.learners):
@@ -55,10 +55,10 @@ class InTurn(DeclaredState, Generic[L]):
 
     @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of `state_dict`; one that is refused leaves the learners as they were.
+        """Restore a state of `state_dict`; an invalid one leaves the learners unchanged.
 
         Raises:
-            ValueError: it has another number of learners.
+            ValueError: the number of learners differs.
         """
         if len(state["learners"]) != len(self.learners):
             raise ValueError(f"the state is of {len(state['learners'])} seeds, but there are {len(self.learners)}")

@@ -1,4 +1,4 @@
-"""The sessions of a run, as `run.json` lists them: how each was started, and how it ended."""
+"""Sessions of a run, as in `run.json`: how each started and ended."""
 
 import importlib.metadata
 import os
@@ -13,11 +13,11 @@ from typing import Any
 _PACKAGES = ("operant", "torch", "numpy", "gymnasium")
 
 FINISHED, INTERRUPTED, FAILED, UNFINISHED = "finished", "interrupted", "failed", "unfinished"
-"""How a session ended; unfinished: it has not, or was killed before it could say so."""
+"""How a session ended; unfinished: still running, or killed."""
 
 
 def started(command: Sequence[str]) -> dict[str, Any]:
-    """Return the entry of a session that begins now.
+    """Return the entry of a session that starts now.
 
     Args:
         command: the command line.
@@ -34,7 +34,7 @@ def started(command: Sequence[str]) -> dict[str, Any]:
 
 
 def ended(outcome: str, consumed: int, reason: str = "") -> dict[str, Any]:
-    """Return what a session that ends now adds to its entry.
+    """Return the fields added when a session ends.
 
     Args:
         outcome: `FINISHED`, `INTERRUPTED` or `FAILED`.
@@ -45,7 +45,7 @@ def ended(outcome: str, consumed: int, reason: str = "") -> dict[str, Any]:
 
 
 def described(sessions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Return how the last session ended, and why where there is more to say."""
+    """Return how the last session ended, and the reason if known."""
     last: Mapping[str, Any] = sessions[-1] if sessions else {}
     return str(last.get("outcome", UNFINISHED)), str(last.get("reason", ""))
 

@@ -1,4 +1,4 @@
-"""What every run is told, whatever it trains: `Settings`."""
+"""Settings of all runs: `Settings`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,106 +14,104 @@ from operant.runtime.tables import to_table
 _ACTING, _CONTROL = ("control", "tabular"), ("control",)
 
 OF_PACKAGES: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("env_kwargs", "env_backend", "evaluate_episodes", "evaluate_max_steps"), _ACTING),
+    **dict.fromkeys(("env_kwargs", "env_backend", "evaluate_episodes", "evaluate_max_steps", "wrappers"), _ACTING),
     **dict.fromkeys(("vectorization", "num_workers", "lost_workers", "worker_seconds"), _CONTROL),
-    **dict.fromkeys(("clip_rewards", "episodic_life", "compile", "wrappers", "shards"), _CONTROL),
+    **dict.fromkeys(("clip_rewards", "episodic_life", "compile", "shards"), _CONTROL),
 }
-"""Packages whose algorithms have a setting; those that are not named here all have."""
+"""Packages whose algorithms have a setting; all have the others."""
 
 MOST_SEEDS = 1_000_000
-"""Seeds of one run; a larger number is a mistake, and would fill the memory before anything is said."""
+"""Maximum number of seeds of a run; more would exhaust memory without a message."""
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?|xpu(:\d+)?")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The choices common to all algorithms. Those of one algorithm stand in its own configuration.
+    """Settings common to all algorithms. Those of one algorithm are in its configuration.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: a value is out of range.
     """
 
     algorithm: str
     """Name of the algorithm, as `operant list` prints it."""
 
     task: str
-    """What to train on: a Gymnasium id such as CartPole-v1, or an environment of yours, path/to/file.py:MyEnv; for
+    """A Gymnasium id such as CartPole-v1, or your own environment, path/to/file.py:MyEnv; for
     language models a built-in task such as arithmetic, or a data set."""
 
     seeds: tuple[int, ...] = (0,)
-    """Seeds of the run, trained side by side; different integers from 0. One seed is no result: take 5 or more."""
+    """Seeds of the run, trained in parallel; different integers from 0. One seed is not a result: use 5 or more."""
 
     env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Parameters for the constructor of the task's environment, such as size=30 slippery=false; drawing=@FILE is the
     text of a file."""
 
     budget: PositiveInt = 100_000
-    """How much to train, for each seed, in the algorithm's own unit: environment steps, prompts or examples."""
+    """Training budget of each seed, in the algorithm's unit: environment steps, prompts or examples."""
 
     wrappers: tuple[str, ...] = ()
-    """Wrappers around the environments, the innermost first: classes of yours, path/to/file.py:Name or
-    'path/to/file.py:Name(scale=0.1)', as operant.envs.Wrapper describes them. Those that say so hold in evaluations."""
+    """Wrappers around the environments, the innermost first: your own classes, path/to/file.py:Name or
+    'path/to/file.py:Name(scale=0.1)', derived from operant.envs.Wrapper. Those with in_evaluation also apply in
+    evaluations."""
 
     env_backend: Literal["auto", "tensor", "gymnasium", "envpool"] = "auto"
-    """Where environments come from: operant's batched ones (tensor), Gymnasium's, or the faster of these that exists
-    (auto); EnvPool's, in C++ threads, where it is installed: with these a resumed run begins new episodes."""
+    """Implementation of the environments: operant's batched ones (tensor), Gymnasium's, the faster of these (auto), or
+    EnvPool's in C++ threads, if installed: with EnvPool a resumed run begins new episodes."""
 
     vectorization: Literal["sync", "async"] = "sync"
     """Where Gymnasium's environments run: in this process (sync), or in worker processes (async)."""
 
     num_workers: NonNegativeInt = 0
-    """Worker processes of a run, which its environments are divided among, in training and evaluations; 0: one a core,
-    or fewer where there are fewer environments. More pay off where environments wait for something else."""
+    """Worker processes that share the environments, in training and evaluations; 0: one per core, at most one per
+    environment. More pay off if environments wait for something else."""
 
     lost_workers: Literal["end", "restart"] = "end"
-    """What happens when a worker process dies or hangs: training ends with an error that names its environments and
-    can be resumed (end); or it is replaced, and its environments begin new episodes (restart): no exact resume then."""
+    """When a worker process dies or hangs: end training with an error that names its environments, to be resumed (end);
+    or replace it, and begin new episodes in its environments (restart), without exact resume."""
 
     worker_seconds: PositiveFloat = 120.0
-    """Seconds that a worker process may take for one answer before training ends with an error that names it."""
+    """Seconds that a worker process may take for one reply before training ends with an error that names it."""
 
     clip_rewards: bool = True
-    """For games of Atari: whether rewards are clipped to [-1, 1] in training; scores never are."""
+    """For Atari: whether rewards are clipped to [-1, 1] in training; scores never are."""
 
     episodic_life: bool = False
-    """For games of Atari: whether losing a life ends an episode in training; what is scored are whole games."""
+    """For Atari: whether losing a life ends an episode in training; scores are of whole games."""
 
     device: str = "auto"
-    """Where to compute: cpu, cuda, cuda:1, mps, xpu, or auto: the CPU for small networks, a GPU, if there is one, for
+    """Device: cpu, cuda, cuda:1, mps, xpu, or auto: the CPU for small networks, a GPU, if there is one, for
     pretrained language models."""
 
     threads: NonNegativeInt = 0
-    """Threads for arithmetic on the CPU; 0 lets operant choose: 1 for small networks, where more only cost time, 2
-    for the built-in language models (1 where torch was imported before operant, whose threads then spin), all cores for
-    pretrained ones."""
+    """CPU threads; 0: chosen by operant: 1 for small networks, where more only cost time, 2 for the built-in language
+    models (1 if torch was imported before operant, whose threads then spin), all cores for pretrained ones."""
 
     precision: Literal["highest", "high", "medium"] = "highest"
-    """Of matrix products of 32-bit numbers: highest is exact to rounding; high (TF32) and medium (bfloat16; on CUDA
-    devices TF32, too) are faster on layers of 256 and more where there are units for them, and exact to 2 or 3
-    digits."""
+    """Precision of 32-bit matrix products: highest is exact up to rounding; high (TF32) and medium (bfloat16; TF32 on
+    CUDA) are faster on layers of 256 and more with hardware support, and exact to 2 or 3 digits."""
 
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether updates are compiled (`torch.compile`'s back end): it costs seconds at the start and saves a tenth to a
-    half of each update; auto: where the run is long enough to repay it and there is a C++ compiler."""
+    """Whether updates are compiled (`torch.compile`'s back end): costs seconds at the start and saves a tenth to a half
+    of each update; auto: if the run is long enough and there is a C++ compiler."""
 
     shards: PositiveInt = 1
-    """Parts that each batch and its environments are divided into, which are computed alike on any number of processes
-    up to this one: --processes changes no bit of a run. Powers of two divide best. With more than one a run differs in
-    the last bits from one with another number."""
+    """Shards of each batch and its environments, for up to as many processes: --processes changes no bit of a run, but
+    another number of shards changes the last bits. Powers of two divide best."""
 
     evaluate_every: NonNegativeInt = 0
-    """Budget units of one seed between two evaluations; 0 means a twentieth of the budget. The last is at the end."""
+    """Budget units of one seed between two evaluations; 0: a twentieth of the budget. The last one is at the end."""
 
     evaluate_episodes: PositiveInt = 20
     """Episodes of each seed in one evaluation."""
 
     evaluate_max_steps: NonNegativeInt = 0
-    """Steps after which an episode of an evaluation is cut where the environment has no shorter limit of its own; it
-    counts with what it scored until then. 0: 100000, for tables 10000."""
+    """Steps after which an episode of an evaluation is truncated, unless the environment has a shorter limit; its
+    return until then counts. 0: 100000, for tables 10000."""
 
     checkpoint_seconds: NonNegativeFloat = 60.0
-    """Seconds of wall-clock time between two checkpoints; what a crash can cost at most. 0 saves after every update."""
+    """Seconds of wall-clock time between two checkpoints, the most that a crash can cost. 0: after every update."""
 
     keep_checkpoints: int | Literal["auto", "all", "none"] = "auto"
     """Checkpoints that are kept along the training, apart from the newest two, to go back to (`operant watch RUN --at
@@ -121,12 +119,12 @@ class Settings:
     them where one takes at most 2 MiB, else none."""
 
     callbacks: tuple[str, ...] = ()
-    """Code of one's own that is called in the course of training: file.py:Name, or "file.py:Name(patience=3)", where
-    Name is a subclass of operant.Callback, or makes one. A resumed run calls it again."""
+    """Callbacks during training: file.py:Name, or "file.py:Name(patience=3)", where Name is a subclass of
+    operant.Callback, or makes one. A resumed run calls them again."""
 
     track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
-    """Where metrics are shown, too (extra: track); where to, and for whom, is set by the trackers' own environment
-    variables. A resumed run is shown there, too."""
+    """Trackers that also receive the metrics (extra: track), configured by their own environment variables. A resumed
+    run uses them again."""
 
     @property
     def evaluation_interval(self) -> int:
@@ -134,20 +132,20 @@ class Settings:
         return self.evaluate_every or max(1, self.budget // 20)
 
     def table(self, package: str | None) -> dict[str, Any]:
-        """Return what a file says of the settings of a run.
+        """Return the settings of a run for a file.
 
         Args:
-            package: of the algorithm, whose file names no setting that others alone have, unless it was changed; None
-                where there is nothing to say about the algorithm.
+            package: of the algorithm; unchanged settings of other packages are left out. None if the algorithm is
+                unknown.
         """
         idle = {name for name, packages in OF_PACKAGES.items() if package is not None and package not in packages}
         changed = {} if package is None else self.of_others(package)
         return {name: value for name, value in to_table(self).items() if name not in idle or name in changed}
 
     def of_others(self, package: str) -> dict[str, Any]:
-        """Return the settings, and their values, that were changed though algorithms of `package` do not have them.
+        """Return the changed settings, with values, that algorithms of `package` do not have.
 
-        Not to compile is what those without anything to compile do.
+        `compile` off is allowed for all.
         """
         plain = vars(Settings(self.algorithm, self.task)) | ({"compile": "off"} if self.compile == "off" else {})
         others = [name for name, packages in OF_PACKAGES.items() if package not in packages]
@@ -159,7 +157,7 @@ class Settings:
         if not isinstance(task, str):
             raise ValueError(
                 f'task must be a name such as "CartPole-v1", got an object of type {type(task).__name__}; register '
-                "what makes the environment, in all its wrappers, with gymnasium.register, and give its id, such as "
+                "its constructor, with all wrappers, by gymnasium.register, and give its id, such as "
                 '"module:Name-v0"'
             )
         if not isinstance(self.env_kwargs, Mapping) or not all(isinstance(name, str) for name in self.env_kwargs):  # pyright: ignore[reportUnnecessaryIsInstance] - from anywhere
@@ -187,18 +185,18 @@ def _positive(value: object) -> bool:
 
 
 def counted_seeds(first: int, count: int) -> tuple[int, ...]:
-    """Return as many seeds from the first on.
+    """Return `count` seeds from the first on.
 
     Raises:
         ValueError: there are more than `MOST_SEEDS`.
     """
     if count > MOST_SEEDS:
-        raise ValueError(f"a run has at most {MOST_SEEDS} seeds, got {count}: --seed says from which they count")
+        raise ValueError(f"a run has at most {MOST_SEEDS} seeds, got {count}: --seed is the first of them")
     return tuple(range(first, first + count))
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Return a parameter as a file gives it back: lists for tuples, numbers of Python for those of NumPy.
+    """Return a parameter as read back from a file: lists for tuples, Python numbers for NumPy's.
 
     Raises:
         ValueError: a file cannot hold it.
@@ -212,6 +210,6 @@ def _plain(value: Any, where: str) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(
-        f"{where} must be a number, a truth value, a text, or a list or dictionary of these, which config.toml holds, "
+        f"{where} must be a number, a bool, a string, or a list or dictionary of these, as config.toml stores it, "
         f"got {value!r:.80}; register an environment with it by gymnasium.register(..., kwargs=...)"
     )

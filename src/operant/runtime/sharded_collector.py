@@ -1,4 +1,4 @@
-"""Collecting experience in environments that are divided among shards: `ShardedCollector`."""
+"""Collection of experience in environments divided among shards: `ShardedCollector`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,10 +10,10 @@ from operant.state import MissingError, State, StateError, load_part
 
 
 class ShardedCollector:
-    """The collectors of the shards of this process, which give the rollouts of all shards together.
+    """The collectors of the shards of this process; together the processes gather all rollouts.
 
     Args:
-        envs: one for each shard of this process (`Shards.mine`), rows are `[S, N / K]`, flat.
+        envs: one batch `[S, N / K]`, flat, for each shard of this process (`Shards.mine`).
         seeds: S.
         shards: K of them.
 
@@ -30,7 +30,7 @@ class ShardedCollector:
 
         Args:
             steps: T.
-            act: returns what acts in a shard, given its place among the N environments of a seed.
+            act: returns the policy of a shard, given its slice of the N environments of a seed.
         """
         own: list[dict[str, Any]] = []
         for number, collector in zip(self.shards.mine, self.collectors, strict=True):
@@ -39,14 +39,14 @@ class ShardedCollector:
         return joined(self.shards.gather(own))
 
     def state_dict(self) -> State:
-        """Return the states of all shards, whichever process they are in."""
+        """Return the states of all shards, from all processes."""
         return {"shards": self.shards.gather([collector.state_dict() for collector in self.collectors])}
 
     def load_state_dict(self, state: State) -> None:
         """Continue in the middle of the episodes of a saved state.
 
         Raises:
-            StateError: it is of another number of shards.
+            StateError: the number of shards differs.
         """
         if "shards" not in state:
             raise MissingError("shards", "is missing")

@@ -1,8 +1,8 @@
-"""A batch in K logical shards, computed alike by one process or by several: `Shards`.
+"""A batch in K logical shards, with equal results on one process or several: `Shards`.
 
 Floating-point sums depend on their order, and a matrix product on its shape. Here both are part of the configuration:
-each shard is collected and differentiated as if by itself, whichever process does it, and the results are added in one
-fixed tree. So the number of processes changes no bit of what is learned, and a checkpoint knows nothing of it.
+each shard is collected and differentiated separately, by any process, and the results are added in one fixed tree. So
+the number of processes changes no bit of the result, and checkpoints do not depend on it.
 """
 
 from collections.abc import Callable, Generator, Hashable, Sequence
@@ -19,11 +19,11 @@ from operant.state import State
 
 
 class Group(Protocol):
-    """The processes of a run, which take the same steps; the first one leads, and alone writes.
+    """The processes of a run, which take the same steps; only the first one leads and writes.
 
     Attributes:
-        rank: place of this process.
-        size: how many there are.
+        rank: index of this process.
+        size: number of processes.
     """
 
     rank: int
@@ -38,12 +38,12 @@ class Group(Protocol):
         ...
 
     def lead(self, run: str, budget: int, learner: Learner) -> None:
-        """Have the others follow: whatever the learner of this process does, theirs do, too.
+        """Make the other processes repeat the calls of this process's learner.
 
         Args:
-            run: the folder that they make theirs from.
+            run: the folder from which they build their learners.
             budget: of each seed.
-            learner: as it is in the beginning, or what loads a state next.
+            learner: in its initial state, or about to load one.
         """
         ...
 
@@ -62,7 +62,7 @@ class Alone:
         return tensors
 
     def lead(self, run: str, budget: int, learner: Learner) -> None:
-        """There is nobody to lead."""
+        """Do nothing: there are no other processes."""
 
 
 _group: ContextVar[Group] = ContextVar("group", default=Alone())  # noqa: B039 - it has no state
@@ -75,7 +75,7 @@ def group() -> Group:
 
 @contextmanager
 def within(processes: Group) -> Generator[Group]:
-    """Let this process belong to a group."""
+    """Set the group of this process."""
     former = _group.set(processes)
     try:
         yield processes
@@ -104,12 +104,12 @@ Mean = Callable[[B], tuple[Tensor, Sequence[Tensor]]]
 
 
 def share(count: int, rank: int, size: int) -> range:
-    """Return the shards of one process: consecutive ones, as equally as it goes."""
+    """Return the shards of one process: consecutive and nearly equal in number."""
     return range(rank * count // size, (rank + 1) * count // size)
 
 
 def total(parts: Tensor) -> Tensor:
-    """Return the sum over the first dimension, added pairwise in a tree that depends on its length alone."""
+    """Return the sum over the first dimension, added pairwise in a tree that depends only on its length."""
     while len(parts) > 1:
         even = len(parts) // 2 * 2
         pairs = parts[0:even:2] + parts[1:even:2]
@@ -123,7 +123,7 @@ def _row(gradient: Tensor, numbers: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Shards:
-    """The K shards of every batch of a run, of which each process computes some.
+    """The K shards of every batch of a run, divided among the processes.
 
     Attributes:
         count: K.
@@ -141,7 +141,7 @@ class Shards:
         if self.group.size > self.count:
             raise ValueError(
                 f"{self.group.size} processes need at least as many shards, but the run has {self.count}: give it "
-                f"--shards {self.group.size} when it is made, or take fewer processes"
+                f"--shards {self.group.size} when it is made, or use fewer processes"
             )
 
     @property
@@ -150,7 +150,7 @@ class Shards:
         return share(self.count, self.group.rank, self.group.size)
 
     def require_even(self, **sizes: int) -> None:
-        """Check that each of several things can be divided equally.
+        """Check that several sizes can be divided equally.
 
         Raises:
             ValueError: one cannot; the message names it.
@@ -158,11 +158,11 @@ class Shards:
         for name, size in sizes.items():
             if size % self.count:
                 raise ValueError(
-                    f"{self.count} shards must divide {name}, which is {size}: take others, or fewer shards"
+                    f"{self.count} shards must divide {name}, which is {size}: change it, or use fewer shards"
                 )
 
     def rows(self, number: int, rows: int) -> slice:
-        """Return which of `rows` rows are in a shard."""
+        """Return the slice of `rows` rows in a shard."""
         return slice(number * rows // self.count, (number + 1) * rows // self.count)
 
     def gather(self, states: Sequence[State]) -> list[State]:
@@ -177,10 +177,10 @@ class Shards:
         Args:
             function: the mean over the samples of a shard: a gradient `[S, P]`, and further numbers `[S]`.
             batch: M samples a seed, a multiple of K.
-            stacked: the same for the K' shards of this process at once, each as if it were of further seeds: from
+            stacked: the same for the K' shards of this process together, each treated as further seeds: from
                 samples `[S * K', M / K, ...]` to `[S * K', P]` and `[S * K']`. It takes K' times fewer calls, and is
-                used where it changes no bit, which is tried at the first batch of every kind.
-            kind: tells functions apart that compute in other ways.
+                used if it changes no bit, which is tested at the first batch of every kind.
+            kind: distinguishes functions with different computations.
         """
         if self.count == 1:
             return function(batch)

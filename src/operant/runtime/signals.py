@@ -1,4 +1,4 @@
-"""Stopping on request: a signal only sets a flag, which training looks at once per update, and in evaluations."""
+"""Stopping on request: a signal only sets a flag, which training checks once per update, and in evaluations."""
 
 import contextlib
 import signal
@@ -16,17 +16,16 @@ _SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 class Interruption:
     """Turns SIGINT, SIGTERM, SIGUSR1 and SIGHUP into a flag while its `with` block runs.
 
-    SIGHUP, which comes when the terminal goes, stays ignored where it is ignored: `nohup` wants that.
+    SIGHUP, sent when the terminal closes, stays ignored if it is, for `nohup`.
 
-    A second SIGINT raises `KeyboardInterrupt` at once, for those who do not want to wait. The former handlers
-    come back at the end of the block. Python delivers signals to the main thread only; in any other one the block
-    changes nothing, and only `request` sets the flag.
+    A second SIGINT raises `KeyboardInterrupt` immediately. The former handlers are restored at the end of the block.
+    Python delivers signals to the main thread only; in other threads only `request` sets the flag.
 
     Args:
-        unhandled_only: whether to leave those signals alone for which the program has a handler of its own.
+        unhandled_only: whether to skip signals that the program handles itself.
 
     Attributes:
-        received: the last signal that came; None if none did.
+        received: the last signal, or None.
     """
 
     def __init__(self, *, unhandled_only: bool = False) -> None:
@@ -72,10 +71,10 @@ class Interruption:
 
 @contextlib.contextmanager
 def saving_first(asked: Callable[[], bool] | None = None) -> Generator[Callable[[], bool]]:
-    """Yield what training asks whether to stop: `asked`, or else whether a signal has come that would end the process.
+    """Yield the stop condition of training: `asked`, or else whether a fatal signal has arrived.
 
-    Such a signal takes its course after the block, when the state is saved: SIGINT raises `KeyboardInterrupt`. Signals
-    that the program handles itself, and those that come to another thread than the main one, are left alone.
+    The signal takes effect after the block, when the state is saved: SIGINT raises `KeyboardInterrupt`. Signals that
+    the program handles, and other threads than the main one, are not affected.
     """
     if asked is not None:
         yield asked
@@ -87,5 +86,5 @@ def saving_first(asked: Callable[[], bool] | None = None) -> Generator[Callable[
 
 
 def _handled(number: int) -> bool:
-    """Whether a signal does something else than Python does by itself."""
+    """Return whether a signal has a handler other than Python's default."""
     return signal.getsignal(number) not in (signal.SIG_DFL, signal.default_int_handler)

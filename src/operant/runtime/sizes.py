@@ -1,8 +1,8 @@
-"""Numbers of bytes in words: `readable`."""
+"""Readable numbers of bytes: `readable`."""
 
 
 def readable(size: float) -> str:
-    """Return a number of bytes in three digits, with a unit of 1024 of the one before."""
+    """Return a number of bytes with three digits and a binary unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 999.5:
             return f"{size:.3g} {unit}"

@@ -2,7 +2,7 @@
 
 Both follow Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (2021,
 arXiv:2108.13264): scores of several runs (seeds), on one task or several, are summarized by the mean of their middle
-half, and the uncertainty comes from drawing the runs again, task by task.
+half, and the uncertainty is bootstrapped over runs, task by task.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ def iqm(scores: ArrayLike) -> NDArray[np.float64]:
     """Return the interquartile mean along the last axis.
 
     The `floor(n / 4)` lowest and as many highest of `n` scores are left out, without fractional weights, exactly as
-    `scipy.stats.trim_mean(scores, 0.25)` and the paper's own library do. Fewer than 4 scores give their mean. A score
-    that is not a number makes the result not a number.
+    `scipy.stats.trim_mean(scores, 0.25)` and the paper's own library do. Fewer than 4 scores give their mean. NaN gives
+    NaN.
 
     Args:
         scores: `[..., n]`.
@@ -46,17 +46,17 @@ def stratified_bootstrap(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Return the percentile interval of a statistic, from runs drawn again with replacement within each task.
+    """Return the bootstrap percentile interval of a statistic, resampling runs within each task.
 
-    Of one run per task there is nothing to draw: the interval is then the point itself, which says that the
-    uncertainty is unknown, not that it is small. Below about 5 runs the interval is too narrow.
+    With one run per task the interval is the point itself: the uncertainty is unknown, not small. Below about 5 runs
+    the interval is too narrow.
 
     Args:
         scores: `[seeds]` or `[tasks, seeds]`.
         statistic: reduces the last axis of `[repetitions, tasks * seeds]`. Default: `iqm`.
-        repetitions: how often the runs are drawn.
+        repetitions: number of resamples.
         confidence: probability mass of the interval.
-        seed: start of the random numbers; equal seeds give equal intervals.
+        seed: of the random numbers; equal seeds give equal intervals.
 
     Returns:
         The lower and the upper end.
@@ -82,5 +82,5 @@ def stratified_bootstrap(
 def _scores(scores: ArrayLike) -> NDArray[np.float64]:
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim == 0 or values.size == 0:
-        raise ValueError(f"scores must hold at least one number a task, got shape {values.shape}")
+        raise ValueError(f"scores must hold at least one number per task, got shape {values.shape}")
     return values

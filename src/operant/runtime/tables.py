@@ -1,8 +1,8 @@
-"""Frozen dataclasses as TOML tables, and back, with nothing lost and nothing guessed.
+"""Lossless conversion of frozen dataclasses to TOML tables and back.
 
-TOML has no null: None is written as the string `"none"` and read back where the field's type admits None. Enums are
+TOML has no null: None is written as the string `"none"` and read back if the field's type admits None. Enums are
 written by name, nested dataclasses as tables, tuples and lists as arrays. Missing keys take the field's default.
-Mappings are tables, too; where their type says no more, they hold numbers, strings, booleans, None, lists and tables.
+Mappings are tables; without a more precise type, they hold numbers, strings, booleans, None, lists and tables.
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ from operant.catalog import Algorithm, names, old_names
 C = TypeVar("C")
 
 NONE = "none"
-"""How a file says None."""
+"""None in a file."""
 
 
 def to_table(config: Any) -> dict[str, Any]:
-    """Return a dataclass instance as nested dicts of what TOML can hold.
+    """Return a dataclass instance as nested dicts of TOML values.
 
     Raises:
-        TypeError: `config` is no dataclass instance, or a field holds what a file cannot.
-        ValueError: a value would be read back as another one (the string "none" in a field that admits None, a nan).
+        TypeError: `config` is not a dataclass instance, or a field holds a type that a file cannot.
+        ValueError: a value would be read back differently (the string "none" in a field that admits None, a NaN).
     """
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         raise TypeError(f"a configuration must be an instance of a dataclass, got {config!r}")
@@ -36,7 +36,7 @@ def to_table(config: Any) -> dict[str, Any]:
         if again != getattr(config, name):
             raise ValueError(
                 f"{where} = {getattr(config, name)!r} would be read back as {again!r}; "
-                "choose a value that a file can tell from it"
+                "choose a value that a file can represent uniquely"
             )
     return table
 
@@ -49,14 +49,14 @@ def from_table(
     where: str = "config",
     algorithm: Algorithm | None = None,
 ) -> C:
-    """Return a `kind` made of a TOML table.
+    """Return a `kind` from a TOML table.
 
     Args:
         kind: a dataclass.
-        table: its fields by name, as `to_table` gives them; it may leave fields out.
-        base: where fields that the table leaves out come from. Default: the defaults of `kind`.
-        where: what the table is called in error messages.
-        algorithm: whose configuration it is; the error about an unknown key then knows the names of other libraries.
+        table: fields by name, as from `to_table`; may be incomplete.
+        base: supplies missing fields. Default: the defaults of `kind`.
+        where: name of the table in errors.
+        algorithm: of the configuration; the error about an unknown key then recognizes names of other libraries.
 
     Raises:
         ValueError: an unknown key, a missing value without default, or a value of the wrong type.
@@ -116,7 +116,7 @@ def _encode(value: Any, where: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of NumPy as one of Python, and anything else as it is."""
+    """Return a NumPy number as a Python number, and other values unchanged."""
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
 
 
@@ -190,14 +190,16 @@ def _decode_mapping(_: Any, items: tuple[Any, ...], value: Any, where: str) -> A
 
 
 def _decode_anything(value: Any, where: str) -> Any:
-    """Return what a file holds as it is, but for None; tuples are read back as lists."""
+    """Return a value from a file unchanged, except None; tuples become lists."""
     if isinstance(value, list | tuple):
         return [_decode_anything(item, f"{where}[{i}]") for i, item in enumerate(cast(list[Any], value))]
     if _is_table(value):
         return {key: _decode_anything(item, f"{where}.{key}") for key, item in value.items()}
     if value is None or value == NONE:
         return None
-    return value if isinstance(value, bool | int | float | str) else _refuse(where, value, "a value that files hold")
+    return (
+        value if isinstance(value, bool | int | float | str) else _refuse(where, value, "a value that files can hold")
+    )
 
 
 def _refuse(where: str, value: Any, expected: str) -> Any:

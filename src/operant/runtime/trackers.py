@@ -1,7 +1,7 @@
-"""Metrics in the viewers that people already use: TensorBoard, Weights & Biases, Trackio (extra: `track`).
+"""Experiment trackers: TensorBoard, Weights & Biases, Trackio (extra: `track`).
 
-Each is a callback in a thread of its own. Nothing listens on a port. What is uploaded, and where to, is up to the own
-settings of a tracker: TensorBoard and Trackio write files here, and so does Weights & Biases where nobody is logged in.
+Each is a callback in its own thread. Nothing listens on a port. Uploads depend on the tracker's own settings:
+TensorBoard and Trackio write local files, and so does Weights & Biases unless logged in.
 """
 
 import contextlib
@@ -23,33 +23,33 @@ from operant.runtime.outcome import Outcome
 from operant.runtime.run import Run
 
 PROJECT = "operant"
-"""Where runs are shown in trackers that have projects, unless their environment variable says otherwise."""
+"""Default project in trackers with projects; their environment variables override it."""
 MOST_SAMPLES = 50
 """Rows of a table of completions."""
 PICTURES, FILMS = (".png", ".gif"), (".mp4",)
 
 Curves = Mapping[str, Sequence[float]]
-"""A number for each seed by the name of a metric, or a single one for all seeds together."""
+"""Metrics by name, with a number per seed or one for all seeds."""
 
 
 class Tracker(Callback):
-    """Shows a run elsewhere."""
+    """Sends a run to a tracker."""
 
     patience = 180.0
     package: ClassVar[str] = ""
 
     def on_start(self, run: Run | None) -> None:
-        """Begin, or go on, with the configuration of the run."""
+        """Start or continue the run in the tracker, with its configuration."""
         assert run is not None  # noqa: S101 - only runs are tracked
         self._run, self.seeds = run, run.settings.seeds
         self.begin(run)
 
     def on_metrics(self, record: Mapping[str, Any]) -> None:
-        """Show a point of every metric."""
+        """Log a point of every metric."""
         self.add(of_metrics(record), int(record["consumed"]))
 
     def on_evaluation(self, record: Mapping[str, Any]) -> None:
-        """Show the scores, and what was answered."""
+        """Log the scores and answers."""
         consumed = int(record["consumed"])
         self.add(of_evaluation(record), consumed)
         samples = [one for one in latest_samples(self._run) if one.get("consumed") == consumed][:MOST_SAMPLES]
@@ -58,7 +58,7 @@ class Tracker(Callback):
             self.add_table(columns, [[_cell(sample.get(name)) for name in columns] for sample in samples], consumed)
 
     def on_end(self, outcome: Outcome | None) -> None:
-        """Show the pictures and films of the run, and end."""
+        """Log the images and videos of the run, and finish."""
         consumed = 0 if outcome is None else outcome.consumed
         for path in sorted(self._run.media_path.iterdir()):
             if path.suffix in PICTURES + FILMS:
@@ -66,31 +66,31 @@ class Tracker(Callback):
         self.end()
 
     def begin(self, run: Run) -> None:
-        """Open what is written to."""
+        """Open the outputs."""
 
     def add(self, curves: Curves, consumed: int) -> None:
-        """Show a point of each curve."""
+        """Log a point of each curve."""
 
     def add_table(self, columns: list[str], rows: list[list[Any]], consumed: int) -> None:
-        """Show the completions of an evaluation."""
+        """Log the completions of an evaluation."""
 
     def add_media(self, path: Path, consumed: int) -> None:
-        """Show a picture or a film."""
+        """Log an image or a video."""
 
     def end(self) -> None:
-        """Write what is left."""
+        """Flush the outputs."""
 
 
 class TensorBoard(Tracker):
     """Event files in `tensorboard/` of the run: a folder for each seed and one for their mean, so that curves overlay.
 
-    TensorBoard plays GIFs; films in other formats are left out.
+    TensorBoard plays GIFs; videos in other formats are skipped.
     """
 
     package = "tensorboard"
 
     def begin(self, run: Run) -> None:
-        """Remember where to; the first point tells which later ones a resumed run writes anew."""
+        """Store the folder; the first point shows which later ones a resumed run writes again."""
         self._writers: dict[str, Any] = {}
 
     def add(self, curves: Curves, consumed: int) -> None:
@@ -106,7 +106,7 @@ class TensorBoard(Tracker):
         self._writer("mean", consumed).add_text("completions", _markdown(columns, rows), consumed)
 
     def add_media(self, path: Path, consumed: int) -> None:
-        """Write a picture or a GIF as it is."""
+        """Write an image or a GIF unchanged."""
         if path.suffix not in PICTURES:
             return
         messages: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
@@ -131,12 +131,12 @@ class TensorBoard(Tracker):
 
 
 class WandB(Tracker):
-    """A run of Weights & Biases; offline unless somebody is logged in, or `WANDB_MODE` says otherwise."""
+    """A run of Weights & Biases; offline unless logged in or set by `WANDB_MODE`."""
 
     package = "wandb"
 
     def begin(self, run: Run) -> None:
-        """Begin a run, or go on with that of the sessions before."""
+        """Start a run, or continue that of earlier sessions."""
         self._wandb: Any = importlib.import_module("wandb")
         logged_in = bool(os.environ.get("WANDB_MODE")) or self._wandb.login(prompt=False, verify=False)
         self._shown = self._wandb.init(
@@ -160,7 +160,7 @@ class WandB(Tracker):
         self._shown.log({"completions": self._wandb.Table(columns=columns, data=rows), "consumed": consumed})
 
     def add_media(self, path: Path, consumed: int) -> None:
-        """Log a picture or a film."""
+        """Log an image or a video."""
         kind = self._wandb.Video if path.suffix != ".png" else self._wandb.Image
         self._shown.log({f"media/{path.stem}": kind(str(path)), "consumed": consumed})
 
@@ -175,9 +175,9 @@ class Trackio(Tracker):
     package = "trackio"
 
     def begin(self, run: Run) -> None:
-        """Begin a run, or go on with that of the sessions before."""
+        """Start a run, or continue that of earlier sessions."""
         resumed = len(run.facts()["sessions"]) > 1
-        with contextlib.redirect_stdout(sys.stderr):  # where results do not go
+        with contextlib.redirect_stdout(sys.stderr):  # not for results
             self._trackio: Any = importlib.import_module("trackio")
             self._shown = self._trackio.init(
                 project=os.environ.get("TRACKIO_PROJECT", PROJECT),
@@ -198,7 +198,7 @@ class Trackio(Tracker):
         self._shown.log({"completions": self._trackio.Table(columns=columns, data=rows)}, step=consumed)
 
     def add_media(self, path: Path, consumed: int) -> None:
-        """Log a picture or a film."""
+        """Log an image or a video."""
         kind = self._trackio.Video if path.suffix != ".png" else self._trackio.Image
         self._shown.log({f"media/{path.stem}": kind(str(path))}, step=consumed)
 
@@ -209,14 +209,14 @@ class Trackio(Tracker):
 
 
 TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB, "trackio": Trackio}
-"""By the names that `--track` takes."""
+"""Trackers by their names for `--track`."""
 
 
 def trackers_of(names: Any) -> list[Callback]:
-    """Return the trackers of some names.
+    """Return trackers by name.
 
     Raises:
-        ValueError: there is no such tracker.
+        ValueError: unknown tracker.
         ModuleNotFoundError: its package is not installed.
     """
     listed: list[Any] = [*cast(Sequence[Any], names)] if isinstance(names, list | tuple) else [None]
@@ -235,7 +235,7 @@ def of_metrics(record: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def of_evaluation(record: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return the curves of an evaluation: `eval/score`, `eval/iqm`, and what else there is."""
+    """Return the curves of an evaluation: `eval/score`, `eval/iqm`, and further metrics."""
     told = {"score": record["scores"], "iqm": record["iqm"], "length": record["lengths"]}
     told |= {name: record[name] for name in ("success_rate", "cut")}
     told |= {**record["infos"], **record.get("metrics", {})}
@@ -254,13 +254,13 @@ def named(curves: Curves, seeds: Sequence[int]) -> dict[str, float]:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean of those that are numbers; NaN where none is."""
+    """Return the mean without NaN; NaN if all are."""
     there = [value for value in values if not math.isnan(value)]
     return sum(there) / len(there) if there else math.nan
 
 
 def identity(run: Run) -> str:
-    """Return what names a run and all its sessions, wherever its folder is moved."""
+    """Return an id of a run and all its sessions that survives a move of its folder."""
     first = run.facts()["sessions"][0]
     text = f"{first['started']} {first['host']} {first['process']} {run.path.name}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]

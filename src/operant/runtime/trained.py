@@ -1,4 +1,4 @@
-"""A run and what it has learned: `Trained`."""
+"""A run and its trained policies: `Trained`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from operant import streams
-from operant.envs import Wrapper, wrappers
+from operant.envs import BatchEnv, Wrapper, wrappers
 from operant.runtime.comparison import learning_curve
 from operant.runtime.evaluation import Evaluation
 from operant.runtime.experiment import Answering, Collecting, Experiment, Numbering
@@ -21,12 +21,12 @@ from operant.runtime.time_travel import Arrival
 from operant.runtime.weights import Best
 
 EPISODES = 100
-"""Of each seed, when a run is scored after training, unless another number is asked for."""
+"""Default number of episodes per seed in evaluations after training."""
 
 
 @dataclass(frozen=True)
 class Trained(LearnedTables):
-    """A run and what it has learned.
+    """A run and its trained policies.
 
     Attributes:
         run: its folder.
@@ -43,7 +43,7 @@ class Trained(LearnedTables):
     arrival: Arrival | None = None
 
     def __repr__(self) -> str:
-        """Return the run, what each seed has used of its budget, and the last score of this session."""
+        """Return the run, the used budget of each seed, and the last score of this session."""
         used = self.outcome.consumed if self.outcome else self.experiment.learner.consumed
         score = f", {self.outcome.evaluation!r}" if self.outcome and self.outcome.evaluation else ""
         return f"Trained({self.run!r}, consumed={used:,}{score})"
@@ -55,12 +55,12 @@ class Trained(LearnedTables):
 
         Args:
             episodes: of each seed, or held-out examples of a language model. Default: 100 episodes, all the examples.
-            backend: "tensor" or "gymnasium"; means nothing for language models. Default: that of the run.
-            wrappers: more of them around the environments, such as what `operant.envs.randomizer` returns: how good
-                the policies are where the physics is another one, or sensors are noisy. For deep control.
+            backend: "tensor" or "gymnasium"; ignored for language models. Default: that of the run.
+            wrappers: further wrappers of the environments, such as from `operant.envs.randomizer`: scores under another
+                physics, or with noisy sensors. For deep control.
 
         Raises:
-            ValueError: there are wrappers, but the run is of a table or a language model; or one cannot be made.
+            ValueError: wrappers for a table or a language model, or a wrapper that cannot be made.
         """
         if episodes is None:
             episodes = self.experiment.held_out if isinstance(self.experiment, Answering) else EPISODES
@@ -78,21 +78,21 @@ class Trained(LearnedTables):
         seed_index: int | Literal["best"] = 0,
         deterministic: bool = True,
     ) -> tuple[Any, Any]:
-        """Return what the policy of one seed does.
+        """Return the action of the policy of one seed.
 
         Args:
-            observations: NumPy arrays, or a dictionary of them, as `gymnasium.make(task)` gives them: one observation,
-                or N of them stacked along a first axis. For games of Atari, as `operant.envs.Atari` gives them.
-            memory: what a recurrent policy returned with the observation before; None at the start of an episode. In a
-                batch the rows that start an episode are set to 0. Other policies have none.
-            seed_index: the place of the seed among those of the run, or "best" (see `best_seed`).
-            deterministic: whether to take the likeliest action, or to sample as in training.
+            observations: NumPy arrays, or a dictionary of them, as from `gymnasium.make(task)`: one observation, or N
+                stacked along a first axis. For Atari, as from `operant.envs.Atari`.
+            memory: hidden state of a recurrent policy from the previous call; None at the start of an episode. In a
+                batch, set the rows that start an episode to 0. Other policies have none.
+            seed_index: index of the seed in the run, or "best" (see `best_seed`).
+            deterministic: whether to take the most likely action, or to sample as in training.
 
         Returns:
-            The action that `env.step` takes, or `[N, ...]` of them for a batch; and the memory to hand over next.
+            The action for `env.step`, or `[N, ...]` for a batch; and the hidden state for the next call.
 
         Raises:
-            ValueError: the run is of a language model, there is no such seed, or a shape is wrong.
+            ValueError: a language model, an unknown seed, or a wrong shape.
         """
         seed_index = self.best_seed if seed_index == "best" else seed_index
         noise = None if deterministic else self._noise
@@ -103,7 +103,7 @@ class Trained(LearnedTables):
 
     @cached_property
     def best_seed(self) -> int:
-        """The place of the seed that scored highest in the evaluations of training: the last, or of the best policies.
+        """Index of the seed with the highest score in training: of the last evaluation, or of the best policies.
 
         Raises:
             RunError: the run has no evaluation yet.
@@ -116,8 +116,8 @@ class Trained(LearnedTables):
 
     @property
     def wrappers(self) -> list[Wrapper]:
-        """The wrappers of the environments that it has learned in, the innermost first."""
-        env = self.experiment.env if isinstance(self.experiment, Collecting) else None
+        """The wrappers of the training environments, the innermost first."""
+        env: BatchEnv | None = getattr(self.experiment, "env", None)
         return [] if env is None else wrappers(env)
 
     @cached_property
@@ -140,10 +140,10 @@ class Trained(LearnedTables):
 
     @cached_property
     def _stream(self) -> torch.Generator:
-        """Random numbers of the actions that `predict` samples."""
+        """Random stream of the actions sampled by `predict`."""
         device = self.experiment.learner.device
         return streams.torch_generator(self.run.settings.seeds[0], "predicting", device=device)
 
     def close(self) -> None:
-        """Close the environments. Twice does no harm."""
+        """Close the environments. Can be called twice."""
         self.experiment.close()

@@ -1,4 +1,4 @@
-"""The one loop that all learners are trained by: `train`."""
+"""The training loop of all learners: `train`."""
 
 import contextlib
 import logging
@@ -37,7 +37,7 @@ RECORD_SECONDS = 0.5
 """Least time between two records of metrics."""
 
 EPISODE_RETURNS = ("rollout/episode_return", REWARD)
-"""Metrics that the progress line shows, the first that there is."""
+"""Metrics for the progress line: the first available one is shown."""
 
 _REWARDS = re.compile(r"rewards/(.+)/mean")
 
@@ -60,37 +60,37 @@ def train(
 ) -> Outcome:
     """Iterate `learner` until its budget is used.
 
-    Metrics are gathered and written at most twice a second and before each evaluation, each record an average since
-    the one before (`operant.runtime.metrics_window.summarize`). A run that is killed at any moment and resumed ends in
-    the same state, bit for bit, as one that is not, if its learner's `state_dict` is complete.
+    Metrics are written at most twice a second and before each evaluation, each record an average since the last
+    (`operant.runtime.metrics_window.summarize`). A killed and resumed run ends in the same state, bitwise, as an
+    uninterrupted one, if its learner's `state_dict` is complete.
 
     Args:
-        learner: what is trained.
-        run: where metrics, evaluations and checkpoints go; None writes nothing. It is locked while training. To resume,
+        learner: the learner to train.
+        run: for metrics, evaluations and checkpoints; None: nothing is written. It is locked while training. To resume,
             call `resume_from` first, both within `with run.lock():`.
         budget: in the learner's unit, per seed; training ends after the first iteration that reaches it.
         evaluate: scores the learner, which it must not change. It may raise `StoppedError` once `interrupted` is true;
-            the evaluation is made up for when training goes on.
+            the evaluation is repeated when training continues.
         evaluate_every: `evaluate` is called after the first iteration that reaches a multiple of this, and at the
-            end. 0 means a twentieth of the budget.
-        evaluate_first: whether to evaluate before the first update, too, which a resumed run does not repeat. A later
-            score that is lower beyond noise is then warned about (`operant.runtime.course`).
-        hints: what such a warning says.
-        checkpoint_seconds: time between two checkpoints; there is always one at the end and at an interruption.
-        seeds: S, for the aggregate speed. Default: as many as the settings of `run` name, without a run 1.
-        interrupted: asked once an iteration; after true, the state is saved and training ends. An
-            `operant.runtime.signals.Interruption` is made for this.
-        report: told every record of metrics and every evaluation; after an error that it raises, which is warned of,
-            it is not called again.
-        callbacks: told what happens, and asked whether to stop (`operant.runtime.callbacks.Callback`).
-        progress: what is shown on standard error.
+            end. 0: a twentieth of the budget.
+        evaluate_first: whether to also evaluate before the first update; a resumed run does not repeat it. A later
+            score that is lower beyond noise gives a warning (`operant.runtime.course`).
+        hints: text of such a warning.
+        checkpoint_seconds: time between two checkpoints; one is always written at the end and at an interruption.
+        seeds: S, for the aggregate speed. Default: from the settings of `run`, without a run 1.
+        interrupted: called once per iteration; True saves the state and ends training, such as an
+            `operant.runtime.signals.Interruption`.
+        report: called with every record of metrics and every evaluation; after an error, which gives a warning, it is
+            not called again.
+        callbacks: see `operant.runtime.callbacks.Callback`.
+        progress: output on standard error.
 
     Raises:
-        ValueError: a parameter is out of range, or a callback is none.
-        TypeError: the learner's state holds something that a checkpoint cannot.
+        ValueError: a parameter is out of range, or an invalid callback.
+        TypeError: the learner's state holds a type that a checkpoint cannot.
         RunError: another process trains the run, it cannot be written, or it holds a checkpoint later than `learner`.
-        NonFiniteError: a loss was not finite, or updates were skipped, in 10 iterations in a row, or the state to be
-            saved is not finite; the latest good checkpoint is still there.
+        NonFiniteError: a loss was NaN or Inf, or updates were skipped, in 10 iterations in a row, or the state has NaN
+            or Inf; the latest good checkpoint remains.
         CheckpointError: three checkpoints in a row could not be written, or the last one of the session.
     """
     every = evaluate_every or max(1, budget // 20)
@@ -132,11 +132,11 @@ def train(
 
 @contextlib.contextmanager
 def _ending(run: Run, learner: Learner) -> Generator[None]:
-    """Write down why training ended where it did not end by itself."""
+    """Save why training ended early."""
     try:
         yield
     except RunError:
-        raise  # it was refused before it began
+        raise  # the error came before training began
     except BaseException as error:
         state = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
         run.end_session(state, learner.consumed, f"{type(error).__name__}: {error}".rstrip(": "))
@@ -180,8 +180,8 @@ def _refuse_restart(run: Run, learner: Learner) -> None:
         run.require_checkpoints()
     elif found[1] > learner.consumed:
         raise RunError(
-            f"{run.path} has a checkpoint at {found[1]} but the learner stands at {learner.consumed}; "
-            f"go on with `operant resume {run.path}` (in Python: resume_from), or make another run"
+            f"{run.path} has a checkpoint at {found[1]} but the learner is at {learner.consumed}; "
+            f"continue with `operant resume {run.path}` (in Python: resume_from), or make another run"
         )
 
 
@@ -251,7 +251,7 @@ class _Session(Generic[L]):
         )
 
     def _stops(self) -> bool:
-        """Whether training was asked to stop, or a callback wants it to."""
+        """Return whether training was asked to stop, or a callback stops it."""
         if self.interrupted():
             return True
         self._stopped_by = self.callbacks.stopped_by(self.learner.consumed)
@@ -271,7 +271,7 @@ class _Session(Generic[L]):
             self.files.history.note(self.learner, before)
 
     def _record(self) -> None:
-        """Write and show what was reported since the last record; fail if it stays bad."""
+        """Write and show the metrics since the last record; raise on persistent NaN or Inf."""
         reports = self._window.take()
         if not reports:
             return
@@ -299,7 +299,7 @@ class _Session(Generic[L]):
         self._drops.check(reports, steps)
 
     def _rate(self, consumed: int, seconds: float) -> float:
-        """Return the budget units a second, all seeds together, since a moment of this session."""
+        """Return the budget units per second, all seeds together, since a point in this session."""
         passed = self._seconds - seconds
         return self.seeds * (self.learner.consumed - consumed) / passed if passed > 0 else math.nan
 
@@ -317,19 +317,19 @@ class _Session(Generic[L]):
         )
 
     def _evaluate_first(self) -> bool:
-        """Evaluate before the first update, unless that is done; return false if that was given up."""
+        """Evaluate before the first update, unless done; return false if stopped."""
         if self.learner.consumed or self.files.evaluated is not None:
             return True
         return self._evaluate()
 
     def _evaluate_if_due(self) -> None:
-        """Evaluate if a multiple was passed since the last evaluation; one lost to an interruption is made up for."""
+        """Evaluate if a multiple was passed since the last evaluation, including one lost to an interruption."""
         due = (self.files.evaluated or 0) // self.every < self.learner.consumed // self.every
         if due and not self.interrupted():
             self._evaluate()
 
     def _finish(self) -> bool:
-        """Make the last evaluation, when all is saved; return false if training or that was cut short."""
+        """Make the last evaluation, after saving; return false if training or the evaluation was stopped."""
         if self.learner.consumed < self.budget and not self._stopped_by:
             return False
         if self.evaluate is None or (self.files.evaluated or 0) >= self.learner.consumed:
@@ -339,10 +339,10 @@ class _Session(Generic[L]):
         return self._evaluate()
 
     def _evaluate(self) -> bool:
-        """Evaluate, if there is something to do it with; return false if that was given up."""
+        """Evaluate, if there is an `evaluate`; return false if stopped."""
         if self.evaluate is None:
             return True
-        self._record()  # short runs have curves, too: a point of the metrics for each of the scores
+        self._record()  # a record of metrics for each score, so that short runs have curves
         self.shown.show(replace(self._line(), evaluating=True))
         try:
             self._evaluation = self.evaluate(self.learner)
@@ -369,7 +369,7 @@ class _Session(Generic[L]):
 
 
 def _label(metrics: Mapping[str, Any]) -> str:
-    """What the return of the progress line is: of an episode, or of sampled answers by named reward functions."""
+    """Label of the return in the progress line: of episodes, or of sampled answers with the reward functions."""
     if EPISODE_RETURNS[0] in metrics or REWARD not in metrics:
         return "return"
     names = [match[1] for name in metrics if (match := _REWARDS.fullmatch(name))]

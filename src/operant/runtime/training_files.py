@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 SAVE_ATTEMPTS = 3
 REWARD = "reward"
-"""Metric of learners that reward the answers that they have sampled."""
+"""Metric of learners that reward their sampled answers."""
 
 
 class TrainingFiles:
-    """The run's files, or nothing at all where there is no run.
+    """The run's files; does nothing without a run.
 
     Attributes:
         checkpoint: the latest one of this session.
@@ -75,7 +75,7 @@ class TrainingFiles:
             self._records.write(record)
 
     def evaluation(self, record: dict[str, Any], evaluation: Evaluation) -> None:
-        """Write an evaluation, durably, and remember it."""
+        """Write an evaluation durably, and add it to the course."""
         self.evaluated = record["consumed"]
         self.course.points.append(Point(record["consumed"], evaluation))
         if self._evaluations:
@@ -86,7 +86,7 @@ class TrainingFiles:
         """Write a checkpoint; a failure is only warned about, unless it is the third in a row or the last one.
 
         Raises:
-            CheckpointError: it is.
+            CheckpointError: it is one of these.
         """
         if self._run is None or self._records is None:
             return
@@ -105,7 +105,9 @@ class TrainingFiles:
                     f"the state at {learner.consumed} could not be saved ({error}); the latest good checkpoint is "
                     f"{self.checkpoint or 'an earlier one, if any'}: make room on the disk and resume from it"
                 ) from error
-            logger.warning("no checkpoint at %d (%s); training goes on with the earlier ones", learner.consumed, error)
+            logger.warning(
+                "no checkpoint at %d (%s); training continues with the earlier ones", learner.consumed, error
+            )
 
     def close(self) -> None:
         """Close the files."""

@@ -1,4 +1,4 @@
-"""What is drawn from a replay buffer: single transitions, and sequences of steps."""
+"""Samples from a replay buffer: single transitions, and sequences of steps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -9,17 +9,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Transitions:
-    """`M` transitions of each of `S` seeds, with `n`-step windows already summed up.
+    """`M` transitions of each of `S` seeds, with n-step returns.
 
     Attributes:
-        obs: `[S, M, ...]` what was seen.
-        actions: `[S, M, ...]` what was done.
+        obs: `[S, M, ...]` observations.
+        actions: `[S, M, ...]` actions.
         rewards: `[S, M]`, `Σ_{k<m} γ^k r_{t+k}` over the m <= n steps of the window.
         next_obs: `[S, M, ...]` the true successor of the window's last step.
         terminated: `[S, M]` bool, whether that is terminal.
         discounts: `[S, M]`, `γ^m`.
-        weights: `[S, M]`, 0 where a sample is nothing to learn from (see `Replay.add`), else 1; None when all are 1.
-        index: `[S, M]`, where in the memory they lie.
+        weights: `[S, M]`, 0 for invalid samples (see `Replay.add`), else 1; None when all are 1.
+        index: `[S, M]`, their positions in the buffer.
     """
 
     obs: Tensor
@@ -45,16 +45,16 @@ class Sequences:
     """`L` steps in a row of one environment, `M` times for each of `S` seeds; they may run over ends of episodes.
 
     Attributes:
-        obs: `[L, S, M, ...]` what was seen.
-        actions: `[L, S, M, ...]` what was done.
+        obs: `[L, S, M, ...]` observations.
+        actions: `[L, S, M, ...]` actions.
         rewards: `[L, S, M]`.
         next_obs: `[L, S, M, ...]` the true successor of each step.
         terminated: `[L, S, M]` bool, whether that is terminal.
         truncated: `[L, S, M]` bool, whether the episode was cut there.
-        is_first: `[L, S, M]` bool, whether an episode begins with the step, or what came before it is no longer held.
-        weights: `[L, S, M]`, 0 where a step is nothing to learn from (see `Replay.add`), else 1; None when all are 1.
+        is_first: `[L, S, M]` bool, whether an episode begins with the step, or its predecessor is no longer stored.
+        weights: `[L, S, M]`, 0 for invalid steps (see `Replay.add`), else 1; None when all are 1.
         extras: extra tensors of the steps by name, `[L, S, M, ...]`.
-        index: `[S, M]`, where in the buffer they begin.
+        index: `[S, M]`, their first positions in the buffer.
     """
 
     obs: Tensor

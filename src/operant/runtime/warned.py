@@ -1,4 +1,4 @@
-"""Warnings are kept in the folder of the run that they are about, in `warnings.jsonl`: `keeping`."""
+"""Log of the warnings of a run, in `warnings.jsonl`: `keeping`."""
 
 import contextlib
 import logging
@@ -13,7 +13,7 @@ from operant.runtime.metrics import RecordWriter
 
 
 class Keeper(logging.Handler):
-    """Takes the warnings of operant and of Python, and writes them as soon as it knows where to."""
+    """Collects the warnings of operant and Python, and writes them once attached to a run."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -22,24 +22,24 @@ class Keeper(logging.Handler):
         self._writing = False
 
     def attach(self, folder: Path) -> None:
-        """Write to `warnings.jsonl` in the folder of a run from now on, beginning with what came before."""
+        """Write to `warnings.jsonl` in the folder of a run from now on, starting with earlier warnings."""
         self._path = folder / "warnings.jsonl"
         waiting, self._waiting = self._waiting, []
         for record in waiting:
             self._write(record)
 
     def keep(self, source: str, text: str) -> None:
-        """Keep a warning.
+        """Save a warning.
 
         Args:
             source: the logger or the kind of warning.
-            text: what it says.
+            text: the message.
         """
         time = datetime.now(UTC).isoformat(timespec="seconds")
         self._write({"time": time, "source": source, "text": text})
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep what is logged, and show it where nobody else would, as Python does without any handler."""
+        """Save log records, and show them if no other handler does, as Python does without handlers."""
         self.keep(record.name, record.getMessage())
         last = logging.lastResort
         if last is not None and not _shown_elsewhere(record.name, self):
@@ -48,7 +48,7 @@ class Keeper(logging.Handler):
     def _write(self, record: dict[str, Any]) -> None:
         if self._path is None:
             self._waiting.append(record)
-        elif not self._writing:  # what goes wrong in writing is warned of, too
+        elif not self._writing:  # failures to write are warnings, too
             self._writing = True
             try:
                 with contextlib.suppress(OSError), contextlib.closing(RecordWriter(self._path)) as writer:
@@ -62,10 +62,10 @@ _active: list[Keeper] = []
 
 @contextlib.contextmanager
 def keeping(folder: Path | None = None) -> Generator[Keeper]:
-    """Keep what is warned of in the block; blocks within share one keeper.
+    """Save the warnings in the block; nested blocks share one keeper.
 
     Args:
-        folder: of the run; None: it is made in the block, and `Keeper.attach` is called then.
+        folder: of the run; None: it is made in the block, which calls `Keeper.attach`.
     """
     if _active:
         yield _active[-1]
@@ -92,7 +92,7 @@ def keeping(folder: Path | None = None) -> Generator[Keeper]:
 
 
 def _shown_elsewhere(name: str, keeper: Keeper) -> bool:
-    """Tell whether another handler than `keeper` takes what the logger of that name says."""
+    """Return whether another handler than `keeper` handles the records of this logger."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None:
         if any(handler is not keeper for handler in logger.handlers):

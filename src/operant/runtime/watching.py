@@ -1,4 +1,4 @@
-"""Showing what a policy does: episodes in Gymnasium's own environment, frame by frame."""
+"""Rendered episodes of a policy in Gymnasium's own environment."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -20,16 +20,16 @@ from operant.runtime.learner import Policy
 from operant.runtime.predicting import first_leaf, holding, seen
 
 Frame = NDArray[np.uint8]
-"""A picture `[height, width, 3]`."""
+"""An image `[height, width, 3]`."""
 
 
 class Moment(NamedTuple):
-    """How an episode goes.
+    """Progress of an episode.
 
     Attributes:
         step: actions taken so far.
         score: rewards so far, undiscounted.
-        value: of the current state, as the policy knows it; None where it knows none.
+        value: of the current state by the policy's estimate, or None.
     """
 
     step: int
@@ -69,11 +69,11 @@ class Scene(NamedTuple):
 
 
 class Played(NamedTuple):
-    """Episodes that were shown.
+    """Shown episodes.
 
     Attributes:
         scores: undiscounted sum of rewards of each.
-        cut: how many ended at the limit of the show, and not by the task.
+        cut: number of episodes that `max_steps` truncated.
     """
 
     scores: list[float]
@@ -81,9 +81,9 @@ class Played(NamedTuple):
 
 
 class Stage:
-    """One environment that is rendered, and the seed's policy that acts in it.
+    """A rendered environment with the policy of one seed.
 
-    The first episode is the one that an evaluation in Gymnasium's environment begins with.
+    The first episode is the first one of an evaluation in Gymnasium's environment.
 
     Args:
         policy: acts for S seeds.
@@ -96,17 +96,17 @@ class Stage:
         blind: whether not to render at all, as where the environment cannot be.
         env_kwargs: parameters of one's own for the constructor of the environment.
         device: where the policy lives.
-        max_steps: after which an episode is cut; a task may have a shorter limit of its own. Default: never.
+        max_steps: after which an episode is truncated; a task may have a shorter limit. Default: never.
         wrappers: of the environments that the policy has learned in; those that hold in evaluations change
             observations here, too.
         describe: what policies make of observations (`operant.runtime.learner.Describing`). Default: nothing is known.
 
     Attributes:
-        moment: that the latest frame shows.
-        frames_per_second: at which speed frames look natural.
+        moment: of the latest frame.
+        frames_per_second: natural speed of the frames.
 
     Raises:
-        ValueError: there is no such seed, or the environment cannot be rendered so.
+        ValueError: unknown seed, or the environment cannot be rendered.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Stage:
                     raise
                 raise ValueError(f"{task} cannot be rendered: its constructor takes no render_mode: {error}") from error
 
-        # Only in this mode is the end of an episode there to be seen: the reset comes one step later.
+        # Only this mode shows the end of an episode: the reset comes one step later.
         self._shown = SyncVectorEnv([make], copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         (row,) = streams.row_seeds([seeds[index]], 1, "evaluation")
         self._env = GymnasiumEnv(self._shown, [streams.episode_seed(row, 0)], task=task, device=device)
@@ -167,8 +167,8 @@ class Stage:
         """Play whole episodes.
 
         Args:
-            episodes: how many.
-            show: gets every frame; not called for a live stage.
+            episodes: number of episodes.
+            show: called with every frame, unless live.
         """
         scores, cut = list[float](), 0
         for scene in self.scenes():

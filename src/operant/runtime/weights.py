@@ -1,4 +1,4 @@
-"""What seeds have learned, apart from how they learn it: `load_weights` hands it on, and `Best` keeps the best of it.
+"""Weights of the seeds: `load_weights` copies them, and `Best` saves the best.
 
 A learner with networks names them in its attribute `learned`.
 """
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 def load_weights(learner: HasWeights, learned: Weights) -> None:
-    """Put what others have learned in the place of what a learner has, for each seed; that of a single one for all.
+    """Replace the weights of a learner, for each seed, by those of another; those of a single seed for all.
 
     Raises:
-        ValueError: names or shapes differ; the learner is as it was.
+        ValueError: names or shapes differ; the learner is unchanged.
     """
     own = learner.learned
     if odd := own.keys() ^ learned.keys():
@@ -46,9 +46,9 @@ class BestPolicy(NamedTuple):
     """The best policies of a run.
 
     Attributes:
-        learned: what each seed had learned when it scored highest.
-        scores: `[S]`, how high.
-        consumed: `[S]`, budget used until then.
+        learned: the weights of each seed at its highest score.
+        scores: `[S]`, these scores.
+        consumed: `[S]`, budget used by then.
     """
 
     learned: Weights
@@ -56,19 +56,19 @@ class BestPolicy(NamedTuple):
     consumed: Tensor
 
     def state(self) -> State:
-        """Return it as a checkpoint holds it."""
+        """Return the state for a checkpoint."""
         return {"learned": dict(self.learned), "statistics": {"scores": self.scores, "consumed": self.consumed}}
 
 
 class Best:
-    """The best policy of each seed, as evaluations in the course of training score them, in `best/` of a run.
+    """The best policy of each seed by the evaluations during training, in `best/` of a run.
 
-    The highest of many scores is too high an estimate: new episodes tell what the policy is worth.
+    The highest of many scores is biased upward: evaluate the policy on new episodes.
 
     Args:
         run: the run.
-        place: of the only seed that is kept, in `best/seed_<seed>/`, for seeds whose networks are not stacked: one copy
-            of them. Default: all seeds together.
+        place: index of a single saved seed, in `best/seed_<seed>/`, for networks that are not stacked. Default: all
+            seeds together.
     """
 
     def __init__(self, run: Run, *, place: int | None = None) -> None:
@@ -81,9 +81,9 @@ class Best:
             self._checkpoints.keep = 1
 
     def offer(self, learner: HasWeights, evaluation: Evaluation) -> None:
-        """Keep what seeds have learned that never scored higher; a failure to do so is only warned of.
+        """Save the weights of seeds at a new highest score; a failure is only warned about.
 
-        Seeds whose networks hold a number that is not finite are passed over.
+        Seeds whose networks have NaN or Inf are skipped.
         """
         own = evaluation.scores if self._place is None else evaluation.scores[self._place : self._place + 1]
         scores = torch.tensor(own, dtype=torch.float64).nan_to_num(nan=-torch.inf)
@@ -99,20 +99,20 @@ class Best:
             if better.any() and (old is not None or better.all()):
                 self._checkpoints.save(new.state(), learner.consumed)
         except (OSError, CheckpointError) as error:
-            logger.warning("the best policies could not be kept in %s (%s); training goes on", self._path, error)
+            logger.warning("the best policies could not be saved in %s (%s); training continues", self._path, error)
 
     def load(self) -> BestPolicy:
         """Return the best policies, on the CPU.
 
         Raises:
-            RunError: none were kept.
+            RunError: none were saved.
             CheckpointError: they are damaged.
         """
         found = self._latest()
         if found is None:
             raise RunError(
-                f"{self._path} has kept no best policies: it was never evaluated in training, or its algorithm keeps "
-                "none; take its latest policies"
+                f"{self._path} has no best policies: it was never evaluated in training, or its algorithm saves "
+                "none; use its latest policies"
             )
         return found
 
@@ -125,10 +125,10 @@ class Best:
 
 
 def opened(name: str | Path) -> tuple[Run, bool]:
-    """The run that `RUN` or `RUN/best` names, and whether its best policies are meant.
+    """Return the run named by `RUN` or `RUN/best`, and whether its best policies are meant.
 
     Raises:
-        RunError: there is no run.
+        RunError: no such run.
     """
     path = Path(name).expanduser()
     best = path.name == "best" and (path.parent / "config.toml").exists()
@@ -136,20 +136,20 @@ def opened(name: str | Path) -> tuple[Run, bool]:
 
 
 def keepers(run: Run, experiment: Experiment) -> list[tuple[HasWeights, Best]]:
-    """What has learned, with where its best is kept: all seeds together, or each by itself; nothing for tables."""
+    """Return learners with their best weights: all seeds together, or each separately; none for tables."""
     if isinstance(experiment, SeparateWeights):
         return [(one, Best(run, place=place)) for place, one in enumerate(experiment.weights)]
     return [(experiment.learner, Best(run))] if isinstance(experiment.learner, HasWeights) else []
 
 
 def teach_best(run: Run, experiment: Experiment) -> tuple[int, ...]:
-    """Put the best that a run has kept in the place of what its learners have learned.
+    """Load the best weights of a run into its learners.
 
     Returns:
-        The budget that each seed had used until then.
+        The budget used by each seed by then.
 
     Raises:
-        RunError: none were kept.
+        RunError: none were saved.
         CheckpointError: they are damaged.
     """
     consumed: list[int] = []
@@ -164,7 +164,7 @@ def teach_best(run: Run, experiment: Experiment) -> tuple[int, ...]:
 
 
 def _chosen(better: Tensor, new: BestPolicy, old: BestPolicy) -> BestPolicy:
-    """Return what is new of the seeds that are `better [S]`, and what is old of the others."""
+    """Return the new weights of the seeds that are `better [S]`, and the old ones of the others."""
 
     def choose(left: Tensor, right: Tensor) -> Tensor:
         return torch.where(better.view(-1, *[1] * (left.dim() - 1)), left, right)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,10 @@ LONGEST = timedelta(days=7)
 """How long one process waits for another that lives, such as for one that evaluates. A dead one is noticed at once."""
 
 END = "end"
+
+# PyTorch has no types for these.
+_all_gather = cast(Callable[[list[Tensor], Tensor], None], dist.all_gather)  # pyright: ignore[reportUnknownMemberType]
+_barrier = cast(Callable[[], None], dist.barrier)  # pyright: ignore[reportUnknownMemberType]
 
 
 class LostError(ConnectionError):
@@ -53,11 +57,11 @@ class Processes:
         """Return the states of all `count` shards in their order, given those of this process."""
         own = encoded({"states": list(states)})
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        _talk(dist.all_gather, sizes, torch.tensor([len(own)]))
+        _talk(_all_gather, sizes, torch.tensor([len(own)]))
         longest = int(torch.cat(sizes).max())
         padded = torch.cat((own, own.new_zeros(longest - len(own))))
         every = [torch.empty_like(padded) for _ in sizes]
-        _talk(dist.all_gather, every, padded)
+        _talk(_all_gather, every, padded)
         pairs = zip(every, sizes, strict=True)
         return [state for blob, size in pairs for state in decoded(blob[: int(size)])["states"]]
 
@@ -68,7 +72,7 @@ class Processes:
         if len(tensors) < most:
             tensors = torch.cat((tensors, tensors.new_zeros(most - len(tensors), *tensors.shape[1:])))
         every = [torch.empty_like(tensors) for _ in counts]
-        _talk(dist.all_gather, every, tensors)
+        _talk(_all_gather, every, tensors)
         return torch.cat([each[:number] for each, number in zip(every, counts, strict=True)])
 
     def tell(self, state: State) -> None:
@@ -115,7 +119,7 @@ class Processes:
         """Leave the group; the leading process tells the others that there is nothing more to follow."""
         if self.rank == 0:
             self.tell({"call": END, "args": []})
-        _talk(dist.barrier)  # no connection is closed that somebody still reads from
+        _talk(_barrier)  # no connection is closed that somebody still reads from
         dist.destroy_process_group()
 
 

@@ -1,7 +1,7 @@
-"""Tables of values, and how actions are chosen by them.
+"""Tables of values, and action selection.
 
-A table holds one number for every cell: state and action for control, state alone (one action) for prediction. Only
-feasible actions are looked at; ties are broken at random.
+A table holds one number per cell: state and action for control, only state (one action) for prediction. Only feasible
+actions count; ties are broken at random.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Choices(NamedTuple):
 
     Attributes:
         options: int64 `[states, A]`, the feasible actions first.
-        counts: int64 `[states]`, how many they are.
+        counts: int64 `[states]`, their numbers.
     """
 
     options: NDArray[np.int64]
@@ -35,11 +35,11 @@ class Choices(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What a learner's updates share and never change.
+    """Constants of a learner's updates.
 
     Attributes:
         choices: the feasible actions.
-        gamma: discount a step.
+        gamma: discount per step.
         step_size: of the updates.
         epsilon: of exploration.
         count_steps: whether schedules count steps; otherwise they count episodes.
@@ -53,14 +53,14 @@ class Rule(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The values of `S` seeds, and what updating and acting need.
+    """The values of `S` seeds, with the state of updates and exploration.
 
     Attributes:
         q: float64 `[S, states, A]`.
         visits: int64 `[S, states, A]`, updates of every cell.
-        clock: int64 `[S]`, episodes or steps that schedules have counted.
-        epsilon: float64 `[S]`, exploration rate of the moment.
-        step_size: float64 `[S]`, that of the moment.
+        clock: int64 `[S]`, episodes or steps, for schedules.
+        epsilon: float64 `[S]`, current exploration rate.
+        step_size: float64 `[S]`, current step size.
         rng: uint64 `[S]`, stream of the policy.
     """
 
@@ -105,7 +105,7 @@ def mean_value(choices, values, state):
 
 @compiled
 def exploring_value(rule, table, i, state):
-    """Return the expected value of a state under the ε-greedy policy of the moment."""
+    """Return the expected value of a state under the current ε-greedy policy."""
     values = table.q[i, state]
     best, mean = best_value(rule.choices, values, state), mean_value(rule.choices, values, state)
     return expected_value(best, mean, table.epsilon[i])
@@ -166,7 +166,7 @@ def improve(rule, table, i, cell, target):
 
 @compiled
 def tick(rule, table, i, ended):
-    """Count a step, or an episode that has ended, and let the schedules follow."""
+    """Count a step, or an episode that has ended, and update the schedules."""
     if ended or rule.count_steps:
         table.clock[i] += 1
         table.epsilon[i] = scheduled(rule.epsilon, table.clock[i])
@@ -175,13 +175,13 @@ def tick(rule, table, i, ended):
 
 @compiled
 def planned(rule, agent, i, state):
-    """Return the action that SARSA has already chosen, `agent.pending[i]`, or an ε-greedy one."""
+    """Return SARSA's pending action, `agent.pending[i]`, or an ε-greedy one."""
     return epsilon_greedy(rule.base, agent.table, i, state) if agent.pending[i] < 0 else agent.pending[i]
 
 
 @compiled
 def sarsa_value(rule, agent, i, step):
-    """Choose the next action, which is kept in `agent.pending`, and return its value; 0 after a termination."""
+    """Choose the next action, stored in `agent.pending`, and return its value; 0 after a termination."""
     agent.pending[i] = -1
     if step.terminated:
         return 0.0

@@ -1,4 +1,4 @@
-"""From the name of a bandit to the arms that it has, and how good what was learned is."""
+"""Bandit tasks by name, and their evaluation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from operant.tabular.learner import Player
 
 @dataclass(frozen=True)
 class BanditExperiment:
-    """A learner that pulls arms, and how good its greedy arm is.
+    """A bandit learner and its evaluation.
 
     Attributes:
         learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
-        settings: what it was made from.
+        settings: of the run.
     """
 
     learner: BanditLearner
@@ -36,16 +36,16 @@ class BanditExperiment:
         backend: str | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
-        """Score the arm that seems best, by what one pull of it pays; each seed has the arms that it learned on.
+        """Score the greedy arm by the reward of a pull; each seed keeps its arms.
 
         Args:
-            episodes: pulls of each seed. Default: as many as the settings say.
+            episodes: pulls of each seed. Default: from the settings.
             backend: "tensor" and "auto" give the exact expectation for every pull; "gymnasium" pulls the arms of
                 Gymnasium's environment, the same ones at every call. Default: that of the settings.
-            interrupted: never asked: it takes no time.
+            interrupted: not used.
 
         Raises:
-            ValueError: `episodes` is not positive, or there is no such backend.
+            ValueError: `episodes` is not positive, or an unknown backend.
         """
         episodes = self.settings.evaluate_episodes if episodes is None else episodes
         if episodes < 1:
@@ -61,7 +61,7 @@ class BanditExperiment:
         return Evaluation.of(paid, np.ones(len(paid)), exact=backend != "gymnasium")
 
     def _pulled(self, episodes: int) -> Any:
-        """Return what greedy arms pay in Gymnasium's environment, `[S, episodes]`."""
+        """Return the rewards of greedy arms in Gymnasium's environment, `[S, episodes]`."""
         obs = torch.zeros(len(self.settings.seeds), episodes, dtype=torch.int64)
         actions, _ = Player(self.learner).act(obs, None, None)
         env = _bandit(self.settings.task, self.settings.env_kwargs)
@@ -73,7 +73,7 @@ class BanditExperiment:
         return paid
 
     def close(self) -> None:
-        """Close what the learner holds."""
+        """Close the learner."""
         self.learner.close()
 
 
@@ -83,10 +83,10 @@ def arms_of(task: str, seeds: Sequence[int], env_kwargs: Mapping[str, Any] | Non
     Args:
         task: the id of a registered bandit of `operant.envs.worlds.bandits`.
         seeds: of the runs.
-        env_kwargs: parameters of one's own for the constructor of the bandit.
+        env_kwargs: parameters for the constructor of the bandit.
 
     Raises:
-        ValueError: the task has more than one state, or is no bandit whose arms are known.
+        ValueError: the task has more than one state, or is not a bandit with known arms.
     """
     env = _bandit(task, env_kwargs)
     means = []
@@ -98,7 +98,7 @@ def arms_of(task: str, seeds: Sequence[int], env_kwargs: Mapping[str, Any] | Non
 
 
 def _reset_seeds(seeds: Sequence[int]) -> list[int]:
-    """Return what `operant.envs.make` resets the first episode of each seed with."""
+    """Return the seeds of the first episode in `operant.envs.make`."""
     return [streams.episode_seed(row, 0) for row in streams.row_seeds(seeds, 1, "environment")]
 
 
@@ -110,9 +110,9 @@ def _bandit(task: str, env_kwargs: Mapping[str, Any] | None) -> Bandit:
     space = env.observation_space
     env.close()
     if isinstance(bare, Bandit) or (isinstance(space, gymnasium.spaces.Discrete) and space.n == 1):
-        found = "is not one of those, so that it is not known how its arms pay"
+        found = "is not one of those, so its arms are unknown"
     else:
-        found = f"has observations {space}, so more than one state: take an algorithm such as q-learning"
+        found = f"has observations {space}, so more than one state: use an algorithm such as q-learning"
     raise ValueError(
         "a strategy for bandits needs a Testbed or a BernoulliBandit of operant.envs.worlds, such as "
         f"operant/Testbed-v0, but {task} {found}"

@@ -1,9 +1,8 @@
-"""Bandits: `S` seeds that each face `K` arms, and how arms are pulled, compared by what they cost.
+"""Bandits: `S` seeds with `K` arms each, and their regret.
 
-Regret counts what was not earned because another arm than the best was pulled, in expectation: `Σ_t (μ* - μ_{a_t})`. No
-method that is good on all problems has a regret that grows slower than `C ln T`, with the constant of `lai_robbins`.
-The ways to choose an arm are in `operant.tabular.strategies` and `operant.tabular.thompson`, what makes arms of a task
-in `operant.tabular.bandit_factory`.
+Regret is the expected loss from pulling other arms than the best: `Σ_t (μ* - μ_{a_t})`. For any method that is
+consistent on all problems it grows at least like `C ln T`, with the constant of `lai_robbins`. Strategies are in
+`operant.tabular.strategies` and `operant.tabular.thompson`, the arms of a task in `operant.tabular.bandit_factory`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,8 +34,8 @@ class Arms(NamedTuple):
     Attributes:
         means: `[S, K]`.
         best: `[S]`, the largest mean.
-        bernoulli: whether an arm pays 1 or 0; otherwise a normal number.
-        noise: standard deviation of what an arm pays, if it is normal.
+        bernoulli: whether rewards are Bernoulli; else normal.
+        noise: standard deviation of normal rewards.
     """
 
     means: Floats
@@ -49,11 +48,11 @@ class Arms(NamedTuple):
         """Return Bernoulli arms.
 
         Args:
-            probabilities: of a 1, `[K]` for all seeds or `[S, K]`.
+            probabilities: of reward 1, `[K]` for all seeds or `[S, K]`.
             seeds: S, if the arms are the same for all.
 
         Raises:
-            ValueError: they are no probabilities.
+            ValueError: a number is outside [0, 1].
         """
         means = _rows(probabilities, seeds)
         if not ((means >= 0.0) & (means <= 1.0)).all():
@@ -62,10 +61,10 @@ class Arms(NamedTuple):
 
     @classmethod
     def normal(cls, means: ArrayLike, seeds: int = 1, *, noise: float = 1.0) -> Self:
-        """Return arms that pay normal numbers around their means, `[K]` or `[S, K]`.
+        """Return arms with normal rewards around their means, `[K]` or `[S, K]`.
 
         Raises:
-            ValueError: a mean is not finite, or the standard deviation `noise` is negative or not finite.
+            ValueError: a mean is NaN or Inf, or the standard deviation `noise` is negative, NaN or Inf.
         """
         table = _rows(means, seeds)
         if not np.isfinite(table).all() or not 0.0 <= noise < np.inf:
@@ -74,7 +73,7 @@ class Arms(NamedTuple):
 
     @classmethod
     def testbed(cls, seeds: Sequence[int], arms: int = 10, *, center: float = 0.0) -> Self:
-        """Return the k-armed testbed: a problem of its own for each seed, with means drawn from a normal distribution.
+        """Return the k-armed testbed: a separate problem for each seed, with normally distributed means.
 
         Args:
             seeds: one for each problem.
@@ -95,12 +94,12 @@ def _rows(values: ArrayLike, seeds: int) -> Floats:
 
 
 class Pulls(NamedTuple):
-    """What `S` seeds have seen and done.
+    """Statistics of `S` seeds.
 
     Attributes:
         counts: `[S, K]`, pulls of each arm.
-        estimates: `[S, K]`, what each arm seems to pay.
-        scores: `[S, K]`, by which the next arm is chosen.
+        estimates: `[S, K]`, estimated means.
+        scores: `[S, K]`, for the choice of the next arm.
         clock: `[S]`, pulls so far.
         mean: `[S]`, of all rewards so far.
         regret: `[S]`, so far.
@@ -123,7 +122,7 @@ class Pulls(NamedTuple):
 
     @classmethod
     def new(cls, seeds: Sequence[int], arms: int, initial: float) -> Self:
-        """Return the record of seeds that have pulled nothing; all estimates are `initial`."""
+        """Return the initial statistics; all estimates are `initial`."""
         shape, count = (len(seeds), arms), len(seeds)
         return cls(
             counts=np.zeros(shape, np.int64),
@@ -141,7 +140,7 @@ class Pulls(NamedTuple):
 
 @compiled
 def pull(arms, pulls, i, arm):
-    """Pull an arm, keep account of it and return what it pays; estimates are left to the strategy."""
+    """Pull an arm, count it and return the reward; the strategy updates estimates."""
     mean = arms.means[i, arm]
     if arms.bernoulli:
         reward = 1.0 if uniform(pulls.payments, i) < mean else 0.0
@@ -159,7 +158,7 @@ def pull(arms, pulls, i, arm):
 
 @compiled
 def pull_and_average(arms, pulls, i, arm, step_size):
-    """Pull an arm and move its estimate, by a step size, or for 0 to the mean of all it has paid."""
+    """Pull an arm and move its estimate, by a step size, or for 0 to the mean of its rewards."""
     reward = pull(arms, pulls, i, arm)
     share = step_size if step_size > 0.0 else 1.0 / pulls.counts[i, arm]
     pulls.estimates[i, arm] = moved(pulls.estimates[i, arm], reward, share)
@@ -185,10 +184,10 @@ def top_arm(values, rng, i):
 
 @dataclass(frozen=True)
 class StrategyConfig:
-    """What every strategy is told."""
+    """Hyperparameters of all strategies."""
 
     steps_per_iteration: PositiveInt = 100
-    """Pulls of a seed in one iteration, so how often metrics are reported; learning does not depend on it."""
+    """Pulls of a seed in one iteration, the interval of metrics; learning does not depend on it."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -196,23 +195,23 @@ class StrategyConfig:
 
 
 class BanditLearner(Resumable):
-    """`S` seeds that pull arms.
+    """Bandit learners of `S` seeds.
 
-    A subclass names its kernel: `run(arms, pulls, rule, steps)` lets every seed pull so many arms.
+    A subclass names its kernel: `run(arms, pulls, rule, steps)` lets every seed pull `steps` arms.
 
     Args:
-        config: how the arms are chosen; it has `steps`, the pulls of one iteration.
+        config: of the strategy; `steps` are the pulls of one iteration.
         arms: the problems.
-        seeds: one non-negative integer for each of them; each owns its streams of random numbers.
-        budget: pulls of each seed; the iteration that reaches it is as short as it must be.
+        seeds: one non-negative integer for each of them; each has its own random streams.
+        budget: pulls of each seed; the iteration that reaches it is shortened.
 
     Attributes:
-        consumed: pulls of each seed so far.
-        pulls: what has been seen and done.
+        consumed: pulls of each seed.
+        pulls: the statistics.
         device: of actions and observations, the CPU.
 
     Raises:
-        ValueError: there are not as many problems as seeds, or their arms pay what the strategy is not for.
+        ValueError: the numbers of problems and seeds differ, or the strategy does not support these rewards.
     """
 
     STATE = ("consumed", "pulls")
@@ -231,25 +230,25 @@ class BanditLearner(Resumable):
             raise ValueError(f"budget must be at least 1 pull, got {budget}")
         self.config, self.arms, self.seeds, self.budget, self.consumed = config, arms, list(seeds), budget, 0
         if self.needs_bernoulli() and not arms.bernoulli:
-            raise ValueError(f"{self.called()} is for arms that pay 1 or 0, but these pay normal numbers")
+            raise ValueError(f"{self.called()} is for Bernoulli rewards, but these are normal")
         self.rule = self.make_rule()
         self.pulls = Pulls.new(self.seeds, arms.means.shape[1], self.initial_estimate())
         self._player = Player(self)
 
     def called(self) -> str:
-        """Return what to call the strategy in a message."""
+        """Return the strategy's name for messages."""
         return type(self).__name__
 
     def needs_bernoulli(self) -> bool:
-        """Return whether the arms must pay 1 or 0."""
+        """Return whether rewards must be Bernoulli."""
         return False
 
     def make_rule(self) -> Any:
-        """Return what the kernel reads of the configuration."""
+        """Return the kernel's constants."""
         return self.config.rule()
 
     def initial_estimate(self) -> float:
-        """Return what every arm seems to pay before it is pulled."""
+        """Return the initial estimate of every arm."""
         return 0.0
 
     def kernel(self) -> Any:
@@ -257,33 +256,33 @@ class BanditLearner(Resumable):
         return type(self).run
 
     def preferences(self) -> Floats:
-        """Return the numbers `[S, K]` of which the greedy arm has the largest: what the arms seem to pay."""
+        """Return the scores `[S, K]` whose maximum is the greedy arm: the estimates."""
         return self.pulls.estimates
 
     @property
     def q(self) -> Floats:
-        """What the arms seem to pay, `[S, 1, K]`."""
+        """Estimated means of the arms, `[S, 1, K]`."""
         return self.pulls.estimates[:, None]
 
     @property
     def values(self) -> Floats:
-        """What the arm that seems best pays, `[S, 1]`."""
+        """Estimated mean of the greedy arm, `[S, 1]`."""
         return self.q.max(axis=2)
 
     def policy(self) -> Floats:
-        """Return the greedy policies `[S, 1, K]`; tied arms share the probability."""
+        """Return the greedy policies `[S, 1, K]`; tied arms share the probability equally."""
         preferences = self.preferences()
         return shares(preferences == preferences.max(axis=1, keepdims=True))[:, None]
 
     def probabilities(self, states: NDArray[np.int64], *, exploring: bool = False) -> Floats:
         """Return the greedy policies for observations `[S, N]`, `[S, N, K]`.
 
-        How a strategy explores depends on what it knows, so that `exploring` makes no difference.
+        Exploration depends on the statistics, so `exploring` makes no difference.
         """
         return np.repeat(self.policy(), states.shape[1], axis=1)
 
     def act(self, obs: Any, memory: Any, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Choose arms for observations `[S, N]`, which say nothing (see `operant.runtime.learner.Policy`)."""
+        """Choose arms for observations `[S, N]`, which carry no information (see `operant.runtime.learner.Policy`)."""
         return self._player.act(obs, memory, noise)
 
     def describe(self, obs: Any, memory: Any) -> Mapping[str, Tensor]:
@@ -293,7 +292,7 @@ class BanditLearner(Resumable):
         return {name: torch.from_numpy(np.array(values)).expand(shape) for name, values in found.items()}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Return the numbers in [0, 1) that decide between tied arms in `act`, `[S, rows]`."""
+        """Return the random numbers in [0, 1) that break ties in `act`, `[S, rows]`."""
         return self._player.noise(rows, generator)
 
     @cached_property
@@ -304,7 +303,7 @@ class BanditLearner(Resumable):
     def iterate(self) -> Metrics:
         """Pull `config.steps` arms of every seed, and report regret, mean reward and the share of best arms.
 
-        Regret is that of all pulls so far, beside what Lai and Robbins bound its growth by, `C ln T`.
+        Regret is that of all pulls so far, reported with the Lai-Robbins bound `C ln T`.
         """
         steps = max(1, min(self.config.steps_per_iteration, self.budget - self.consumed))
         self.kernel()(self.arms, self.pulls, self.rule, steps)
@@ -319,7 +318,7 @@ class BanditLearner(Resumable):
         return {name: torch.from_numpy(values) for name, values in reports.items()}
 
     def close(self) -> None:
-        """Close nothing: arms hold no resources."""
+        """Do nothing: arms hold no resources."""
 
 
 @compiled
@@ -330,13 +329,13 @@ def bernoulli_kl(p, q):
 
 
 def lai_robbins(arms: Arms) -> Floats:
-    """Return the constant `C` of the least regret that a good method can have, `C ln T` (Lai and Robbins 1985).
+    """Return the constant `C` of the lower bound of regret, `C ln T` (Lai and Robbins 1985).
 
     `C = Σ_a (μ* - μ_a) / KL(arm a ‖ best arm)` over the arms that are not best. It bounds the slope of regret over ln T
     for large T; at a finite T regret can be below it.
 
     Returns:
-        `[S]`; an arm adds 0 where the best one always pays 1, for then a single 0 tells them apart.
+        `[S]`; an arm adds 0 if the best one always pays 1, since a single 0 distinguishes them.
     """
     constants = np.zeros(len(arms.best))
     for i, best in enumerate(arms.best):

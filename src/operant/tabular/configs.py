@@ -1,4 +1,4 @@
-"""What the configurations of this package have in common, field by field."""
+"""Common fields of the configurations of this package."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -16,12 +16,12 @@ StepDecay = Literal["constant", "linear", "exponential", "visits"]
 
 @dataclass(frozen=True)
 class BaseConfig:
-    """What every learner of this package is told."""
+    """Hyperparameters of all learners of this package."""
 
     gamma: UnitFloat = 0.99
-    """Discount a step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
+    """Discount per step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
     steps_per_iteration: PositiveInt = 1000
-    """Environment steps of a seed in one iteration, so how often metrics are reported; learning does not depend on it.
+    """Environment steps of a seed in one iteration, the interval of metrics; learning does not depend on it.
     """
 
     def __post_init__(self) -> None:
@@ -29,11 +29,11 @@ class BaseConfig:
         require(self)
 
     def step_sizes(self) -> Schedule:
-        """Return the schedule of α: 1, as nothing is averaged."""
+        """Return the schedule of α: 1, without averaging."""
         return Schedule.of("constant", 1.0, final=0.0, span=1.0, factor=1.0)
 
     def exploration(self) -> Schedule:
-        """Return the schedule of ε: 0, as nothing is explored by chance."""
+        """Return the schedule of ε: 0, without random exploration."""
         return Schedule.of("constant", 0.0, final=0.0, span=1.0, factor=1.0)
 
     def counts_steps(self) -> bool:
@@ -41,7 +41,7 @@ class BaseConfig:
         return False
 
     def rule(self, feasible: NDArray[np.bool_]) -> Rule:
-        """Return what kernels read of the configuration, for actions that are feasible where the mask says so."""
+        """Return the kernels' constants, for the feasible actions of a mask."""
         return Rule(
             choices=Choices.of(feasible),
             gamma=float(self.gamma),
@@ -53,10 +53,10 @@ class BaseConfig:
 
 @dataclass(frozen=True)
 class ScheduledConfig(BaseConfig):
-    """What every learner is told whose values start somewhere and whose numbers change by schedule."""
+    """Hyperparameters of learners with initial values and schedules."""
 
     initial_value: float = 0.0
-    """Value of every cell before learning. Above what can be earned, it makes every action worth a try (optimism)."""
+    """Initial value of every cell. Above the possible return, it encourages trying every action (optimism)."""
     schedule_unit: Literal["episodes", "steps"] = "episodes"
     """What schedules count: episodes or environment steps."""
 
@@ -67,19 +67,19 @@ class ScheduledConfig(BaseConfig):
 
 @dataclass(frozen=True)
 class TableConfig(ScheduledConfig):
-    """What every learner is told that moves its values by a step size."""
+    """Hyperparameters of learners with a step size."""
 
     step_size: UnitFloat = 0.1
     """α, the share of the error that an update removes. Higher learns faster and forgets faster."""
     step_size_schedule: StepDecay = "constant"
-    """How α falls: not at all, linearly, by a factor every unit, or with the number N of updates of a cell, `N^-power`.
+    """Schedule of α: constant, linear, a factor per unit, or `N^-power` in the number N of updates of a cell.
     """
     step_size_final: UnitFloat = 0.0
-    """Where α ends if it falls linearly or exponentially."""
+    """Final α of a linear or exponential schedule."""
     step_size_span: PositiveFloat = 1000.0
-    """Units until a linear schedule of α ends."""
+    """Length of a linear schedule of α, in units."""
     step_size_factor: Annotated[float, Interval("(0, 1]")] = 0.999
-    """What an exponential schedule multiplies α by every unit."""
+    """Factor of an exponential schedule of α per unit."""
     step_size_power: UnitFloat = 1.0
     """Power of N in `visits`: 1 averages all targets; above 1/2 still converges and forgets the first ones sooner."""
 
@@ -97,18 +97,18 @@ class TableConfig(ScheduledConfig):
 
 @dataclass(frozen=True)
 class ExploringConfig(ScheduledConfig):
-    """What every learner is told that explores by chance."""
+    """Hyperparameters of ε-greedy learners."""
 
     exploration_initial_eps: UnitFloat = 0.1
     """ε, the probability of a random action (any feasible one, the greedy one too)."""
     exploration_schedule: Decay = "constant"
-    """How ε falls: not at all, linearly, or by a factor every unit."""
+    """Schedule of ε: constant, linear, or a factor per unit."""
     exploration_final_eps: UnitFloat = 0.0
-    """Where ε ends if it falls."""
+    """Final ε of a decaying schedule."""
     exploration_span: PositiveFloat = 1000.0
-    """Units until a linear schedule of ε ends."""
+    """Length of a linear schedule of ε, in units."""
     exploration_factor: Annotated[float, Interval("(0, 1]")] = 0.9995
-    """What an exponential schedule multiplies ε by every unit."""
+    """Factor of an exponential schedule of ε per unit."""
 
     def exploration(self) -> Schedule:
         """Return the schedule of ε."""
@@ -123,4 +123,4 @@ class ExploringConfig(ScheduledConfig):
 
 @dataclass(frozen=True)
 class ControlConfig(ExploringConfig, TableConfig):
-    """What every learner is told that explores by chance and moves its values by a step size."""
+    """Hyperparameters of ε-greedy learners with a step size."""

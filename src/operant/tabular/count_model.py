@@ -1,7 +1,7 @@
-"""A model learned by counting: how often each action led where, and what it paid.
+"""A model learned by counting transitions and rewards.
 
-The successors of each cell stand in `K` slots, in the order of their first time; the terminal outcome has the number of
-states as its name. A seed whose cell has filled its last slot waits until there is room for more.
+The successors of each cell are in `K` slots, in the order of their first occurrence; the terminal outcome is numbered
+`states`. A seed with a full cell waits until there are more slots.
 """
 
 from typing import NamedTuple, Self
@@ -14,14 +14,14 @@ from operant.tabular.numba_config import compiled
 
 
 class Counts(NamedTuple):
-    """What the actions of `S` seeds have led to.
+    """Counted outcomes of the actions of `S` seeds.
 
     Attributes:
         tries: `[S, states, A]`.
         reward_sums: `[S, states, A]`.
         successors: `[S, states, A, K]`; -1 for an empty slot.
         counts: `[S, states, A, K]`.
-        full: bool `[S]`, whether a cell has filled its last slot.
+        full: bool `[S]`, whether a cell is full.
     """
 
     tries: NDArray[np.int64]
@@ -56,10 +56,10 @@ class Counts(NamedTuple):
 
 @compiled
 def observe(model, i, cell, reward, outcome):
-    """Count a step that led to `outcome`, a state or the number of states for the end.
+    """Count a step to `outcome`, a state or the number of states for the end.
 
     Returns:
-        The slot of the outcome, and whether it was seen for the first time.
+        The slot of the outcome, and whether it is new.
     """
     state, action = cell
     model.tries[i, state, action] += 1

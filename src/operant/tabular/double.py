@@ -1,7 +1,7 @@
-"""Double Q-learning: two tables, each valuing the actions that the other one chooses (van Hasselt 2010, NeurIPS).
+"""Double Q-learning: two tables, each evaluating the actions that the other selects (van Hasselt 2010, NeurIPS).
 
-The maximum over noisy estimates is too large in expectation. Here a coin decides which table is updated; it chooses the
-best next action, and the other one, whose noise is independent, says what that action is worth:
+The maximum over noisy estimates is too large in expectation. Here a random table is updated; it selects the best next
+action, and the other one, whose noise is independent, evaluates it:
 
     Q_A(s, a) ← Q_A(s, a) + α (r + γ Q_B(s', argmax_a' Q_A(s', a')) - Q_A(s, a)),   and the other way round
 
@@ -36,7 +36,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {"CliffWalking-v1": {"gamma": 1.0, "s
 
 
 class Agent(NamedTuple):
-    """The tables: their mean, which acts, and each of them.
+    """The tables: their mean, used to act, and each of them.
 
     Attributes:
         table: its `q` is the mean, its `visits` count updates of either.
@@ -57,7 +57,7 @@ def choose(rule, agent, i, state):
 
 @compiled
 def learn(rule, agent, i, step):
-    """Move one of the tables, chosen by a coin, towards `r + γ Q_other(s', argmax Q_own(s', ·))`."""
+    """Move one of the tables, chosen at random, towards `r + γ Q_other(s', argmax Q_own(s', ·))`."""
     table, pair, base, seeds = agent.table, agent.pair, rule.base, len(agent.table.rng)
     state, action, successor = step.state, step.action, step.successor
     coin = below(table.rng, i, 2)

@@ -1,14 +1,13 @@
-"""Dyna-Q and Dyna-Q+: Q-learning that goes over its memories between two steps.
+"""Dyna-Q and Dyna-Q+: Q-learning with planning updates between steps.
 
 Sutton 1990 ("Integrated architectures", ICML); Sutton and Barto 2018, sections 8.2 and 8.3.
 
-A model remembers what each action last led to in each state. After every real step, `planning` remembered actions are
-drawn at random and learned from once more. Dyna-Q+ adds `κ sqrt(τ)` to the remembered reward of an action that was last
-tried τ steps ago, and also imagines actions that were never tried in a state it has been to (they seem to lead back to
-the state, without a reward), so that it finds out when the world has changed.
+A model stores the last outcome of each action in each state. After every real step, `planning` stored transitions are
+sampled and learned from. Dyna-Q+ adds `κ sqrt(τ)` to the stored reward of an action last tried τ steps ago, and also
+samples untried actions of visited states (modeled as staying, with reward 0), so it detects changes of the environment.
 
 What differs: ties are broken at random; an episode that a time limit cuts bootstraps from its true last state. The
-model remembers the last outcome alone, as in the book: in a random world, planning learns from a stale sample
+model stores only the last outcome, as in the book: in a stochastic environment, planning learns from a stale sample
 (`operant.tabular.prioritized_sweeping` keeps the frequencies of all outcomes).
 """
 
@@ -34,9 +33,9 @@ class DynaQConfig(ControlConfig):
     """Hyperparameters of Dyna-Q. Defaults are those of the book's maze (figure 8.2)."""
 
     gamma: UnitFloat = 0.95
-    """Discount a step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
+    """Discount per step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
     planning_steps: NonNegativeInt = 5
-    """Remembered steps that are learned from after each real one. More need less experience and more time; 0 is
+    """Planning steps after each real step. More need less experience and more time; 0 is
     Q-learning."""
 
 
@@ -45,7 +44,7 @@ class DynaQPlusConfig(DynaQConfig):
     """Hyperparameters of Dyna-Q+."""
 
     kappa: NonNegativeFloat = 1e-3
-    """κ of the bonus `κ sqrt(τ)`, in units of reward. Higher looks sooner whether the world has changed."""
+    """κ of the bonus `κ sqrt(τ)`, in units of reward. Higher detects changes sooner."""
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -56,13 +55,13 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 class DynaRule(NamedTuple):
-    """The rule, and how much is planned.
+    """The rule, and the amount of planning.
 
     Attributes:
         base: the rule.
-        planning: remembered steps after each real one.
+        planning: planning steps after each real one.
         kappa: scale of the bonus.
-        imagines: whether actions that were never tried are planned with.
+        imagines: whether planning includes untried actions.
     """
 
     base: Rule
@@ -72,7 +71,7 @@ class DynaRule(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What the actions of `S` seeds last led to.
+    """Last outcomes of the actions of `S` seeds.
 
     Attributes:
         rewards: `[S, states, A]`.
@@ -80,7 +79,7 @@ class Memory(NamedTuple):
         terminated: bool `[S, states, A]`.
         tried: `[S, states, A]`, step of the last try, counted from 1; 0 for never.
         known: `[S, states * A]`, the cells that can be drawn for planning, in the order of their first visit.
-        admitted: `[S]`, how many they are.
+        admitted: `[S]`, their number.
         met: bool `[S, states]`, whether a state's actions are among them.
         clock: `[S]`, real steps so far.
     """
@@ -96,7 +95,7 @@ class Memory(NamedTuple):
 
     @classmethod
     def new(cls, seeds: int, states: int, actions: int) -> Self:
-        """Return an empty memory; untried actions lead back to their state."""
+        """Return an empty model; untried actions lead back to their state."""
         shape = (seeds, states, actions)
         return cls(
             rewards=np.zeros(shape),
@@ -111,7 +110,7 @@ class Memory(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """Tables and memory."""
+    """Tables and model."""
 
     table: Table
     memory: Memory
@@ -119,14 +118,14 @@ class Agent(NamedTuple):
 
 @compiled
 def admit(memory, i, state, action):
-    """Let a cell be drawn for planning."""
+    """Make a cell available for planning."""
     memory.known[i, memory.admitted[i]] = state * memory.rewards.shape[2] + action
     memory.admitted[i] += 1
 
 
 @compiled
 def remember(rule, memory, i, step):
-    """Keep what an action led to, and admit what can be planned with from now on."""
+    """Store the outcome of an action, and make new cells available for planning."""
     state, action, choices = step.state, step.action, rule.base.choices
     if not rule.imagines:
         if memory.tried[i, state, action] == 0:
@@ -144,7 +143,7 @@ def remember(rule, memory, i, step):
 
 @compiled
 def recall(rule, agent, i):
-    """Return a remembered step, drawn at random, with the bonus in its reward."""
+    """Return a random stored step, with the bonus in its reward."""
     memory = agent.memory
     cell = memory.known[i, below(agent.table.rng, i, memory.admitted[i])]
     state, action = cell // memory.rewards.shape[2], cell % memory.rewards.shape[2]
@@ -173,7 +172,7 @@ def choose(rule, agent, i, state):
 
 @compiled
 def learn(rule, agent, i, step):
-    """Learn from a step, remember it, and plan."""
+    """Learn from a step, store it, and plan."""
     backup(rule.base, agent.table, i, step)
     remember(rule, agent.memory, i, step)
     for _ in range(rule.planning):
@@ -183,7 +182,7 @@ def learn(rule, agent, i, step):
 
 @compiled
 def run(model, world, rule, agent, quota):
-    """Run Dyna-Q or Dyna-Q+ in a model, which the agent does not look at."""
+    """Run Dyna-Q or Dyna-Q+ in a simulated model, unknown to the agent."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i):
             step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
@@ -192,7 +191,7 @@ def run(model, world, rule, agent, quota):
 
 
 class Dyna(TabularLearner):
-    """What Dyna-Q and Dyna-Q+ share."""
+    """Base of Dyna-Q and Dyna-Q+."""
 
     kernels = Kernels(choose, learn, run)
 
@@ -208,7 +207,7 @@ class DynaQ(Dyna):
     config: DynaQConfig
 
     def make_rule(self, base: Rule) -> DynaRule:
-        """Add how much is planned."""
+        """Add the amount of planning."""
         return DynaRule(base, self.config.planning_steps, kappa=0.0, imagines=False)
 
 
@@ -218,5 +217,5 @@ class DynaQPlus(Dyna):
     config: DynaQPlusConfig
 
     def make_rule(self, base: Rule) -> DynaRule:
-        """Add how much is planned, and the bonus."""
+        """Add the amount of planning, and the bonus."""
         return DynaRule(base, self.config.planning_steps, float(self.config.kappa), imagines=True)

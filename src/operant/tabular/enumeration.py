@@ -1,4 +1,4 @@
-"""Numbering the members of finite spaces, so that a table can be learned in any discrete Gymnasium environment."""
+"""Indices of the members of finite spaces, for tables in any discrete Gymnasium environment."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,10 +18,10 @@ from operant.envs.spaces import members
 
 
 def size(space: gymnasium.Space[Any]) -> int:
-    """Return how many members a finite space has.
+    """Return the size of a finite space.
 
     Raises:
-        ValueError: the space is no Discrete, MultiDiscrete, MultiBinary, or Tuple or Dict of these.
+        ValueError: the space is not a Discrete, MultiDiscrete, MultiBinary, or Tuple or Dict of these.
     """
     found = members(space)
     if found is None:
@@ -30,10 +30,10 @@ def size(space: gymnasium.Space[Any]) -> int:
 
 
 def number(space: gymnasium.Space[Any], member: Any) -> int:
-    """Return the number of a member, from 0; members of composite spaces are counted with the last part fastest.
+    """Return the index of a member, from 0; in composite spaces the last part varies fastest.
 
     Raises:
-        ValueError: what is given is no member of the space.
+        ValueError: not a member of the space.
     """
     if isinstance(space, spaces.Discrete):
         index = int(member - space.start)
@@ -62,7 +62,7 @@ def _parts(space: Any) -> Sequence[gymnasium.Space[Any]]:
 
 
 class Enumerated(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """An environment whose observations are the numbers of the members of its finite observation space."""
+    """An environment with the indices of its finite observation space as observations."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -70,10 +70,10 @@ class Enumerated(gymnasium.ObservationWrapper[Any, Any, Any]):
         self.observation_space: spaces.Discrete = spaces.Discrete(size(env.observation_space))
 
     def observation(self, observation: Any) -> int:
-        """Return the number of an observation.
+        """Return the index of an observation.
 
         Raises:
-            ValueError: the observation is not in the observation space, so that the table has no row for it.
+            ValueError: the observation is not in the observation space.
         """
         try:
             return number(self._space, observation)
@@ -98,10 +98,10 @@ def enumerated(
     Args:
         task: a Gymnasium id.
         seeds: of the runs.
-        rows: N, environments a seed.
+        rows: N, environments per seed.
         purpose: of the random numbers.
-        longest: steps after which an episode is cut if the task has no limit of its own; None for never.
-        env_kwargs: parameters of one's own for the constructor of the environment.
+        longest: steps after which an episode is truncated if the task has no limit; None for never.
+        env_kwargs: parameters for the constructor of the environment.
 
     Raises:
         ValueError: the observations are not finite.

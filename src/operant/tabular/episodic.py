@@ -1,4 +1,4 @@
-r"""Learning at the end of an episode: Monte Carlo prediction and control, and the offline λ-return.
+r"""Updates at the end of an episode: Monte Carlo prediction and control, and the offline λ-return.
 
 The return of every step is computed backwards from the end, and every visited cell moves towards it. With `λ = 1` the
 target is the return itself (Sutton and Barto 2018, sections 5.1 and 5.4, made incremental); with a smaller one
@@ -7,7 +7,7 @@ target is the return itself (Sutton and Barto 2018, sections 5.1 and 5.4, made i
 First-visit Monte Carlo averages the return of the first visit of a cell in each episode, which is unbiased; every-visit
 Monte Carlo that of all visits, which is biased but consistent.
 
-What differs: an episode that a time limit cuts is no whole one, so its returns end in the value of its true last state.
+What differs: returns of a truncated episode bootstrap from the value of its true last state.
 """
 
 from collections.abc import Mapping
@@ -34,9 +34,9 @@ class MonteCarloPredictionConfig(TableConfig):
     """Hyperparameters of Monte Carlo prediction."""
 
     step_size_schedule: Literal["constant", "linear", "exponential", "visits"] = "visits"
-    """How α falls. `visits` averages all returns, as the method is defined; a constant α forgets the first ones."""
+    """Schedule of α. `visits` averages all returns, as the method is defined; a constant α forgets the first ones."""
     visits: Visits = "first"
-    """Which visits of a state in an episode count: the first alone, or every one."""
+    """Visits of a state in an episode that count: only the first, or every one."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class LambdaReturnConfig(TableConfig):
     td_lambda: UnitFloat = 0.9
     """λ: 0 looks one step ahead, 1 to the end of the episode."""
     sweep: Literal["sequential", "together"] = "sequential"
-    """How the moves of an episode are made: one after another, each from the value that the ones before have left, or
-    all from the values before the episode, which makes them equal to those of offline TD(λ).
+    """Updates of an episode: sequential, each from the latest values, or all from the values before the episode, which
+    equals offline TD(λ).
     """
 
 
@@ -56,7 +56,7 @@ class MonteCarloConfig(ControlConfig):
     """Hyperparameters of on-policy Monte Carlo control."""
 
     visits: Visits = "every"
-    """Which visits of a state and action in an episode count: the first alone, or every one."""
+    """Visits of a state-action pair in an episode that count: only the first, or every one."""
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -67,7 +67,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 class EpisodeRule(NamedTuple):
-    """How an episode is learned from: λ, whether only first visits count, whether all moves are made together."""
+    """Settings of episodic updates: λ, first visits only, all updates together."""
 
     lam: float
     first_visit: bool
@@ -116,7 +116,7 @@ class Agent(NamedTuple):
 
 @compiled
 def backward(rule, agent, i, last_value):
-    """Replace the rewards of the episode by the targets (by the errors, if all moves are made together)."""
+    """Replace the rewards of the episode by the targets (by the errors, if all updates are made together)."""
     episode, how = agent.episode, rule.how
     following, next_value = last_value, last_value
     for t in range(episode.length[i] - 1, -1, -1):
@@ -128,7 +128,7 @@ def backward(rule, agent, i, last_value):
 
 @compiled
 def learn_episode(rule, agent, i, last_value):
-    """Move the values of an episode's cells and forget it; `last_value` is 0 after a termination."""
+    """Update the values of an episode's cells and clear it; `last_value` is 0 after a termination."""
     episode, how = agent.episode, rule.how
     backward(rule, agent, i, last_value)
     for t in range(episode.length[i]):
@@ -146,7 +146,7 @@ def learn_episode(rule, agent, i, last_value):
 
 @compiled
 def remember(episode, i, step):
-    """Add a step to the episode; there must be room."""
+    """Add a step to the episode, which must not be full."""
     t = episode.length[i]
     episode.states[i, t], episode.actions[i, t], episode.rewards[i, t] = step.state, step.action, step.reward
     episode.length[i] += 1
@@ -154,13 +154,13 @@ def remember(episode, i, step):
 
 @compiled
 def may_remember(agent, i):
-    """Tell whether there is room for another step."""
+    """Return whether there is space for another step."""
     return agent.episode.length[i] < agent.episode.rewards.shape[1]
 
 
 @compiled
 def learn_prediction(rule, agent, i, step):
-    """Remember a step; at the end of the episode, move V(s) of all its states."""
+    """Store a step; at the end of the episode, update V(s) of all its states."""
     remember(agent.episode, i, of_state(step))
     if step.terminated or step.truncated:
         learn_episode(rule, agent, i, 0.0 if step.terminated else agent.table.q[i, step.successor, 0])
@@ -169,7 +169,7 @@ def learn_prediction(rule, agent, i, step):
 
 @compiled
 def learn_control(rule, agent, i, step):
-    """Remember a step; at the end of the episode, move Q(s, a) of all its actions."""
+    """Store a step; at the end of the episode, update Q(s, a) of all its actions."""
     remember(agent.episode, i, step)
     if step.terminated or step.truncated:
         last_value = 0.0 if step.terminated else exploring_value(rule.base, agent.table, i, step.successor)
@@ -204,7 +204,7 @@ def run_control(model, world, rule, agent, quota):
 
 
 class EpisodicPredictionRule(NamedTuple):
-    """The rule with the policy that is evaluated, and how an episode is learned from."""
+    """The rule with the evaluated policy and the settings of episodic updates."""
 
     base: Rule
     policy: Policy
@@ -212,7 +212,7 @@ class EpisodicPredictionRule(NamedTuple):
 
 
 class EpisodicControlRule(NamedTuple):
-    """The rule, and how an episode is learned from."""
+    """The rule, and the settings of episodic updates."""
 
     base: Rule
     how: EpisodeRule
@@ -230,17 +230,17 @@ def with_room(agent: Agent) -> Agent:
 
 
 class EpisodicPrediction(Prediction):
-    """What Monte Carlo prediction and the offline λ-return share."""
+    """Base of Monte Carlo prediction and the offline λ-return."""
 
     kernels = Kernels(follow, learn_prediction, run_prediction)
     GROWING = frozenset({"states", "actions", "rewards"})
 
     def how(self) -> EpisodeRule:
-        """Return how an episode is learned from."""
-        raise TypeError(f"{type(self).__name__} does not say how: use one of its subclasses")
+        """Return the settings of episodic updates."""
+        raise TypeError(f"{type(self).__name__} is abstract: use one of its subclasses")
 
     def make_rule(self, base: Rule) -> EpisodicPredictionRule:
-        """Add the policy and how an episode is learned from."""
+        """Add the policy and the settings of episodic updates."""
         return EpisodicPredictionRule(base, self.make_policy(), self.how())
 
     def make_agent(self) -> Agent:
@@ -258,7 +258,7 @@ class MonteCarloPrediction(EpisodicPrediction):
     config: MonteCarloPredictionConfig
 
     def how(self) -> EpisodeRule:
-        """Return how an episode is learned from."""
+        """Return the settings of episodic updates."""
         return EpisodeRule(lam=1.0, first_visit=self.config.visits == "first", together=False)
 
 
@@ -268,7 +268,7 @@ class LambdaReturn(EpisodicPrediction):
     config: LambdaReturnConfig
 
     def how(self) -> EpisodeRule:
-        """Return how an episode is learned from."""
+        """Return the settings of episodic updates."""
         return EpisodeRule(float(self.config.td_lambda), first_visit=False, together=self.config.sweep == "together")
 
 
@@ -280,7 +280,7 @@ class MonteCarlo(TabularLearner):
     GROWING = EpisodicPrediction.GROWING
 
     def make_rule(self, base: Rule) -> EpisodicControlRule:
-        """Add how an episode is learned from."""
+        """Add the settings of episodic updates."""
         how = EpisodeRule(lam=1.0, first_visit=self.config.visits == "first", together=False)
         return EpisodicControlRule(base, how)
 

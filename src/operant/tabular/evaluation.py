@@ -1,4 +1,4 @@
-"""How good policies are in a known model: by sampled episodes, and exactly."""
+"""Evaluation of policies in a known model: by sampled episodes, and exactly."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from operant.tabular.simulator import UNLIMITED, Model, World, advance, begin_al
 Floats = NDArray[np.float64]
 
 LONGEST_EPISODE = 10_000
-"""Steps after which an episode is cut when a task has no limit: a policy that is not yet good may never end one."""
+"""Steps after which an episode is truncated if a task has no limit: a poor policy may never end one."""
 
 
 class Sampled(NamedTuple):
@@ -25,7 +25,7 @@ class Sampled(NamedTuple):
     Attributes:
         returns: `[S, episodes]`, undiscounted.
         lengths: `[S, episodes]`, in steps.
-        cut: bool `[S, episodes]`, whether the step limit has ended it.
+        cut: bool `[S, episodes]`, whether it was truncated.
     """
 
     returns: Floats
@@ -40,7 +40,7 @@ class _Followed(NamedTuple):
 
 @compiled
 def _play(model, world, policies, episodes, cut):
-    """Let every seed follow its policy for some episodes, and write to `cut [S, episodes]` which ones were cut."""
+    """Let every seed follow its policy for some episodes, and write truncations to `cut [S, episodes]`."""
     for i in range(len(world.state)):
         while world.episodes[i] < episodes:
             episode = world.episodes[i]
@@ -54,14 +54,14 @@ def sampled_returns(
     """Play episodes of policies, always the same ones for the same seeds.
 
     Args:
-        mdp: where; an episode is cut at its step limit, or after `longest` steps if it has none.
+        mdp: the model; episodes are truncated at its step limit, or after `longest` steps.
         policies: `[S, states, A]`, probabilities.
         seeds: S of them.
         episodes: of each seed.
         longest: steps.
 
     Raises:
-        ValueError: the shapes differ, or there is no episode.
+        ValueError: the shapes differ, or no episodes.
     """
     table = np.asarray(policies, np.float64)
     if table.shape != (len(seeds), mdp.states, mdp.actions) or episodes < 1:
@@ -79,20 +79,19 @@ def sampled_returns(
 def expected_returns(mdp: MDP, policies: ArrayLike, *, gamma: float = 1.0, steps: int | None = None) -> Floats:
     """Return the exact values of policies within a number of steps.
 
-    What a learned policy is worth, without the noise of sampled episodes: with γ = 1 the mean return of an evaluation.
-    `exact_values` looks further than a limit.
+    Values without sampling noise: with γ = 1 the mean return of an evaluation. `exact_values` has no step limit.
 
     Args:
         mdp: the model.
         policies: `[..., states, A]`, probabilities.
-        gamma: discount a step.
-        steps: how many count. Default: the step limit of the model.
+        gamma: discount per step.
+        steps: horizon. Default: the step limit of the model.
 
     Returns:
         `[..., states]`; the mean over `mdp.start` is the value of the task.
 
     Raises:
-        ValueError: there is no limit and no number of steps.
+        ValueError: no step limit and no number of steps.
     """
     horizon = mdp.max_steps if steps is None else steps
     if horizon is None or not 0 <= horizon < UNLIMITED:
@@ -114,14 +113,14 @@ def exact_values(mdp: MDP, policies: ArrayLike, *, gamma: float) -> Floats:
     """Return the exact values of policies over whole episodes, however long they are.
 
     Args:
-        mdp: the model; its step limit does not count.
+        mdp: the model; its step limit is ignored.
         policies: `[S, states, A]`, probabilities.
-        gamma: discount a step.
+        gamma: discount per step.
 
     Returns:
         `[S, states]`.
 
     Raises:
-        ValueError: `gamma` is 1 and a policy never ends an episode, or a policy is none of this model.
+        ValueError: `gamma` is 1 and a policy never ends an episode, or a policy does not fit the model.
     """
     return np.stack([policy_evaluation(mdp, policy, gamma=gamma).values for policy in np.asarray(policies)])

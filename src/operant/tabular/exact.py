@@ -1,11 +1,11 @@
-r"""Scores of policies without episodes: the expected return in a known model, and where a policy goes round for ever.
+r"""Scores of policies without episodes: the expected return in a known model, and endless cycles of a policy.
 
-A policy leaves a Markov chain of a model. The distribution of the state after t steps is carried forward from the start
-distribution until every episode has ended or is cut by the step limit, and what each transition pays is weighted by its
-probability: the expectation of what an evaluation by sampled episodes estimates, to rounding errors.
+A policy and a model give a Markov chain. The distribution of the state is propagated from the start until every episode
+has ended or is truncated, and each reward is weighted by its probability: the expectation of sampled evaluations, up to
+rounding errors.
 
-A policy that never ends runs to the limit. Its distribution is compared with an earlier one (Brent 1980); where they
-are equal, the remaining rounds of the cycle are counted and not walked.
+A policy that never ends runs to the limit. Its distribution is compared with an earlier one (Brent 1980); if they are
+equal, the remaining rounds of the cycle are computed in one step.
 """
 
 from typing import NamedTuple
@@ -22,18 +22,18 @@ from operant.tabular.simulator import Model
 Floats = NDArray[np.float64]
 
 MOST_WORK = 50_000_000
-"""Transitions of a model times steps up to which a score is computed: a tenth of a second a seed at worst."""
+"""Maximum transitions times steps of exact scores: at worst a tenth of a second per seed."""
 
 _NOTHING = 1e-16
 
 
 class Expected(NamedTuple):
-    """What episodes of `S` policies are like.
+    """Expected results of `S` policies.
 
     Attributes:
         returns: `[S]`, expected undiscounted return.
         lengths: `[S]`, expected length in steps.
-        cut: `[S]`, probability that an episode is cut by the step limit.
+        cut: `[S]`, probability that an episode is truncated.
     """
 
     returns: Floats
@@ -50,7 +50,7 @@ class _Chain(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """The distribution of the state: `mass [states]`, and the `size[0]` states where it is not 0."""
+    """The distribution of the state: `mass [states]`, and its `size[0]` support states."""
 
     mass: Floats
     active: NDArray[np.int64]
@@ -59,7 +59,7 @@ class _Walk(NamedTuple):
 
 @compiled
 def _carry(chain, now, after):
-    """Move the mass of a walk by one step; return what the step is expected to pay."""
+    """Move the distribution by one step; return the expected reward."""
     model, paid = chain.model, 0.0
     after.size[0] = 0
     for k in range(now.size[0]):
@@ -86,7 +86,7 @@ def _carry(chain, now, after):
 
 @compiled
 def _total(walk):
-    """Return the probability that the episode goes on."""
+    """Return the probability that the episode continues."""
     total = 0.0
     for k in range(walk.size[0]):
         total += walk.mass[walk.active[k]]
@@ -102,7 +102,7 @@ def _copy(mass, kept):
 
 @compiled
 def _same(walk, kept, count):
-    """Tell whether a walk has the distribution `kept [states]`, in which `count` states have mass."""
+    """Return whether a walk has the distribution `kept [states]`, with `count` support states."""
     if walk.size[0] != count:
         return False
     different = 0
@@ -113,7 +113,7 @@ def _same(walk, kept, count):
 
 @compiled
 def _expect(chain, now, after, kept, out):
-    """Write return, length and the probability of being cut to `out [3]`.
+    """Write return, length and the probability of truncation to `out [3]`.
 
     `now` is the distribution of the start; `after` is empty, and `kept [states]` is written to.
     """
@@ -139,17 +139,17 @@ def _expect(chain, now, after, kept, out):
 
 
 def may_compute(mdp: MDP, limit: int) -> bool:
-    """Return whether the scores of policies are quickly computed, for episodes that are cut after `limit` steps."""
+    """Return whether exact scores are fast, for episodes of at most `limit` steps."""
     return mdp.successors.size * limit <= MOST_WORK
 
 
 def expected_episodes(mdp: MDP, policies: ArrayLike, *, limit: int) -> Expected:
-    """Return what episodes of policies are expected to be like, exactly.
+    """Return the exact expected results of policies.
 
     Args:
         mdp: the model.
         policies: `[S, states, A]`, probabilities.
-        limit: steps after which an episode is cut.
+        limit: steps after which an episode is truncated.
 
     Raises:
         ValueError: the shapes differ, or the limit is below 1.
@@ -173,7 +173,7 @@ def _walk(states: int) -> _Walk:
 
 
 def circling_states(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
-    """Return the states among which a policy goes round for ever once it is there, if episodes can come there.
+    """Return the reachable states in which a policy cycles endlessly.
 
     They are the closed classes of its Markov chain that can be reached from the start and in which no episode ends.
 
@@ -182,7 +182,7 @@ def circling_states(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
         policy: `[states, A]`, probabilities.
 
     Returns:
-        The states in their order; empty where every episode ends with probability 1.
+        The states in order; empty if every episode ends with probability 1.
     """
     table = np.asarray(policy, np.float64)
     indptr, successors, probabilities = mdp.continuation
@@ -203,14 +203,14 @@ def circling_states(mdp: MDP, policy: ArrayLike) -> NDArray[np.int64]:
 
 
 def reachable_states(mdp: MDP) -> NDArray[np.bool_]:
-    """Return in which states an action can be taken in some episode, `[states]`."""
+    """Return the reachable non-terminal states, `[states]`."""
     indptr, successors, probabilities = mdp.continuation
     chain = sparse.csr_array((probabilities, successors, indptr[:: mdp.actions]), shape=(mdp.states, mdp.states))
     return _reachable(chain, mdp.start > 0)
 
 
 def _reachable(chain: sparse.csr_array, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which states of a chain are reached from some states, `[states]`."""
+    """Return the states of a chain reachable from some states, `[states]`."""
     reached, front = start.copy(), start
     while front.any():
         after = np.asarray(front @ chain) > 0

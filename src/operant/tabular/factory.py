@@ -1,4 +1,4 @@
-"""From names and numbers to a learner and what it learns in: what every algorithm of this package shares."""
+"""Construction of tabular learners and their environments."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operant import catalog
-from operant.envs import BatchEnv, FiniteEnv
+from operant.envs import BatchEnv, FiniteEnv, for_evaluation, start, wrapped, wrappers
 from operant.envs.checking import check_users_environment
 from operant.envs.registry import make_single, specified
 from operant.envs.worlds.bandits import Bandit
@@ -27,17 +27,17 @@ from operant.tabular.learner import Player, TabularLearner
 from operant.tabular.simulator import UNLIMITED
 
 EVALUATION_ROWS = 20
-"""Most environments that a seed is evaluated in at once."""
+"""Maximum parallel evaluation environments per seed."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A learner, and how good its policies are.
+    """A tabular learner and its evaluation.
 
     Attributes:
         learner: satisfies `operant.runtime.learner.Learner` and `Policy`.
-        settings: what it was made from.
-        mdp: the model of the task, if it has one that does not change.
+        settings: of the run.
+        mdp: the model of the task, if it has a constant one that no wrapper changes.
     """
 
     learner: TabularLearner
@@ -51,29 +51,29 @@ class Experiment:
         backend: str | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
-        """Score the greedy policies (what is followed, for prediction); equal policies get equal scores.
+        """Score the greedy policies (for prediction, the given policy); equal policies get equal scores.
 
         Where the model is known and not too large (`operant.tabular.exact.may_compute`), the score is the expected
-        return, computed from the model; elsewhere it is sampled, with the same episodes at every call. In a task
-        without a step limit, an episode is cut after `operant.tabular.evaluation.LONGEST_EPISODE` steps, or as the
-        settings say.
+        return, computed from the model; else it is sampled, with the same episodes at every call. Without a step limit,
+        episodes are truncated after `operant.tabular.evaluation.LONGEST_EPISODE` steps, or by the settings.
 
         Args:
-            episodes: of each seed. Default: as many as the settings say.
-            backend: "tensor" takes the model, "gymnasium" steps Gymnasium's environment, "auto" is the former where
-                there is a model. Default: that of the settings.
-            interrupted: asked in the course of it; after true, the evaluation is given up.
+            episodes: of each seed. Default: from the settings.
+            backend: "tensor" uses the model, "gymnasium" steps Gymnasium's environment, "auto" is the former if there
+                is a model. Default: that of the settings.
+            interrupted: called repeatedly; True stops the evaluation.
 
         Raises:
-            StoppedError: it was given up.
-            ValueError: `episodes` is not positive, or there is no such backend, or no model.
+            StoppedError: it was stopped.
+            ValueError: `episodes` is not positive, an unknown backend, or no model, such as in wrappers that hold in
+                evaluations.
         """
         settings, learner = self.settings, self.learner
         episodes = settings.evaluate_episodes if episodes is None else episodes
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
         if _simulated(settings.task, self.mdp, backend or settings.env_backend):
-            assert self.mdp is not None  # noqa: S101 - what is simulated has a model
+            assert self.mdp is not None  # noqa: S101 - a simulated task has a model
             longest = settings.evaluate_max_steps or LONGEST_EPISODE
             return _in_model(self.mdp, learner.policy(), settings.seeds, episodes, longest)
         rows = max(n for n in range(1, min(episodes, EVALUATION_ROWS) + 1) if episodes % n == 0)
@@ -89,7 +89,7 @@ class Experiment:
         try:
             return evaluate_policy(
                 Player(learner),
-                env,
+                env if self.env is None else for_evaluation(self.env, env, settings.seeds),
                 seeds=len(settings.seeds),
                 episodes=episodes,
                 max_steps=longest,
@@ -99,23 +99,28 @@ class Experiment:
         finally:
             env.close()
 
+    @property
+    def env(self) -> BatchEnv | None:
+        """The environments that the learner steps, in their wrappers; None where it simulates a model."""
+        return self.learner.env
+
     def reach(self) -> None:
-        """Run Gymnasium's check on an environment that the user brings, before training in it."""
-        if self.learner.env is not None:
+        """Run Gymnasium's check on a user environment before training."""
+        if self.env is not None:
             check_users_environment(self.settings.task)
 
     @staticmethod
     def wrap(env: gymnasium.Env[Any, Any]) -> gymnasium.ObservationWrapper[Any, Any, Any]:
-        """Return an environment of the task with the observations that the learner knows: the numbers of states."""
+        """Return an environment of the task with state indices as observations."""
         return Enumerated(env)
 
     def close(self) -> None:
-        """Close the environments that the learner acts in."""
+        """Close the learner's environments."""
         self.learner.close()
 
 
 def _in_model(mdp: MDP, policies: NDArray[np.float64], seeds: Sequence[int], episodes: int, longest: int) -> Evaluation:
-    """Score policies `[S, states, A]` in a model: exactly where that is quick, else by sampled episodes."""
+    """Score policies `[S, states, A]` in a model: exactly if fast, else by sampled episodes."""
     limit = mdp.max_steps or longest
     if may_compute(mdp, limit):
         expected = expected_episodes(mdp, policies, limit=limit)
@@ -128,30 +133,33 @@ def _in_model(mdp: MDP, policies: NDArray[np.float64], seeds: Sequence[int], epi
 def assemble(
     algorithm: catalog.Algorithm, settings: Settings, config: Any, *, device: str
 ) -> Experiment | BanditExperiment:
-    """Make the learner of a run and what it learns in.
+    """Make the learner of a run with its model or environment.
 
-    A task whose model is known and does not change is simulated inside the kernel; any other one with finite spaces is
-    stepped. `settings.env_backend` asks for one of them: "tensor" (the former) or "gymnasium" (the latter). The arms of
-    a bandit are always pulled inside the kernel.
+    A task with a known, constant model is simulated inside the kernel; others with finite spaces are stepped, and so
+    are tasks in wrappers, which see the numbers of states. `settings.env_backend` selects "tensor" (the former) or
+    "gymnasium" (the latter). Bandits always run inside the kernel.
 
     Args:
         algorithm: from the catalog.
         settings: the run's.
-        config: of the algorithm's own kind.
-        device: must be "cpu": tables are updated one cell after another.
+        config: the algorithm's configuration.
+        device: must be "cpu": tables are updated cell by cell.
 
     Raises:
-        ValueError: the task is unknown or does not suit the algorithm, or the device is another one.
-        TypeError: the configuration is of another kind.
+        ValueError: the task is unknown or does not suit the algorithm, or another device.
+        TypeError: the configuration has another type.
     """
     kind = learner_kind(algorithm, config)
     if device != "cpu":
-        raise ValueError(f"{algorithm.name} runs on the cpu alone, where a table is fastest; got device {device!r}")
+        raise ValueError(f"{algorithm.name} runs only on the cpu, where tables are fastest; got device {device!r}")
     if algorithm.family == "bandit":
         return _with_arms(kind, settings, config)
     mdp = known_model(settings.task, settings.env_kwargs)
     source: MDP | BatchEnv | None = mdp if _simulated(settings.task, mdp, settings.env_backend) else None
-    if source is None:
+    if settings.wrappers:
+        source = _in_wrappers(settings)
+        mdp = None if any(wrapper.in_evaluation for wrapper in wrappers(source)) else mdp
+    elif source is None:
         source = enumerated(settings.task, settings.seeds, env_kwargs=settings.env_kwargs)
     try:
         learner = kind(config, source, seeds=settings.seeds, budget=settings.budget)
@@ -162,11 +170,46 @@ def assemble(
     return Experiment(learner, settings, mdp)
 
 
+def _in_wrappers(settings: Settings) -> BatchEnv:
+    """Return the environments of a task with numbered observations in the wrappers of a run.
+
+    Raises:
+        ValueError: the task is to be simulated, or a wrapper cannot be made, or makes observations or actions that are
+            no numbers of states or actions.
+    """
+    if settings.env_backend == "tensor":
+        raise ValueError(
+            f"env_backend='tensor' simulates the model of {settings.task} inside the kernel, where there is no place "
+            f"for wrappers={settings.wrappers}: leave env_backend at 'auto', which steps the environment"
+        )
+    bare = enumerated(settings.task, settings.seeds, env_kwargs=settings.env_kwargs)
+    try:
+        env = wrapped(bare, settings.wrappers)
+        for wrapper in wrappers(env):
+            for what, space in {"observations": wrapper.observation_space, "actions": wrapper.action_space}.items():
+                if not isinstance(space, gymnasium.spaces.Discrete) or space.start:
+                    raise ValueError(
+                        f"{type(wrapper).__name__} gives a table {what} of {space}: around a table a wrapper sees the "
+                        "numbers of states and actions and has to return such, Discrete from 0; change other ones in "
+                        "an environment of your own, path/to/file.py:MyEnv"
+                    )
+        start(env, settings.seeds)
+    except BaseException:
+        bare.close()
+        raise
+    return env
+
+
 def _with_arms(kind: Any, settings: Settings, config: Any) -> BanditExperiment:
+    if settings.wrappers:
+        raise ValueError(
+            f"the arms of a bandit are pulled inside the kernel, where there is no place for wrappers="
+            f"{settings.wrappers}: leave them out, or take an algorithm that steps its environment, such as q-learning"
+        )
     if settings.env_backend == "gymnasium":
         raise ValueError(
-            "the arms of a bandit are pulled inside the kernel: leave env_backend at 'auto' for training; "
-            "an evaluation can pull those of Gymnasium's environment"
+            "bandits run inside the kernel: leave env_backend at 'auto' for training; "
+            "an evaluation can use Gymnasium's environment"
         )
     arms = arms_of(settings.task, settings.seeds, settings.env_kwargs)
     return BanditExperiment(kind(config, arms, seeds=settings.seeds, budget=settings.budget), settings)
@@ -177,7 +220,7 @@ def known_model(task: str, env_kwargs: Mapping[str, Any] | None = None) -> MDP |
 
     Args:
         task: a Gymnasium id.
-        env_kwargs: parameters of one's own for the constructor of the environment.
+        env_kwargs: parameters for the constructor of the environment.
 
     Raises:
         ValueError: the task is unknown or out of date.
@@ -194,15 +237,15 @@ def known_model(task: str, env_kwargs: Mapping[str, Any] | None = None) -> MDP |
 
 
 def _simulated(task: str, mdp: MDP | None, backend: str) -> bool:
-    """Tell whether a task is simulated from its model.
+    """Return whether a task is simulated from its model.
 
     Raises:
-        ValueError: there is no such backend, or no model where it is asked for.
+        ValueError: unknown backend, or no model for "tensor".
     """
     if backend not in ("auto", "tensor", "gymnasium"):
         raise ValueError(f"backend must be 'auto', 'tensor' or 'gymnasium', got {backend!r}")
     if backend == "tensor" and mdp is None:
-        raise ValueError(f"{task!r} shows no model that could be simulated; take the backend 'gymnasium'")
+        raise ValueError(f"{task!r} has no model to simulate; use the backend 'gymnasium'")
     return backend != "gymnasium" and mdp is not None
 
 
@@ -221,18 +264,18 @@ def learner_for(
 def learner_for(
     algorithm: str, source: MDP | BatchEnv | Arms, *, seeds: Sequence[int], budget: int = UNLIMITED, **values: Any
 ) -> TabularLearner | BanditLearner:
-    """Return the learner of an algorithm in a model, in an environment, or with arms of one's own.
+    """Return the learner of an algorithm in a model, an environment, or with given arms.
 
     Args:
         algorithm: a name of the catalog, such as `"q-learning"`.
         source: see `TabularLearner`; arms for a strategy for bandits, see `BanditLearner`.
         seeds: one for each run.
-        budget: environment steps a seed; the iteration that reaches it is as short as it must be.
+        budget: environment steps per seed; the iteration that reaches it is shortened.
         **values: fields of the algorithm's configuration.
 
     Raises:
-        ValueError: a name is unknown, a value out of its range, the algorithm of another package, or the source of
-            another kind than it needs.
+        ValueError: an unknown name, a value out of range, an algorithm of another package, or a source of the wrong
+            kind.
     """
     entry = catalog.find(algorithm)
     if entry.package != "tabular":

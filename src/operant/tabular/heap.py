@@ -1,4 +1,4 @@
-"""A priority queue of table cells for each seed, inside kernels: a binary heap that knows where each cell is."""
+"""A priority queue of table cells for each seed, inside kernels: a binary heap with positions of the cells."""
 
 from typing import NamedTuple, Self
 
@@ -14,8 +14,8 @@ class Heap(NamedTuple):
     Attributes:
         cells: `[S, n]`, the heap; no priority is above that of its parent, `(k - 1) // 2`.
         priority: `[S, n]`, by cell.
-        place: `[S, n]`, where each cell stands in the heap; -1 if it is not queued.
-        queued: `[S]`, how many cells there are.
+        place: `[S, n]`, position of each cell in the heap; -1 if not queued.
+        queued: `[S]`, number of queued cells.
     """
 
     cells: NDArray[np.int64]
@@ -64,7 +64,7 @@ def _sink(heap, i, place):
 
 @compiled
 def push(heap, i, cell, priority):
-    """Queue a cell, or raise its priority; one that is queued with a higher priority keeps it."""
+    """Queue a cell, or raise its priority; a higher existing priority stays."""
     place = heap.place[i, cell]
     if place < 0:
         place = heap.queued[i]
@@ -79,7 +79,7 @@ def push(heap, i, cell, priority):
 
 @compiled
 def pop(heap, i):
-    """Take out the cell of the highest priority and return it; there must be one."""
+    """Remove and return the cell of highest priority; the queue must not be empty."""
     top = heap.cells[i, 0]
     heap.place[i, top] = -1
     heap.queued[i] -= 1

@@ -1,4 +1,4 @@
-"""What all learners of this package share: seeds side by side, experience, reports, the exact state."""
+"""Base of tabular learners: parallel seeds, experience, metrics, exact state."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from operant.envs.base import BatchEnv
 from operant.envs.workers import EnvError
+from operant.envs.wrapper import reporting
 from operant.mdp import MDP
 from operant.runtime.learner import Metrics
 from operant.runtime.rollouts import info_metrics
@@ -29,8 +30,8 @@ class Kernels(NamedTuple):
     Attributes:
         choose: `(rule, agent, i, state) -> action` of seed `i`.
         learn: `(rule, agent, i, step)`, from a `Step` of seed `i`.
-        run: `(model, world, rule, agent, quota)` lets every seed act and learn in a model until its `Quota` is used
-            up, or until it cannot go on (`make_room`).
+        run: `(model, world, rule, agent, quota)` lets every seed act and learn in a model until its `Quota` is used up,
+            or until it is full (`make_room`).
     """
 
     choose: Callable[..., Any]
@@ -39,7 +40,7 @@ class Kernels(NamedTuple):
 
 
 class PlainRule(NamedTuple):
-    """The rule of learners that need no more."""
+    """The basic rule."""
 
     base: Rule
 
@@ -57,26 +58,26 @@ class History(NamedTuple):
 
 
 class TabularLearner(DeclaredState):
-    """`S` seeds that learn from a model that is simulated, or from an environment that is stepped.
+    """`S` seeds that learn in a simulated model or a stepped environment.
 
-    A subclass names its `kernels` and makes `agent`, a record with the tables and all else that changes.
+    A subclass names its `kernels` and makes `agent`, a record with the tables and all other state.
 
     Args:
         config: hyperparameters.
-        source: a model, simulated inside the kernel; or an environment of `S` rows with the same seeds, whose
+        source: a model, simulated inside the kernel; or `S` environments with the same seeds, whose
             observations and actions are discrete and start at 0.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed; the iteration that reaches it is as short as it must be.
+        seeds: one non-negative integer for each of the S runs; each has its own random streams.
+        budget: environment steps per seed; the iteration that reaches it is shortened.
 
     Attributes:
-        learns_values: whether there are `q`, `values` and `visits`.
-        learns_action_values: whether `q` holds values of actions, and not of states.
-        consumed: environment steps a seed so far.
+        learns_values: whether it has `q`, `values` and `visits`.
+        learns_action_values: whether `q` holds action values, not state values.
+        consumed: environment steps per seed.
         states: number of states.
         actions: A.
-        feasible: `[states, A]`, which actions can be taken.
-        world: where the seeds are.
-        rule: what the kernels read of the configuration.
+        feasible: `[states, A]`, mask of feasible actions.
+        world: positions of the seeds.
+        rule: the kernels' constants.
         agent: tables, counters, streams.
         device: of actions and observations, the CPU.
     """
@@ -116,7 +117,7 @@ class TabularLearner(DeclaredState):
         self._told: list[Mapping[str, Tensor]] = []
 
     def make_rule(self, base: Rule) -> Any:
-        """Return what the kernels read of the configuration: a record that has `base` under this name."""
+        """Return the kernels' constants: a record with `base` under this name."""
         return PlainRule(base)
 
     def make_agent(self) -> Any:
@@ -124,11 +125,11 @@ class TabularLearner(DeclaredState):
         raise TypeError(f"{type(self).__name__} has no tables: use one of its subclasses")
 
     def make_room(self) -> None:
-        """Enlarge what is full, so that seeds which could not go on can; most learners are never full."""
+        """Enlarge full storage, so that waiting seeds can continue; most learners are never full."""
 
     @property
     def q(self) -> Floats:
-        """Values of actions (for prediction: of states), `[S, states, A]`; a view."""
+        """Action values (for prediction: state values), `[S, states, A]`; a view."""
         return self.agent.table.q
 
     @property
@@ -138,7 +139,7 @@ class TabularLearner(DeclaredState):
 
     @property
     def values(self) -> Floats:
-        """Values of states, `[S, states]`: of the best action; 0 where none is feasible."""
+        """State values, `[S, states]`: of the best action; 0 without feasible actions."""
         best = np.where(self.feasible, self.q, -np.inf).max(axis=2)
         return np.where(self.feasible.any(axis=1), best, 0.0)
 
@@ -147,7 +148,7 @@ class TabularLearner(DeclaredState):
 
         Args:
             states: `[S, N]`.
-            exploring: as it acts while learning; otherwise greedily, where tied actions share the probability.
+            exploring: the behavior policy; else the greedy one, with tied actions sharing the probability equally.
 
         Returns:
             `[S, N, A]`.
@@ -160,7 +161,7 @@ class TabularLearner(DeclaredState):
 
     @property
     def epsilon(self) -> Floats:
-        """Exploration rate of the moment, `[S]`."""
+        """Current exploration rate, `[S]`."""
         return self.agent.table.epsilon
 
     def policy(self, *, exploring: bool = False) -> Floats:
@@ -179,13 +180,13 @@ class TabularLearner(DeclaredState):
         return self._report()
 
     def run_episodes(self, episodes: int) -> History:
-        """Act and learn until every seed has ended so many episodes, counted from the very first.
+        """Act and learn until every seed has ended `episodes` episodes in total.
 
-        Seeds stop at different steps; `consumed` becomes the largest number. What the episodes before this call were
-        like is not known any more: their returns and lengths are 0.
+        Seeds stop at different steps; `consumed` becomes the largest number. Returns and lengths of episodes before
+        this call are 0.
 
         Raises:
-            ValueError: the learner steps an environment, whose rows cannot stop one by one, or there is no episode.
+            ValueError: the learner steps environments, which cannot stop one by one, or no episodes.
         """
         if self.model is None:
             raise ValueError("only a model can be simulated by episodes; call iterate() until there are enough")
@@ -201,7 +202,7 @@ class TabularLearner(DeclaredState):
         return history
 
     def replace_model(self, mdp: MDP) -> None:
-        """Go on in another model with the same states and actions, as in a maze whose walls move.
+        """Continue in another model with the same states and actions, as in a changing maze.
 
         Raises:
             ValueError: states or feasible actions differ, or the learner steps an environment.
@@ -216,7 +217,7 @@ class TabularLearner(DeclaredState):
             self.kernels.run(self.model, self.world, self.rule, self.agent, quota)
 
     def _step(self, steps: int) -> None:
-        """Let every row of the environment take so many steps."""
+        """Step all environments `steps` times."""
         assert self.env is not None  # noqa: S101 - there is a model or an environment
         choose, learn, _ = self.kernels
         rows = range(len(self.seeds))
@@ -226,11 +227,12 @@ class TabularLearner(DeclaredState):
             actions = np.array([choose(self.rule, self.agent, i, states[i]) for i in rows], np.int64)
             step = self.env.step(torch.from_numpy(actions))
             rewards = _finite(step.reward.double().numpy(), self.env.task)
+            scores = step.score.double().numpy()
             successors = _states(_array(step.final_obs), self.states, self.env.task)
             terminated, truncated = step.terminated.numpy(), (step.truncated & ~step.terminated).numpy()
             for i in rows:
                 outcome = Step(states[i], actions[i], rewards[i], successors[i], terminated[i], truncated[i])
-                settle(self.world, i, outcome.reward, outcome.successor, outcome.terminated | outcome.truncated)
+                settle(self.world, i, scores[i], outcome.successor, outcome.terminated | outcome.truncated)
                 learn(self.rule, self.agent, i, outcome)
             if step.infos is not None:
                 self._told.append(step.infos)
@@ -241,7 +243,9 @@ class TabularLearner(DeclaredState):
         count, total, length = torch.from_numpy(self.world.ended.copy()).unbind(1)
         self.world.ended[:] = 0.0
         told, self._told = self._told, []
+        wrappers = [] if self.env is None else reporting(self.env)
         return {
+            **{name: value for wrapper in wrappers for name, value in wrapper.metrics().items()},
             "rollout/episode_return": total / count,
             "rollout/episode_length": length / count,
             "rollout/episodes": count,
@@ -250,7 +254,7 @@ class TabularLearner(DeclaredState):
         }
 
     def schedules(self) -> dict[str, Floats]:
-        """Return what changes by schedule, `[S]` each, by the name it is reported under."""
+        """Return the scheduled values, `[S]` each, by metric name."""
         table, reported = self.agent.table, {}
         if isinstance(self.config, ExploringConfig):
             reported["schedule/epsilon"] = table.epsilon
@@ -262,7 +266,7 @@ class TabularLearner(DeclaredState):
         """Choose actions for states `[S, N]` (see `operant.runtime.learner.Policy`).
 
         Raises:
-            EnvError: a state has no row in the table.
+            EnvError: a state is outside the table.
         """
         _states(_array(obs), self.states, "the environment")
         return self._player.act(obs, memory, noise)
@@ -279,12 +283,12 @@ class TabularLearner(DeclaredState):
         return {name: torch.from_numpy(np.array(values)) for name, values in found.items()}
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Return the numbers in [0, 1) that `act` needs to explore, `[S, rows]`."""
+        """Return the random numbers in [0, 1) for exploration in `act`, `[S, rows]`."""
         return self._player.noise(rows, generator)
 
     @property
     def places(self) -> World:
-        """Where the seeds are, without the record of their first episodes, which begins anew."""
+        """Positions of the seeds, without the record of their first episodes, which restarts."""
         return self.world._replace(returns=None, lengths=None)
 
     @places.setter
@@ -292,12 +296,12 @@ class TabularLearner(DeclaredState):
         self.world = world._replace(returns=self.world.returns, lengths=self.world.lengths)
 
     def state_dict(self) -> State:
-        """Return tables, counters, streams, and where every seed is."""
+        """Return tables, counters, streams, and the position of every seed."""
         return super().state_dict() | {"env": None if self.env is None else self.env.state_dict()}
 
     @all_or_nothing
     def load_state_dict(self, state: State) -> None:
-        """Go on exactly where the state was taken; one that is refused leaves the learner as it was.
+        """Restore a state exactly; an invalid one leaves the learner unchanged.
 
         Raises:
             StateError: the state is of another configuration.
@@ -316,7 +320,7 @@ class TabularLearner(DeclaredState):
 
 
 class HasPolicies(Protocol):
-    """What knows the policies of its seeds."""
+    """An object with the policies of its seeds."""
 
     @property
     def seeds(self) -> Sequence[int]:
@@ -329,7 +333,7 @@ class HasPolicies(Protocol):
 
 
 class Player:
-    """The policies of a learner at play, with random numbers of their own for ties and stochastic policies.
+    """The policies of a learner, with their own random numbers for ties and stochastic policies.
 
     Args:
         learner: is not changed.
@@ -340,7 +344,7 @@ class Player:
         self._rngs = [np.random.Generator(np.random.PCG64(seed_sequence(s, "playing"))) for s in learner.seeds]
 
     def act(self, obs: Any, memory: Any, noise: Tensor | None) -> tuple[Tensor, None]:
-        """Return actions `[S, N]` for states `[S, N]`; with noise `[S, N]` in [0, 1) as while learning."""
+        """Return actions `[S, N]` for states `[S, N]`; with noise `[S, N]` in [0, 1), the behavior policy."""
         states = obs.numpy().astype(np.int64)
         cumulative = self._learner.probabilities(states, exploring=noise is not None).cumsum(axis=2)
         drawn = np.stack([rng.random(states.shape[1]) for rng in self._rngs]) if noise is None else noise.numpy()
@@ -348,23 +352,23 @@ class Player:
         return torch.from_numpy(passed.sum(axis=2)), None
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Return the numbers in [0, 1) that `act` needs to explore, `[S, rows]`."""
+        """Return the random numbers in [0, 1) for exploration in `act`, `[S, rows]`."""
         return torch.rand(len(self._rngs), rows, generator=generator, dtype=torch.float64)
 
 
 def shares(mask: NDArray[np.bool_]) -> Floats:
-    """Return equal probabilities of the actions of a mask; zeros where there is none."""
+    """Return uniform probabilities over a mask; zeros for empty rows."""
     return mask / np.maximum(mask.sum(axis=-1, keepdims=True), 1)
 
 
 def _array(obs: Any) -> NDArray[np.int64]:
-    """Return observations `[B]` as state numbers."""
+    """Return observations `[B]` as state indices."""
     return obs.numpy().astype(np.int64)
 
 
 def _states(found: NDArray[np.int64], states: int, task: str) -> NDArray[np.int64]:
-    """Return state numbers, or raise EnvError where one has no row in the table: kernels do not look."""
-    outside = found.view(np.uint64) >= states  # a negative number is a huge one
+    """Return state indices, or raise EnvError for one outside the table: kernels do not check."""
+    outside = found.view(np.uint64) >= states  # negative numbers become huge
     if outside.any():
         raise EnvError(
             f"{task} is in state {found[outside].flat[0]}, but its observation space has {states} states, 0 to "
@@ -374,7 +378,7 @@ def _states(found: NDArray[np.int64], states: int, task: str) -> NDArray[np.int6
 
 
 def _finite(rewards: Floats, task: str) -> Floats:
-    """Return rewards, or raise EnvError where one is NaN or Inf: it would spread through the whole table."""
+    """Return rewards, or raise EnvError for NaN or Inf, which would spread through the table."""
     if not np.isfinite(rewards).all():
         reward = rewards[~np.isfinite(rewards)][0]
         raise EnvError(f"{task} gave the reward {reward}, expected a finite number; correct what its step() returns")
@@ -382,16 +386,16 @@ def _finite(rewards: Floats, task: str) -> Floats:
 
 
 def _feasible(env: BatchEnv, seeds: int) -> NDArray[np.bool_]:
-    """Return the mask of an environment, in which every action is feasible, or refuse it."""
+    """Return the all-true mask of an environment; raise if its spaces are unsupported."""
     spaces = env.observation_space, env.action_space
     if not all(isinstance(space, gymnasium.spaces.Discrete) and space.start == 0 for space in spaces):
         raise ValueError(
             f"a table needs observations and actions that are Discrete and start at 0, but {env.task} has {spaces[0]} "
-            f"and {spaces[1]}; operant.tabular.enumerated numbers the members of finite spaces"
+            f"and {spaces[1]}; operant.tabular.enumerated converts finite spaces"
         )
     if env.rows != seeds or not env.always_valid:
         raise ValueError(
-            f"{seeds} seeds need an environment of {seeds} rows whose steps are all valid, but {env.task} has "
+            f"{seeds} seeds need {seeds} environments whose steps are all valid, but {env.task} has "
             f"{env.rows} rows (valid: {env.always_valid}); make it with operant.envs.make(task, 1, seeds)"
         )
     return np.ones((int(spaces[0].n), int(spaces[1].n)), np.bool_)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,15 +1,16 @@
-"""R-max and MBIE-EB: learning a model, and taking what is little known to be good.
+"""R-max and MBIE-EB: model-based learning with optimism in the face of uncertainty.
 
-Both count what their actions lead to, and act greedily on the values of a model that is too good to be true:
+Both count outcomes, and act greedily in an optimistic model:
 
-    R-max (Brafman and Tennenholtz 2002, JMLR 3)    an action tried fewer than m times is worth the most there can be
+    R-max (Brafman and Tennenholtz 2002, JMLR 3)    an action tried fewer than m times has the maximal value
     MBIE-EB (Strehl and Littman 2008, JCSS 74)      Q(s, a) = r̂ + γ Σ P̂ max Q + β / sqrt(N(s, a))
 
-So they go where they can still learn something, by the shortest way, where ε-greedy exploration stumbles about: they
-need a number of steps that is polynomial in the number of states, not exponential.
+So they plan directly to unknown states, unlike ε-greedy exploration: they need a number of steps that is polynomial in
+the number of states, not exponential.
 
-What differs: R-max plans anew when a pair becomes known, MBIE-EB after every step, both by Gauss-Seidel value iteration
-from the values of before, until no value moves by more than `tolerance`; episodes may end; ties are broken at random.
+What differs: R-max plans again when a pair becomes known, MBIE-EB after every step, both by Gauss-Seidel value
+iteration from the previous values, until no value changes by more than `tolerance`; episodes may end; ties are broken
+at random.
 """
 
 from collections.abc import Mapping
@@ -30,12 +31,12 @@ from operant.tabular.simulator import advance, may_go_on
 
 @dataclass(frozen=True)
 class OptimismConfig(BaseConfig):
-    """What R-max and MBIE-EB are both told."""
+    """Common hyperparameters of R-max and MBIE-EB."""
 
     gamma: UnitFloat = 0.95
-    """Discount a step, in [0, 1): an unknown action is worth `reward_max / (1 - gamma)`."""
+    """Discount per step, in [0, 1): an unknown action has the value `reward_max / (1 - gamma)`."""
     reward_max: PositiveFloat = 1.0
-    """The largest reward there can be. Too high explores longer, too low may never explore."""
+    """The largest possible reward. Too high explores longer, too low may never explore."""
     tolerance: PositiveFloat = 1e-5
     """Planning stops when no value moves by more than this share of the value of an unknown action."""
 
@@ -43,7 +44,7 @@ class OptimismConfig(BaseConfig):
         """Validate."""
         super().__post_init__()
         if self.gamma == 1.0:
-            raise ValueError("gamma must be in [0, 1), as an unknown action is worth a sum without end; got 1.0")
+            raise ValueError("gamma must be in [0, 1), as the value of an unknown action would be infinite; got 1.0")
 
     @property
     def value_max(self) -> float:
@@ -56,7 +57,7 @@ class RMaxConfig(OptimismConfig):
     """Hyperparameters of R-max."""
 
     known: PositiveInt = 16
-    """m, tries after which an action is known. More are surer of random outcomes and cost more steps."""
+    """m, tries after which an action is known. More estimate random outcomes better and cost more steps."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 class OptimismRule(NamedTuple):
-    """The rule, and what makes the model too good to be true.
+    """The rule, and the parameters of the optimistic model.
 
     Attributes:
         base: the rule.
-        known: tries below which an action is worth `value_max`.
-        value_max: the most there can be.
+        known: tries below which an action has the value `value_max`.
+        value_max: the maximal value.
         beta: scale of the bonus.
         always: whether to plan after every step; otherwise when an action becomes known.
         tolerance: largest move of a value at which planning stops.
@@ -102,7 +103,7 @@ class Agent(NamedTuple):
 
 @compiled
 def optimistic_value(rule, agent, i, cell):
-    """Return what an action is worth in the model that is too good to be true."""
+    """Return the value of an action in the optimistic model."""
     state, action = cell
     tries = agent.model.tries[i, state, action]
     if tries < rule.known:
@@ -113,7 +114,7 @@ def optimistic_value(rule, agent, i, cell):
 
 @compiled
 def plan(rule, agent, i):
-    """Iterate values over all states in order, each sweep using its own results, until they stand still."""
+    """Iterate values over all states in order, in place, until they converge."""
     q, choices = agent.table.q, rule.base.choices
     largest = np.inf
     while largest > rule.tolerance:
@@ -134,7 +135,7 @@ def choose(rule, agent, i, state):
 
 @compiled
 def learn(rule, agent, i, step):
-    """Count a step, and plan if there is reason to."""
+    """Count a step, and plan if needed."""
     model, state, action = agent.model, step.state, step.action
     observe(model, i, (state, action), step.reward, model.successors.shape[1] if step.terminated else step.successor)
     agent.table.visits[i, state, action] += 1
@@ -145,7 +146,7 @@ def learn(rule, agent, i, step):
 
 @compiled
 def run(model, world, rule, agent, quota):
-    """Run R-max or MBIE-EB in a model, which the agent does not look at; a seed whose own model is full waits."""
+    """Run R-max or MBIE-EB in a simulated model, unknown to the agent; a seed with a full learned model waits."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i) and not agent.model.full[i]:
             step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
@@ -154,18 +155,18 @@ def run(model, world, rule, agent, quota):
 
 
 class Optimist(TabularLearner):
-    """What R-max and MBIE-EB share."""
+    """Base of R-max and MBIE-EB."""
 
     kernels = Kernels(choose, learn, run)
     GROWING = frozenset({"successors", "counts"})
 
     def make_agent(self) -> Agent:
-        """Return tables where everything is worth the most there can be, and a model without any experience."""
+        """Return tables with maximal values, and an empty model."""
         table = Table.new(self.rule.base, self.seeds, self.states, self.actions, self.rule.value_max)
         return Agent(table, Counts.new(len(self.seeds), self.states, self.actions))
 
     def make_room(self) -> None:
-        """Double the slots of the model where they are all taken."""
+        """Double the slots of a full model."""
         self.agent = self.agent._replace(model=self.agent.model.with_room())
 
 
@@ -175,7 +176,7 @@ class RMax(Optimist):
     config: RMaxConfig
 
     def make_rule(self, base: Rule) -> OptimismRule:
-        """Add how many tries make an action known."""
+        """Add the number of tries that makes an action known."""
         config = self.config
         tolerance = config.tolerance * config.value_max
         return OptimismRule(base, config.known, config.value_max, beta=0.0, always=False, tolerance=tolerance)

@@ -29,7 +29,7 @@ class NStepTDConfig(TableConfig):
     """Hyperparameters of n-step TD prediction."""
 
     n_step: PositiveInt = 1
-    """Real rewards in a target. More carry news back faster and have more variance; 1 is TD(0)."""
+    """Real rewards in a target. More propagate rewards faster and have more variance; 1 is TD(0)."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class NStepSarsaConfig(ControlConfig):
     """Hyperparameters of n-step SARSA."""
 
     n_step: PositiveInt = 4
-    """Real rewards in a target. More carry news back faster and have more variance; 1 is SARSA."""
+    """Real rewards in a target. More propagate rewards faster and have more variance; 1 is SARSA."""
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -48,14 +48,14 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Window(NamedTuple):
-    """The last steps of the current episode that have had no update yet, as a ring.
+    """The last steps of the current episode without an update, as a ring buffer.
 
     Attributes:
         states: `[S, n]`.
         actions: `[S, n]`; 0 for prediction.
         rewards: `[S, n]`.
-        first: `[S]`, where the oldest stands.
-        held: `[S]`, how many there are.
+        first: `[S]`, position of the oldest.
+        held: `[S]`, their number.
     """
 
     states: NDArray[np.int64]
@@ -78,7 +78,7 @@ class Window(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """Tables, the window, and the action `[S]` that SARSA has already chosen, -1 for none."""
+    """Tables, the window, and SARSA's pending action `[S]`, -1 for none."""
 
     table: Table
     window: Window
@@ -87,7 +87,7 @@ class Agent(NamedTuple):
 
 @compiled
 def update_oldest(rule, agent, i, next_value):
-    """Update the oldest step of the window by the return up to now, and forget it."""
+    """Update the oldest step of the window by the return so far, and remove it."""
     window = agent.window
     n, first = window.rewards.shape[1], window.first[i]
     target = next_value
@@ -100,7 +100,7 @@ def update_oldest(rule, agent, i, next_value):
 
 @compiled
 def push(rule, agent, i, step, next_value):
-    """Add a step to the window and make the updates that are due; `next_value` is 0 after a termination."""
+    """Add a step to the window and make the due updates; `next_value` is 0 after a termination."""
     window, ended = agent.window, step.terminated or step.truncated
     n = window.rewards.shape[1]
     slot = (window.first[i] + window.held[i]) % n

@@ -1,13 +1,13 @@
-"""How the kernels of this package are compiled: by `compiled`, and in no other way.
+"""Compilation of the kernels of this package: `compiled`.
 
-Kernels take named tuples of arrays and allocate nothing. Without numba's reference counts (`_nrt=False`), whose
-updates are atomic and stand at every mention of an array, such kernels are up to twenty times as fast, and to allocate
-is an error when they are compiled. What they call is merged into them (`forceinline`), for named tuples travel as one
-argument for each array. The error model "numpy" divides without looking for zeros first.
+Kernels take named tuples of arrays and allocate nothing. Without numba's reference counts (`_nrt=False`), which are
+updated atomically at every use of an array, such kernels are up to twenty times as fast, and allocation is a
+compile-time error. Called functions are inlined (`forceinline`), since named tuples are passed as one argument per
+array. The error model "numpy" divides without checking for zero.
 
-Machine code is cached beside the source. That is why the loop over steps is spelled out for each algorithm: numba can
-not cache a kernel that is handed functions. After an edit of any source of this package or of `operant.mdp`, all
-kernels are compiled again (`operant.mdp.caching`).
+Machine code is cached next to the source. Hence each algorithm has its own loop over steps: numba cannot cache a kernel
+with function arguments. After an edit of any source of this package or of `operant.mdp`, all kernels are compiled again
+(`operant.mdp.caching`).
 """
 
 from pathlib import Path

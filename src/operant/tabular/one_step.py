@@ -1,8 +1,8 @@
 """Q-learning, SARSA and Expected SARSA: control by one-step temporal differences.
 
-The three differ in the value that they give to the next state:
+They differ in the value of the next state:
 
-    Q-learning      max_a Q(s', a)                      off-policy: learns the greedy policy whatever it does
+    Q-learning      max_a Q(s', a)                      off-policy: learns the greedy policy
     SARSA           Q(s', a'), a' the next action       on-policy: learns the policy that explores
     Expected SARSA  (1 - ε) max_a Q + ε mean_a Q        on-policy, without the noise of a'
 
@@ -54,7 +54,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "exploration_factor": 0.9995,
     },
 }
-"""Configuration by task, or by name: `decaying` explores everything at first and hardly at all after 9208 episodes."""
+"""Configuration by task, or by name: `decaying` starts at ε = 1 and hardly explores after 9208 episodes."""
 
 
 class OneStepRule(NamedTuple):
@@ -65,7 +65,7 @@ class OneStepRule(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """Tables, and the action `[S]` that SARSA has already chosen for the state it is in, -1 for none."""
+    """Tables, and SARSA's pending action `[S]`, -1 for none."""
 
     table: Table
     pending: NDArray[np.int64]
@@ -81,7 +81,7 @@ def with_bonus(rule, agent, i, step):
 
 @compiled
 def update(rule, agent, i, step, next_value):
-    """Move Q(s, a) towards `r + γ V(s')`, where the next value is the method's own."""
+    """Move Q(s, a) towards `r + γ V(s')`, with the method's next value."""
     target = q_target(with_bonus(rule, agent, i, step), next_value, step.terminated, rule.base.gamma)
     improve(rule.base, agent.table, i, (step.state, step.action), target)
     tick(rule.base, agent.table, i, step.terminated or step.truncated)
@@ -140,7 +140,7 @@ def run_expected_sarsa(model, world, rule, agent, quota):
 
 
 class OneStep(TabularLearner):
-    """What Q-learning, SARSA and Expected SARSA share."""
+    """Base of Q-learning, SARSA and Expected SARSA."""
 
     config: OneStepConfig
 

@@ -1,4 +1,4 @@
-"""Prediction: learning the values of the states under a policy that is given and does not change."""
+"""Prediction: learning the state values of a fixed policy."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 class Policy(NamedTuple):
-    """A stochastic policy, ready to be drawn from.
+    """A stochastic policy for sampling.
 
     Attributes:
         cumulative: `[states * A]`, the probabilities of the actions, summed up within each state.
@@ -34,7 +34,7 @@ class PredictionRule(NamedTuple):
 
     Attributes:
         base: the rule.
-        policy: what is followed.
+        policy: the evaluated policy.
     """
 
     base: Rule
@@ -43,13 +43,13 @@ class PredictionRule(NamedTuple):
 
 @compiled
 def follow(rule, agent, i, state):
-    """Return an action drawn from the policy."""
+    """Sample an action from the policy."""
     return drawn_action(rule.policy.cumulative, rule.policy.actions, agent.table.rng, i, state)
 
 
 @compiled
 def of_state(step):
-    """Return the step with action 0, the one action that a table of states has."""
+    """Return the step with action 0, the only action of a table of states."""
     return Step(step.state, 0, step.reward, step.successor, step.terminated, step.truncated)
 
 
@@ -61,11 +61,11 @@ class Prediction(TabularLearner):
         source: as for `TabularLearner`.
         seeds: as for `TabularLearner`.
         budget: as for `TabularLearner`.
-        policy: `[states]`, an action each, or `[states, A]`, probabilities. Default: every feasible action is equally
+        policy: `[states]`, one action each, or `[states, A]`, probabilities. Default: every feasible action is equally
             likely.
 
     Raises:
-        ValueError: the policy has another shape, or chooses what is not feasible.
+        ValueError: the policy has another shape, or an infeasible action.
     """
 
     learns_action_values = False
@@ -87,7 +87,7 @@ class Prediction(TabularLearner):
         return PredictionRule(base, self.make_policy())
 
     def make_policy(self) -> Policy:
-        """Return the policy as the kernels read it."""
+        """Return the policy for the kernels."""
         self.followed = policy_table(self._given, self.feasible)
         return Policy(np.cumsum(self.followed, axis=1).ravel(), self.actions)
 
@@ -111,7 +111,7 @@ def policy_table(policy: ArrayLike | None, feasible: NDArray[np.bool_]) -> Float
     """Return a policy as probabilities `[states, A]`; None is uniform over feasible actions.
 
     Raises:
-        ValueError: the policy has another shape, or chooses what is not feasible.
+        ValueError: the policy has another shape, or an infeasible action.
     """
     if policy is None:
         return shares(feasible)

@@ -1,11 +1,11 @@
 """Prioritized sweeping with a learned model (Moore and Atkeson 1993, Machine Learning 13).
 
-The agent counts what its actions lead to. When the value of a cell would change by more than a threshold, the cell is
-queued by the size of that change; after every real step the most urgent cells get a full backup over all outcomes seen,
-and the cells that are known to lead there are queued in turn. News travels backwards along the paths that need it.
+The agent counts outcomes. If the value of a cell would change by more than a threshold, the cell is queued by the size
+of that change; after every real step the most urgent cells get a full backup over all observed outcomes, and their
+known predecessors are queued. Changes propagate backwards along relevant paths.
 
 What differs: cells are pairs of state and action, as in Sutton and Barto (2018, section 8.4), but backups are
-expectations over the counts, as in the paper, so that random worlds are planned in correctly; there is no step size.
+expectations over the counts, as in the paper, so planning is correct in stochastic environments; there is no step size.
 The agent explores ε-greedily, where the paper gives unknown actions an optimistic value (`initial_value` does so too).
 """
 
@@ -31,11 +31,11 @@ class PrioritisedSweepingConfig(ExploringConfig):
     """Hyperparameters of prioritized sweeping."""
 
     gamma: UnitFloat = 0.95
-    """Discount a step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
+    """Discount per step, in [0, 1]. Higher looks further ahead; 1 is for tasks whose episodes end."""
     planning_steps: PositiveInt = 5
-    """Most backups after each real step. More need less experience and more time."""
+    """Maximum backups after each real step. More need less experience and more time."""
     threshold: NonNegativeFloat = 1e-4
-    """Change of a value, in units of return, below which a cell is not worth a backup. Lower is more exact and slower.
+    """Change of a value, in units of return, below which a cell gets no backup. Lower is more exact and slower.
     """
 
 
@@ -44,7 +44,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {"CliffWalking-v1": {"gamma": 1.0}}
 
 
 class SweepingRule(NamedTuple):
-    """The rule, and how much is planned: most backups a step, and the least change that is worth one."""
+    """The rule, and the amount of planning: maximum backups per step, and the threshold."""
 
     base: Rule
     planning: int
@@ -52,7 +52,7 @@ class SweepingRule(NamedTuple):
 
 
 class Predecessors(NamedTuple):
-    """Which cells lead to each state, as linked lists of edges; edge `cell * K + slot` is the slot of a cell's model.
+    """Predecessors of each state, as linked lists of edges; edge `cell * K + slot` is the slot of a cell's model.
 
     Attributes:
         head: `[S, states]`, the first edge into each state; -1 for none.
@@ -69,19 +69,19 @@ class Predecessors(NamedTuple):
         return cls(np.full((seeds, states), -1, np.int64), np.full((seeds, states * actions * slots), -1, np.int64))
 
     def with_room(self, slots: int) -> Self:
-        """Return the same lists, in the same order, for a model with twice as many slots as the `slots` of now."""
+        """Return the same lists, in the same order, for a model with twice the current `slots`."""
         wider = np.full((len(self.head), self.following.shape[1] // slots, 2 * slots), -1, np.int64)
         wider[:, :, :slots] = _renamed(self.following, slots).reshape(len(self.head), -1, slots)
         return self._replace(head=_renamed(self.head, slots), following=wider.reshape(len(self.head), -1))
 
 
 def _renamed(edges: NDArray[np.int64], slots: int) -> NDArray[np.int64]:
-    """Return the names of edges after the number of slots has doubled."""
+    """Return the indices of edges after doubling the slots."""
     return np.where(edges < 0, -1, edges // slots * 2 * slots + edges % slots)
 
 
 class Agent(NamedTuple):
-    """Tables, the model, who leads where, and the queue."""
+    """Tables, the model, predecessors, and the queue."""
 
     table: Table
     model: Counts
@@ -107,7 +107,7 @@ def consider(rule, agent, i, cell):
 
 @compiled
 def sweep(rule, agent, i):
-    """Back up the most urgent cell, and consider those that lead to its state."""
+    """Back up the most urgent cell, and consider its predecessors."""
     table, lists = agent.table, agent.predecessors
     actions, slots = agent.model.successors.shape[2], agent.model.successors.shape[3]
     place = pop(agent.heap, i)
@@ -145,7 +145,7 @@ def learn(rule, agent, i, step):
 
 @compiled
 def run(model, world, rule, agent, quota):
-    """Run prioritized sweeping in a model, which the agent does not look at; a seed whose own model is full waits."""
+    """Run prioritized sweeping in a simulated model, unknown to the agent; a seed with a full learned model waits."""
     for i in range(len(quota.left)):
         while may_go_on(world, quota, i) and not agent.model.full[i]:
             step = advance(model, world, i, choose(rule, agent, i, world.state[i]))
@@ -161,7 +161,7 @@ class PrioritisedSweeping(TabularLearner):
     GROWING = frozenset({"successors", "counts", "following"})
 
     def make_rule(self, base: Rule) -> SweepingRule:
-        """Add how much is planned."""
+        """Add the amount of planning."""
         return SweepingRule(base, self.config.planning_steps, float(self.config.threshold))
 
     def make_agent(self) -> Agent:
@@ -172,7 +172,7 @@ class PrioritisedSweeping(TabularLearner):
         return Agent(table, model, Predecessors.new(model), heap)
 
     def make_room(self) -> None:
-        """Double the slots of the model where they are all taken."""
+        """Double the slots of a full model."""
         model = self.agent.model
         if model.full.any():
             lists = self.agent.predecessors.with_room(model.successors.shape[3])

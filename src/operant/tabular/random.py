@@ -1,8 +1,8 @@
-"""Random numbers inside kernels: one splitmix64 sequence a seed.
+"""Random numbers inside kernels: one splitmix64 sequence per seed.
 
-A stream is one uint64 word; word `i` of an array `[S]` belongs to seed `i`, is advanced in place and is all there is to
-save (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", OOPSLA). Streams start from
-`operant.streams`, so they depend on the seed and the purpose and not on which seeds stand beside them.
+A stream is one uint64 word; word `i` of an array `[S]` belongs to seed `i`, is advanced in place and is its complete
+state (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", OOPSLA). Streams start from
+`operant.streams`, so they depend only on the seed and the purpose.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _RESOLUTION = 2.0**-53
 
 
 def words(seeds: Sequence[int], purpose: str) -> Words:
-    """Return the first state `[S]` of the stream that each seed has for a purpose."""
+    """Return the first state `[S]` of each seed's stream for a purpose."""
     return np.array([seed_sequence(seed, purpose).generate_state(1, np.uint64)[0] for seed in seeds], np.uint64)
 
 
@@ -43,7 +43,7 @@ def uniform(rng, i):
 
 @compiled
 def below(rng, i, n):
-    """Return an int64 in [0, n), for n up to 2³¹; no number is likelier than another by more than n / 2³²."""
+    """Return an int64 in [0, n), for n up to 2³¹; probabilities differ by at most n / 2³²."""
     return np.int64(((word(rng, i) >> _32) * np.uint64(n)) >> _32)
 
 
@@ -77,7 +77,7 @@ def beta(rng, i, a, b):
 def draw(cumulative, begin, end, rng, i):
     """Return an index in [begin, end), drawn by inversion from `cumulative[begin:end]`, which rises to 1.
 
-    Up to 16 outcomes are looked through in order, more by bisection; a single one draws no number.
+    Up to 16 outcomes are searched in order, more by bisection; a single one uses no random number.
     """
     last = end - 1
     if begin == last:

@@ -1,4 +1,4 @@
-"""The baseline of every table: an agent that takes any feasible action, with equal probability, and learns nothing."""
+"""The random baseline: uniform over feasible actions, without learning."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from operant.tabular.simulator import advance, may_go_on
 
 @dataclass(frozen=True)
 class RandomConfig(BaseConfig):
-    """Hyperparameters of the random agent; nothing depends on them."""
+    """Hyperparameters of the random agent; without effect."""
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}

@@ -15,10 +15,10 @@ class Schedule(NamedTuple):
 
     Attributes:
         kind: index in `KINDS`.
-        initial: at count 0, and for ever if it is constant.
-        final: linear: after `span` units; exponential: the least it falls to.
-        span: linear: how many units it takes.
-        factor: exponential: what it is multiplied by every unit.
+        initial: at count 0, and always if constant.
+        final: linear: after `span` units; exponential: the minimum.
+        span: linear: its length in units.
+        factor: exponential: factor per unit.
         power: visits: `N^-power` for a table entry in its N-th update, whatever the count.
     """
 

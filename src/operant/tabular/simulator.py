@@ -1,4 +1,4 @@
-"""A known model as an environment inside kernels: `S` seeds that each live an episode after another."""
+"""Simulation of a known model inside kernels, for `S` seeds."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Self
@@ -18,16 +18,16 @@ Ints = NDArray[np.int64]
 
 
 class Model(NamedTuple):
-    """What an action leads to, ready to be drawn from.
+    """Outcomes of actions, for sampling.
 
     Attributes:
         actions: A.
-        indptr: `[states * A + 1]`, where each row begins.
+        indptr: `[states * A + 1]`, start of each row.
         cumulative: `[n]`, probabilities summed up within each row.
         successors: `[n]`.
         rewards: `[n]`.
         terminates: bool `[n]`.
-        starts: states that an episode can begin in.
+        starts: possible start states.
         start_cumulative: their probabilities, summed up.
         max_steps: steps after which an episode is truncated.
     """
@@ -68,14 +68,14 @@ class Model(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one action of one seed led to.
+    """The result of one action of one seed.
 
     Attributes:
-        state: where it was taken.
-        action: what was done.
-        reward: what it paid.
-        successor: where it led to; at the end of an episode not the first state of the next one.
-        terminated: the episode has ended and the successor is worth 0.
+        state: the current state.
+        action: the action.
+        reward: the reward.
+        successor: the next state; at the end of an episode not the first state of the next one.
+        terminated: the episode has ended and the successor has value 0.
         truncated: a time limit has cut the episode; the successor keeps its value.
     """
 
@@ -88,11 +88,11 @@ class Step(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """How long seeds may go on.
+    """Remaining steps and episodes of the seeds.
 
     Attributes:
-        left: `[S]`, steps, which are counted down.
-        episodes: number of the last episode, of all that were ever ended.
+        left: `[S]`, remaining steps.
+        episodes: number of the last episode, counted from the start.
     """
 
     left: Ints
@@ -100,13 +100,13 @@ class Quota(NamedTuple):
 
 
 class World(NamedTuple):
-    """Where every seed is, and what has happened to it.
+    """Positions and statistics of the seeds.
 
     Attributes:
         state: `[S]`.
         age: `[S]`, steps of the current episode.
         total: `[S]`, undiscounted return of the current episode.
-        episodes: `[S]`, how many have ended.
+        episodes: `[S]`, number of ended episodes.
         ended: `[S, 3]`, number, summed returns and summed lengths of episodes since the last report.
         rng: `[S]`, stream of the environment.
         returns: `[S, K]`, return of each of the first K episodes.
@@ -140,7 +140,7 @@ class World(NamedTuple):
 
 @compiled
 def may_go_on(world, quota, i):
-    """Tell whether a seed has steps and episodes left."""
+    """Return whether a seed has steps and episodes left."""
     return quota.left[i] > 0 and world.episodes[i] < quota.episodes
 
 
@@ -159,7 +159,7 @@ def begin_all(model, world):
 
 @compiled
 def settle(world, i, reward, successor, ended):
-    """Keep account of a step that led to `successor`."""
+    """Record a step to `successor`."""
     world.age[i] += 1
     world.total[i] += reward
     world.state[i] = successor

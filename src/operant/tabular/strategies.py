@@ -1,4 +1,4 @@
-"""How to choose between the arms of a bandit, one strategy after another.
+"""Strategies for bandits.
 
     ε-greedy            any arm with probability ε, else the best so far: regret grows linearly
     UCB1                the largest `Q + c sqrt(ln t / N)` (Auer, Cesa-Bianchi and Fischer 2002)
@@ -30,7 +30,7 @@ from operant.tabular.numba_config import compiled
 from operant.tabular.random import below, uniform
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
-"""None of the strategies is tuned for a task."""
+"""No task-specific settings."""
 
 BISECTIONS = 40
 
@@ -42,12 +42,12 @@ class EpsilonGreedyConfig(StrategyConfig):
     exploration_rate: UnitFloat = 0.1
     """ε, the probability of a random arm. Higher finds the best arm sooner and pulls it less often."""
     step_size: UnitFloat = 0.0
-    """Share of the error that an estimate moves by; 0: estimates are the means of all rewards."""
+    """Step size of estimates; 0: estimates are the means of all rewards."""
     initial_value: float = 0.0
     """Estimate of an arm before it is pulled. A high one, with a step size, tries every arm repeatedly (optimism)."""
 
     def rule(self) -> "EpsilonGreedyRule":
-        """Return what the kernel reads."""
+        """Return the kernel's constants."""
         return EpsilonGreedyRule(float(self.exploration_rate), float(self.step_size))
 
 
@@ -60,16 +60,16 @@ class UCBConfig(StrategyConfig):
     """
 
     def rule(self) -> "UCBRule":
-        """Return what the kernel reads."""
+        """Return the kernel's constants."""
         return UCBRule(float(self.bonus_coef))
 
 
 @dataclass(frozen=True)
 class KLUCBConfig(StrategyConfig):
-    """Hyperparameters of KL-UCB, for rewards in [0, 1]: there are none."""
+    """Hyperparameters of KL-UCB, for rewards in [0, 1]: none."""
 
     def rule(self) -> "UCBRule":
-        """Return what the kernel reads."""
+        """Return the kernel's constants."""
         return UCBRule(1.0)
 
 
@@ -78,12 +78,12 @@ class GradientBanditConfig(StrategyConfig):
     """Hyperparameters of the gradient bandit."""
 
     step_size: NonNegativeFloat = 0.1
-    """Share of the error that preferences move by. Higher commits sooner, perhaps to the wrong arm."""
+    """Step size of preferences. Higher commits sooner, perhaps to the wrong arm."""
     baseline: bool = True
-    """Whether rewards are compared with their mean so far; without it, a reward is good if it is positive."""
+    """Whether the mean reward so far is the baseline; else 0."""
 
     def rule(self) -> "GradientRule":
-        """Return what the kernel reads."""
+        """Return the kernel's constants."""
         return GradientRule(float(self.step_size), self.baseline)
 
 
@@ -109,13 +109,13 @@ class GradientRule(NamedTuple):
 
 @compiled
 def ucb_index(estimate, count, clock, scale):
-    """Return `Q + c sqrt(ln t / N)`; infinity for an arm that was never pulled. `clock` counts from 1."""
+    """Return `Q + c sqrt(ln t / N)`; infinity for an unpulled arm. `clock` counts from 1."""
     return estimate + scale * np.sqrt(np.log(clock) / count) if count > 0 else np.inf
 
 
 @compiled
 def kl_ucb_index(estimate, count, clock):
-    """Return the largest q with `N KL(Q, q) <= ln t`; infinity for an arm that was never pulled."""
+    """Return the largest q with `N KL(Q, q) <= ln t`; infinity for an unpulled arm."""
     if count == 0:
         return np.inf
     bound = np.log(clock) / count
@@ -207,7 +207,7 @@ class EpsilonGreedy(BanditLearner):
     run = run_epsilon_greedy
 
     def initial_estimate(self) -> float:
-        """Return what every arm seems to pay before it is pulled."""
+        """Return the initial estimate of every arm."""
         return float(self.config.initial_value)
 
 
@@ -219,13 +219,13 @@ class UCB1(BanditLearner):
 
 
 class KLUCB(BanditLearner):
-    """KL-UCB, for arms that pay 1 or 0 (see `BanditLearner` for the arguments)."""
+    """KL-UCB, for Bernoulli rewards (see `BanditLearner` for the arguments)."""
 
     config: KLUCBConfig
     run = run_kl_ucb
 
     def needs_bernoulli(self) -> bool:
-        """Return whether the arms must pay 1 or 0: the index is of such arms."""
+        """Return true: the index is for Bernoulli rewards."""
         return True
 
 

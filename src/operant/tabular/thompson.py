@@ -1,8 +1,8 @@
-"""Thompson sampling: draw a world from what is believed, and pull the arm that is best in it.
+"""Thompson sampling: sample from the posterior, and pull the best arm of the sample.
 
 Thompson 1933, *Biometrika* 25; as algorithm 1 of Agrawal and Goyal 2012, "Analysis of Thompson sampling for the
 multi-armed bandit problem" (beta priors), and with normal priors as in their "Further optimal regret bounds" of 2013,
-whose prior is flat; here it has the deviation `prior_deviation`, so that arms need not be pulled once before.
+whose prior is flat; here it has the deviation `prior_deviation`, so arms need no initial pull.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from operant.tabular.numba_config import compiled
 from operant.tabular.random import beta, normal
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
-"""Nothing is tuned for a task."""
+"""No task-specific settings."""
 
 
 @dataclass(frozen=True)
@@ -26,19 +26,19 @@ class ThompsonConfig(StrategyConfig):
     """Hyperparameters of Thompson sampling."""
 
     prior: Literal["auto", "beta", "gaussian"] = "auto"
-    """What is believed of an arm: `beta`, for arms that pay 1 or 0; `gaussian`; or what suits the task (auto)."""
+    """Prior: `beta`, for Bernoulli rewards; `gaussian`; or chosen by the task (auto)."""
     successes: Annotated[float, Interval("[1, inf)")] = 1.0
-    """First parameter of the beta prior, at least 1: what is believed before the first pull; 1 and 1 is uniform."""
+    """First parameter of the beta prior, at least 1; 1 and 1 is uniform."""
     failures: Annotated[float, Interval("[1, inf)")] = 1.0
     """Second parameter of the beta prior, at least 1."""
     prior_deviation: PositiveFloat = 1.0
-    """Standard deviation of the means that the gaussian prior holds possible, around 0. Higher explores longer."""
+    """Standard deviation of the gaussian prior of the means, around 0. Higher explores longer."""
     noise: PositiveFloat = 1.0
-    """Standard deviation of the rewards of an arm, which the gaussian prior takes to be known."""
+    """Standard deviation of the rewards of an arm, assumed known by the gaussian prior."""
 
 
 class PriorRule(NamedTuple):
-    """The two numbers of what is believed before the first pull."""
+    """The two parameters of the prior."""
 
     first: float
     second: float
@@ -46,21 +46,21 @@ class PriorRule(NamedTuple):
 
 @compiled
 def beta_posterior(estimate, count, successes, failures):
-    """Return the parameters of the beta belief in an arm that has paid `estimate` on average in `count` pulls."""
+    """Return the parameters of the beta posterior of an arm with mean reward `estimate` in `count` pulls."""
     ones = estimate * count
     return successes + ones, failures + (count - ones)
 
 
 @compiled
 def gaussian_posterior(estimate, count, deviation, noise):
-    """Return mean and standard deviation of a normal mean, given `count` rewards with the mean `estimate`."""
+    """Return mean and standard deviation of the normal posterior, given `count` rewards with mean `estimate`."""
     precision = 1.0 / deviation**2 + count / noise**2
     return (count / noise**2) * estimate / precision, np.sqrt(1.0 / precision)
 
 
 @compiled
 def run_beta(arms, pulls, rule, steps):
-    """Pull `steps` arms of every seed, each the best of a world drawn from beta posteriors."""
+    """Pull `steps` arms of every seed, each the best of a sample from beta posteriors."""
     for i in range(len(pulls.clock)):
         for _ in range(steps):
             for k in range(pulls.counts.shape[1]):
@@ -71,7 +71,7 @@ def run_beta(arms, pulls, rule, steps):
 
 @compiled
 def run_gaussian(arms, pulls, rule, steps):
-    """Pull `steps` arms of every seed, each the best of a world drawn from normal posteriors."""
+    """Pull `steps` arms of every seed, each the best of a sample from normal posteriors."""
     for i in range(len(pulls.clock)):
         for _ in range(steps):
             for k in range(pulls.counts.shape[1]):
@@ -91,21 +91,21 @@ class Thompson(BanditLearner):
 
     @property
     def prior(self) -> str:
-        """What is believed: `beta` or `gaussian`."""
+        """The prior: `beta` or `gaussian`."""
         if self.config.prior != "auto":
             return self.config.prior
         return "beta" if self.arms.bernoulli else "gaussian"
 
     def called(self) -> str:
-        """Return what to call the strategy in a message."""
+        """Return the strategy's name for messages."""
         return f"Thompson sampling with a {self.prior} prior"
 
     def needs_bernoulli(self) -> bool:
-        """Return whether the arms must pay 1 or 0: the beta prior is of such arms."""
+        """Return whether rewards must be Bernoulli, as for the beta prior."""
         return self.prior == "beta"
 
     def make_rule(self) -> PriorRule:
-        """Return what the kernel reads of the configuration."""
+        """Return the kernel's constants."""
         config = self.config
         if self.prior == "beta":
             return PriorRule(float(config.successes), float(config.failures))
@@ -116,7 +116,7 @@ class Thompson(BanditLearner):
         return KERNELS[self.prior]
 
     def preferences(self) -> Floats:
-        """Return the means `[S, K]` of what is believed."""
+        """Return the posterior means `[S, K]`."""
         counts, estimates = self.pulls.counts, self.pulls.estimates
         if self.prior == "beta":
             a, b = beta_posterior.py_func(estimates, counts, *self.rule)

@@ -1,18 +1,18 @@
-r"""TD(λ) and SARSA(λ): every step updates all that led to it, by eligibility traces.
+r"""TD(λ) and SARSA(λ): every step updates earlier cells, by eligibility traces.
 
 With the TD error `δ = r + γ V(s') - V(s)`, every cell moves by `α δ z`, where its trace z grows at each visit and
-fades by `γ λ` a step (Sutton 1988; Singh and Sutton 1996; van Seijen et al. 2016, "True online temporal-difference
+decays by `γ λ` per step (Sutton 1988; Singh and Sutton 1996; van Seijen et al. 2016, "True online temporal-difference
 learning", JMLR 17):
 
     accumulating    z ← γλ z + 1
     replacing       z ← 1
-    true_online     z ← γλ z + 1 - α γλ z, and V moves such that it equals the online λ-return algorithm, exactly
+    true_online     z ← γλ z + 1 - α γλ z, and V equals the online λ-return algorithm exactly
 
-λ = 0 is TD(0) and SARSA. Offline, with all moves of an episode added up and made at its end, accumulating traces are
+λ = 0 is TD(0) and SARSA. Offline, with all updates of an episode made at its end, accumulating traces are
 the λ-return of `operant.tabular.episodic` (Sutton and Barto 2018, section 12.2).
 
 What differs: an episode that a time limit cuts bootstraps from its true last state. Only cells with a trace above 1e-30
-are touched.
+are updated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,11 +42,11 @@ class TDLambdaConfig(TableConfig):
     """Hyperparameters of TD(λ) prediction."""
 
     td_lambda: UnitFloat = 0.9
-    """λ, how slowly traces fade: 0 is TD(0), 1 Monte Carlo."""
+    """λ, decay of traces: 0 is TD(0), 1 Monte Carlo."""
     traces: TraceKind = "accumulating"
-    """How traces grow: by 1 a visit, to 1, or such that the updates are exactly those of the online λ-return."""
+    """Traces: accumulating, replacing, or true online, exactly equal to the online λ-return."""
     update: Literal["online", "offline"] = "online"
-    """When values move: at every step, or all at once at the end of an episode (accumulating and replacing traces)."""
+    """When values are updated: at every step, or at the end of an episode (accumulating and replacing traces)."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -61,9 +61,9 @@ class SarsaLambdaConfig(ControlConfig):
     """Hyperparameters of SARSA(λ)."""
 
     td_lambda: UnitFloat = 0.9
-    """λ, how slowly traces fade: 0 is SARSA, 1 Monte Carlo."""
+    """λ, decay of traces: 0 is SARSA, 1 Monte Carlo."""
     traces: TraceKind = "replacing"
-    """How traces grow: by 1 a visit, to 1, or such that the updates are exactly those of the online λ-return."""
+    """Traces: accumulating, replacing, or true online, exactly equal to the online λ-return."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -84,7 +84,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 class TraceRule(NamedTuple):
-    """What the traces need to know: λ, index in `KINDS`, whether values move at the end of an episode."""
+    """Settings of traces: λ, index in `KINDS`, offline updates."""
 
     lam: float
     kind: int
@@ -97,9 +97,9 @@ class Traces(NamedTuple):
     Attributes:
         z: `[S, states, A]`.
         active: `[S, states * A]`, the cells with a trace, in any order.
-        live: `[S]`, how many they are.
+        live: `[S]`, their number.
         old_value: `[S]`, of the current cell, as of the step before (true online).
-        moves: `[S, states, A]`, offline: what values move by at the end of the episode; else `[S, 0, 0]`.
+        moves: `[S, states, A]`, offline: updates at the end of the episode; else `[S, 0, 0]`.
     """
 
     z: NDArray[np.float64]
@@ -122,7 +122,7 @@ class Traces(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """Tables, traces, and the action `[S]` that SARSA has already chosen, -1 for none."""
+    """Tables, traces, and SARSA's pending action `[S]`, -1 for none."""
 
     table: Table
     traces: Traces
@@ -139,7 +139,7 @@ def grown(trace, kind, step_size):
 
 @compiled
 def visit(traces, kind, i, cell, step_size):
-    """Let the trace of the current cell grow."""
+    """Increase the trace of the current cell."""
     state, action = cell
     if traces.z[i, state, action] == 0.0:
         traces.active[i, traces.live[i]] = state * traces.z.shape[2] + action
@@ -149,7 +149,7 @@ def visit(traces, kind, i, cell, step_size):
 
 @compiled
 def move_all(q, traces, i, amount, fading):
-    """Move all cells by `amount` times their trace, and let the traces fade."""
+    """Move all cells by `amount` times their trace, and decay the traces."""
     actions, k = traces.z.shape[2], 0
     while k < traces.live[i]:
         state, action = traces.active[i, k] // actions, traces.active[i, k] % actions
@@ -165,7 +165,7 @@ def move_all(q, traces, i, amount, fading):
 
 @compiled
 def make_moves(q, moves, i):
-    """Make the moves of a whole episode, and forget them."""
+    """Apply the updates of an episode, and clear them."""
     for state in range(moves.shape[1]):
         for action in range(moves.shape[2]):
             q[i, state, action] += moves[i, state, action]
@@ -199,14 +199,14 @@ def trace_update(rule, agent, i, step, next_value):
 
 @compiled
 def learn_td(rule, agent, i, step):
-    """Move the values of all states that led here."""
+    """Update the values of all earlier states."""
     next_value = 0.0 if step.terminated else agent.table.q[i, step.successor, 0]
     trace_update(rule, agent, i, of_state(step), next_value)
 
 
 @compiled
 def learn_sarsa(rule, agent, i, step):
-    """Choose the next action and move the values of all actions that led here."""
+    """Choose the next action and update the values of all earlier actions."""
     trace_update(rule, agent, i, step, sarsa_value(rule, agent, i, step))
 
 
@@ -231,7 +231,7 @@ def run_sarsa(model, world, rule, agent, quota):
 
 
 class TDRule(NamedTuple):
-    """The rule with the policy that is evaluated, and that of the traces."""
+    """The rule with the evaluated policy, and the settings of traces."""
 
     base: Rule
     policy: Policy
@@ -239,7 +239,7 @@ class TDRule(NamedTuple):
 
 
 class SarsaRule(NamedTuple):
-    """The rule, and that of the traces."""
+    """The rule, and the settings of traces."""
 
     base: Rule
     how: TraceRule

@@ -1,4 +1,4 @@
-"""What one seed's table holds, laid out as the task is: what `operant show` prints and draws."""
+"""View of one seed's table in the layout of the task, for `operant show`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 LARGEST_MAP = 100_000
-"""States up to which a task is laid out as its map."""
+"""Maximum number of states for a map layout."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,15 +23,15 @@ class View:
     """The table of one seed.
 
     Attributes:
-        q: `[states, A]`, values of actions; None where values of states are learned, or none at all.
-        values: `[states]`; None where none are learned.
-        policy: `[states, A]`, probabilities: greedy, tied actions sharing theirs, or what prediction follows.
-        visits: `[states, A]` (prediction: `[states, 1]`), updates or pulls of every cell; None where none are counted.
-        ends: bool `[states]`, where episodes end.
-        unreached: bool `[states]`, where no episode comes, such as walls.
-        shape: rows and columns of the map whose cells are the states; None where there is no map.
-        symbols: `[R, C]`, one character a cell; None where the map has none.
-        arrows: one character an action; empty where they have no direction.
+        q: `[states, A]`, action values, or None.
+        values: `[states]`, or None.
+        policy: `[states, A]`, probabilities: greedy, with ties shared equally, or the policy of prediction.
+        visits: `[states, A]` (prediction: `[states, 1]`), updates or pulls of every cell, or None.
+        ends: bool `[states]`, terminal states.
+        unreached: bool `[states]`, unreachable states, such as walls.
+        shape: rows and columns of the map whose cells are the states, or None.
+        symbols: `[R, C]`, one character per cell, or None.
+        arrows: one character per action; empty without directions.
     """
 
     q: Floats | None
@@ -45,12 +45,12 @@ class View:
     arrows: str = ""
 
     def choice(self, state: int) -> int | None:
-        """Return the action of a state, or None where several are equally good or none can be taken."""
+        """Return the action of a state, or None for ties or no feasible action."""
         best = np.flatnonzero(self.policy[state] >= self.policy[state].max() - 1e-12)
         return int(best[0]) if best.size == 1 and self.policy[state, best[0]] > 0 else None
 
     def symbol(self, state: int) -> str:
-        """Return what a cell of the map shows: a wall, an end, or an arrow; `+` where several actions are as good."""
+        """Return the character of a cell of the map: a wall, an end, or an arrow; `+` for ties."""
         drawn = "" if self.symbols is None else str(self.symbols.flat[state])
         if self.ends[state]:
             return drawn if drawn not in ("", ".") else "★"
@@ -63,7 +63,7 @@ class View:
 
 
 def view_of(experiment: Any, index: int) -> View:
-    """Return the table of the seed at a place among those of a tabular experiment."""
+    """Return the table of one seed of a tabular experiment."""
     learner = experiment.learner
     if isinstance(learner, BanditLearner):
         q, one = learner.q[index], np.zeros(1, np.bool_)

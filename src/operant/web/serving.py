@@ -1,28 +1,23 @@
 """The server: where it listens, what it says, and how it ends."""
 
 import asyncio
-import errno
 import logging
 import os
 import secrets
-import signal
-import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
 
+from operant.runtime.http_server import Server, listen
 from operant.web.app import make_app
 from operant.web.safety import LOOPBACK, Hosts
 
 logger = logging.getLogger(__name__)
-
-BACKLOG = 128
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
     Raises:
         ValueError: the port is in use or not allowed, or the host is none of this machine.
     """
-    listening = _listen(options.host, options.port)
+    listening = listen(options.host, options.port)
     port = listening.getsockname()[1]
     shown = f"[{options.host}]" if ":" in options.host else options.host
     token = None if shown in LOOPBACK else secrets.token_urlsafe(32)
@@ -75,62 +70,7 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
     if options.browser:
         _open(address)
     with listening:
-        asyncio.run(_Server(config, app.end).serve(sockets=[listening]))
-
-
-class _Server(uvicorn.Server):
-    """Ends at Ctrl-C and SIGTERM, and does not pass them on: to be stopped is how it is meant to end.
-
-    Args:
-        config: of uvicorn.
-        end: ends what would go on answering for ever.
-    """
-
-    def __init__(self, config: uvicorn.Config, end: Callable[[], object]) -> None:
-        super().__init__(config)
-        self._end = end
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Turn the signals into the wish to exit."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if sys.platform == "win32":  # whose loops take no signals
-                signal.signal(number, lambda *_: self._stop())
-            else:
-                loop.add_signal_handler(number, self._stop)
-        yield
-
-    def _stop(self) -> None:
-        self._end()
-        self.force_exit = self.should_exit
-        self.should_exit = True
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        ValueError: it cannot.
-    """
-    if not 0 <= port <= 65535:
-        raise ValueError(f"port must be from 0 to 65535, got {port}")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise ValueError(f"{host} is no address of this machine: {error.strerror}") from error
-    listening = socket.socket(family, kind, protocol)
-    if os.name == "posix":
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind(address)
-        listening.listen(BACKLOG)
-    except OSError as error:
-        listening.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ValueError(f"port {port} is in use; name another one with --port, or take --port 0") from error
-        raise ValueError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
-    return listening
+        asyncio.run(Server(config, app.end).serve(sockets=[listening]))
 
 
 def _open(address: str) -> None:

@@ -1,1 +1,1 @@
-"""Chapter 5: learned models, and planning in them."""
+"""Planning, and learned models."""

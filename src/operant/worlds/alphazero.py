@@ -1,14 +1,14 @@
 """AlphaZero (Silver et al. 2018, Science 362) with the search of Gumbel AlphaZero (Danihelka et al. 2022, ICLR).
 
-Play many games of a network against itself, where every move is found by a search under the true rules; judge each
-position by how its game went on; improve the network towards the policy that the search found and towards that
-judgment. The network guides the next searches, which are better for it.
+Collect many games of a network against itself, where every move is found by a search under the true rules; estimate the
+return of each position from how its game went on; update the network towards the policy that the search found and
+towards that return. The network guides the next searches, which are better for it.
 
 What differs from the paper: games are played on tensors, all of them and those of all seeds at once, and perceptrons
 take the place of residual networks, since the boards are small. A game that has not ended when a batch does goes on in
-the next one; its positions are judged by the value that the search found last (λ-returns; λ = 1 waits for the end as
-far as it is in the batch). A share of the games begins with random moves, so that the network learns what to do in
-positions that two good players never reach. Neither symmetries nor weight decay are used.
+the next one; the returns of its positions end in the value that the search found last (λ-returns; λ = 1 waits for the
+end as far as it is in the batch). A share of the games begins with random moves, so that the network learns what to do
+in positions that two good players never reach. Neither symmetries nor weight decay are used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,10 @@ from operant.envs.tensor.board_games import BoardGame, Positions
 from operant.envs.worlds.games import rules_of
 from operant.nets import Activation, Pass, Spec, StackedAdam
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import update_metrics
+from operant.runtime.weights import Weights
 from operant.state import Resumable
 from operant.worlds.board_game_player import BoardGamePlayer
 from operant.worlds.search import Expansion, Found, Planner, States, search
@@ -38,24 +40,24 @@ class AlphaZeroConfig:
     """Hyperparameters of AlphaZero, for boards of up to some twenty cells."""
 
     num_envs: PositiveInt = 64
-    """Games of each seed that are played at once."""
+    """Parallel games of each seed."""
     num_steps: PositiveInt = 16
-    """Moves of each game in a batch, after which the network learns."""
+    """Moves of each game in a batch, followed by an update."""
     simulations: PositiveInt = 32
-    """Nodes that a search adds to its tree. More find better moves, in proportionally more time."""
+    """Simulations of a search. More find better moves, in proportionally more time."""
     max_considered_actions: PositiveInt = 16
-    """Actions at the root that a search begins with."""
+    """Actions considered at the root."""
     search: Literal["gumbel", "puct"] = "gumbel"
-    """How actions are chosen in a tree: with Gumbel noise and sequential halving, or as in AlphaZero, by pUCT with
+    """Action selection in a tree: with Gumbel noise and sequential halving, or as in AlphaZero, by pUCT with
     Dirichlet noise."""
     value_scale: PositiveFloat = 1.0
-    """c_scale: how much values count beside the prior."""
+    """c_scale: weight of values relative to the prior."""
     td_lambda: UnitFloat = 1.0
-    """λ of the returns that values learn: 1 is how the game ended, 0 what the search found one move later."""
+    """λ of the value targets: 1 is the outcome of the game, 0 the search value one move later."""
     random_openings: UnitFloat = 0.8
-    """Share of games that begin with random moves, of any number up to the cells of the board."""
+    """Share of games that begin with random moves, up to the number of cells of the board."""
     buffer_size: PositiveInt = 32_768
-    """Positions in the memory of each seed."""
+    """Positions in the replay buffer of each seed."""
     batch_size: PositiveInt = 256
     """Positions of one gradient step."""
     gradient_steps: PositiveInt = 128
@@ -63,13 +65,13 @@ class AlphaZeroConfig:
     learning_rate: PositiveFloat = 1e-3
     """Step size of Adam."""
     lr_schedule: Literal["constant", "linear"] = "linear"
-    """Whether the learning rate stays as it is or falls linearly to a twentieth over the budget."""
+    """Constant learning rate, or linear decay to a twentieth over the budget."""
     vf_coef: NonNegativeFloat = 1.0
-    """Weight of the squared error of the value beside the cross-entropy of the policy."""
+    """Weight of the squared value error relative to the cross-entropy of the policy."""
     max_grad_norm: PositiveFloat | None = 1.0
     """Largest gradient norm of one seed; None: no clipping."""
     hidden_sizes: tuple[PositiveInt, ...] = (256, 256)
-    """Widths of the hidden layers, which policy and value share."""
+    """Widths of the hidden layers, shared by policy and value."""
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
     dirichlet_alpha: Annotated[float, Interval("(0, inf)")] = 0.5
@@ -85,6 +87,9 @@ class AlphaZeroConfig:
             )
 
 
+LEAST_RATE = 0.05
+"""Share of the learning rate that is left in the end where it falls."""
+
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
 """Configuration by task or by name."""
 
@@ -94,20 +99,20 @@ class AlphaZero(BoardGamePlayer, Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` rows of a board game, made with the same seeds; what is learned is evaluated in it,
-            and its rules are those of the games that are played on tensors.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: moves a seed, over which the learning rate falls.
+        env: `S * config.num_envs` environments of a board game, made with the same seeds, for evaluation; self-play on
+            tensors uses its rules.
+        seeds: one non-negative integer for each of the S runs; each has its own random streams.
+        budget: moves per seed, over which the learning rate decays.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
-        consumed: moves a seed so far.
+        consumed: moves per seed.
         game: the rules.
         own: int64 `[S, N]`, the stones of the players to move.
         opponent: int64 `[S, N]`, those of the others.
 
     Raises:
-        ValueError: the budget is not positive, or the environment is no board game.
+        ValueError: the budget is not positive, or the environment is not a board game.
     """
 
     STATE = (
@@ -124,8 +129,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         budget: int,
         algorithm: str = "alphazero",
     ) -> None:
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 move, got {budget}")
+        require_budget(budget, unit="move")
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.agent = Agent(
             env,
@@ -136,12 +140,13 @@ class AlphaZero(BoardGamePlayer, Resumable):
             log_std=0.0,
             scaling=Scaling(observations=False, rewards=False, gamma=1.0),
         )
-        self.close, self.learned = self.agent.close, self.agent.learned
+        self.close = self.agent.close
         game = rules_of(env)
-        assert game is not None  # noqa: S101 - the agent has refused other tasks
+        assert game is not None  # noqa: S101 - other tasks have raised before
         self.game: BoardGame = game  # pyright: ignore[reportIncompatibleVariableOverride]
         self.optimizer = StackedAdam(self.agent.parameters, max_grad_norm=config.max_grad_norm)
-        self.streams = [streams.torch_generator(seed, "self-play", device=env.device) for seed in seeds]
+        self.streams = streams.of_seeds(seeds, "self-play", device=env.device)
+        self.rollout_steps = config.num_steps * config.num_envs
         self.planner = Planner(
             kind=config.search,
             simulations=config.simulations,
@@ -159,20 +164,26 @@ class AlphaZero(BoardGamePlayer, Resumable):
         self.consumed = self.stored = 0
 
     @property
+    def learned(self) -> Weights:
+        """The networks, and what wrappers of the environments have learned."""
+        return self.agent.learned
+
+    @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes."""
-        return -(-self.budget // (self.config.num_steps * self.config.num_envs)) * self.config.gradient_steps
+        """Number of gradient steps of the run."""
+        return iterations(self.budget, self.rollout_steps) * self.config.gradient_steps
 
     def iterate(self) -> Metrics:
-        """Play a batch of moves, judge the positions and improve on draws from the memory."""
+        """Play a batch of moves, compute value targets and train on samples from the replay buffer."""
         metrics = self.collect()
-        self.consumed += self.config.num_steps * self.config.num_envs
+        self.consumed += self.rollout_steps
         return {**metrics, **self.train()}
 
     @torch.no_grad()
     def collect(self) -> Metrics:
         """Play `num_steps` moves of every game, each found by a search, and remember the positions."""
-        boards, policies, values, rewards, ends = ([] for _ in range(5))
+        columns: list[list[Tensor]] = [[] for _ in range(5)]
+        boards, policies, values, rewards, ends = columns
         for _ in range(self.config.num_steps):
             positions = Positions(self.own.flatten(), self.opponent.flatten())
             found = self.search(positions, self._drawn(self.config.num_envs))
@@ -181,7 +192,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
             boards.append(torch.stack(positions, 1))
             policies.append(found.policy)
             values.append(found.value)
-            rewards.append(-value.float())  # what it is worth to the other player is worth the opposite to the mover
+            rewards.append(-value.float())  # the value for the mover is minus the value for the other player
             ends.append(over)
             self._go_on(after, over)
         values.append(self.search(Positions(self.own.flatten(), self.opponent.flatten()), None).value)
@@ -198,10 +209,10 @@ class AlphaZero(BoardGamePlayer, Resumable):
     def estimate_returns(self, values: Tensor, rewards: Tensor, ends: Tensor) -> Tensor:
         """Return the λ-returns `[T, B]` of the players to move.
 
-        The players take turns, so all is seen by one of them: what belongs to the other changes its sign, and back.
+        The players alternate, so values of the other player change their sign.
 
         Args:
-            values: `[T + 1, B]` that the searches found.
+            values: `[T + 1, B]` of the searches.
             rewards: `[T, B]` of the movers.
             ends: `[T, B]` whether the game ended with the move.
         """
@@ -218,7 +229,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         return turn * seen
 
     def _go_on(self, positions: Positions, over: Tensor) -> None:
-        """Take the positions after a move, and a new game where one has ended."""
+        """Store the positions after a move, and start new games where one has ended."""
         start, still = self._openings(), ~over
         own = torch.where(still, positions.own, start.own)
         self.own, self.opponent = (
@@ -228,34 +239,28 @@ class AlphaZero(BoardGamePlayer, Resumable):
     def _openings(self) -> Positions:
         """Return a start for every game: an empty board, or one after random moves that do not end the game."""
         config, cells = self.config, self.game.rows * self.game.columns
-        draws = torch.stack(
-            [
-                torch.rand(cells + 1, config.num_envs, self.game.actions, generator=s, device=self.device)
-                for s in self.streams
-            ],
-            1,
-        ).flatten(1, 2)
-        return self.game.openings(draws, config.random_openings)
+        shape = cells + 1, config.num_envs, self.game.actions
+        draws = streams.draw(self.streams, lambda s: torch.rand(shape, generator=s, device=self.device), dim=1)
+        return self.game.openings(draws.flatten(1, 2), config.random_openings)
 
     def _drawn(self, rows: int) -> Tensor:
         """Return the noise `[S * N, A]` of a search."""
-        return torch.stack([self.planner.noise((rows, self.game.actions), stream) for stream in self.streams]).flatten(
-            0, 1
-        )
+        shape = rows, self.game.actions
+        return streams.draw(self.streams, lambda stream: self.planner.noise(shape, stream)).flatten(0, 1)
 
     def search(self, positions: Positions, noise: Tensor | None) -> Found:
-        """Search from positions `[S * M]` that have not ended, those of each seed with its network."""
+        """Search from positions `[S * M]` that have not ended, with the network of each seed."""
         over = torch.zeros_like(positions.own, dtype=torch.bool)
         nothing = torch.zeros(len(over), device=self.device)
         root = self._expanded((*positions, over), nothing, nothing)
         return search(self.planner, root, self._model, noise)
 
     def moves(self, positions: Positions) -> Tensor:
-        """Return the best actions `[S * M]` that are found in positions that have not ended."""
+        """Return the best actions `[S * M]` by search in positions that have not ended."""
         return self.search(positions, None).actions
 
     def _model(self, states: States, actions: Tensor) -> Expansion:
-        """The rules, and what the network says of where they lead; a game that is over stays so."""
+        """The rules with the network's evaluation; ended games stay ended."""
         own, opponent, was_over = states
         stone = self.game.moves(Positions(own, opponent)).gather(1, actions.unsqueeze(1))[:, 0]
         after = Positions(torch.where(was_over, own, opponent), torch.where(was_over, opponent, own | stone))
@@ -281,7 +286,7 @@ class AlphaZero(BoardGamePlayer, Resumable):
         return 2 * self.game.rows * self.game.columns + self.game.actions
 
     def _seen(self, positions: Positions) -> Tensor:
-        """Return what networks see of positions `[B]`: `[B, D]`, with the mask of the actions at the end."""
+        """Return network inputs from positions `[B]`: `[B, D]`, with the action mask at the end."""
         return torch.cat([self.game.observe(positions).flatten(1), (self.game.moves(positions) != 0).float()], 1)
 
     def _remember(self, boards: Tensor, policies: Tensor, returns: Tensor) -> None:
@@ -295,22 +300,23 @@ class AlphaZero(BoardGamePlayer, Resumable):
         self.stored += count
 
     def train(self) -> Metrics:
-        """Take gradient steps on positions that are drawn from the memory."""
+        """Take gradient steps on positions sampled from the replay buffer."""
         config, counts = self.config, self.optimizer.counts
         size = min(self.stored, config.buffer_size)
         shape = config.gradient_steps, config.batch_size
-        chosen = torch.stack(
-            [torch.randint(size, shape, generator=stream, device=self.device) for stream in self.streams], 1
+        chosen = streams.draw(
+            self.streams, lambda s: torch.randint(size, shape, generator=s, device=self.device), dim=1
         )
-        falls = max(0.05, 1 - self.consumed / self.budget) if config.lr_schedule == "linear" else 1.0
+        left = remaining(self.consumed, self.budget)
+        learning_rate = scheduled(config.learning_rate, config.lr_schedule, left, least=LEAST_RATE)
         metrics: dict[str, Tensor | float] = {}
         for index in chosen:
-            metrics = self.update(index, config.learning_rate * falls)
-        metrics["schedule/learning_rate"] = config.learning_rate * falls
+            metrics = self.update(index, learning_rate)
+        metrics["schedule/learning_rate"] = learning_rate
         return metrics | update_metrics(self.optimizer.counts - counts)
 
     def update(self, index: Tensor, learning_rate: float) -> dict[str, Tensor | float]:
-        """Take one gradient step on the positions `index [S, M]` of the memory."""
+        """Take one gradient step on the positions `index [S, M]` of the replay buffer."""
         rows = torch.arange(len(self.seeds), device=self.device).unsqueeze(1)
         boards, policies, returns = self.boards[rows, index], self.policies[rows, index], self.returns[rows, index]
         obs = self._seen(Positions(*boards.flatten(0, 1).unbind(1))).view(*index.shape, -1)
@@ -337,11 +343,11 @@ class AlphaZero(BoardGamePlayer, Resumable):
         return found.actions.view(boards.shape[:2]), None
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` rows of every seed."""
+        """Draw the noise for one action of each of `rows` environments per seed."""
         return self.planner.noise((len(self.agent.parameters), rows, self.game.actions), generator)
 
     def for_seed(self, seed: int) -> Self:
-        """Return what plays with the network of the seed in one place alone."""
+        """Return the player of a single seed."""
         twin = copy(self)
         twin.agent = self.agent.for_seed(seed)
         return twin

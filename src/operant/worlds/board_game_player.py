@@ -1,4 +1,4 @@
-"""What plays board games: `BoardGamePlayer`, whose mistakes can be counted."""
+"""Players of board games: `BoardGamePlayer`, with exact counts of their mistakes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from operant.envs.tensor.solved_games import Certificate, SolvedGame
 from operant.worlds.search import Planner
 
 CERTIFIED_AT_ONCE = 8192
-"""Positions that a certificate searches from at once."""
+"""Positions per batch of searches in a certificate."""
 
 
 class BoardGamePlayer(ABC):
@@ -21,8 +21,8 @@ class BoardGamePlayer(ABC):
 
     Attributes:
         seeds: of the S runs.
-        planner: how it searches.
-        game: the rules; None where it plays no board game.
+        planner: settings of the search.
+        game: the rules; None if it is not a board game.
         close: closes the environments.
     """
 
@@ -33,27 +33,27 @@ class BoardGamePlayer(ABC):
 
     @abstractmethod
     def for_seed(self, seed: int) -> Self:
-        """Return what plays with the networks of the seed in one place alone."""
+        """Return the player of a single seed."""
 
     @abstractmethod
     def moves(self, positions: Positions) -> Tensor:
-        """Return the best actions `[S * M]` that are found in positions that have not ended."""
+        """Return the best actions `[S * M]` by search in positions that have not ended."""
 
     @torch.no_grad()
     def certify(self, solved: SolvedGame, seed: int, simulations: int | None = None) -> Certificate:
-        """Count the mistakes of the greedy policy of the seed in one place, over every position of the game.
+        """Count the mistakes of the greedy policy of one seed, over every position of the game.
 
         Args:
             solved: the game's exact solution.
-            seed: its place.
-            simulations: of each search. Default: as in training; 0 judges the network alone.
+            seed: its index.
+            simulations: of each search. Default: as in training; 0 evaluates only the network.
         """
         player = self.for_seed(seed)
         if simulations is not None:
             player.planner = replace(self.planner, simulations=simulations)
 
         def policy(positions: Positions) -> Tensor:
-            parts = zip(*(part.split(CERTIFIED_AT_ONCE) for part in positions), strict=True)
+            parts = zip(*(torch.split(part, CERTIFIED_AT_ONCE) for part in positions), strict=True)
             return torch.cat([player.moves(Positions(*part)) for part in parts])
 
         return solved.certify(policy)
@@ -62,9 +62,9 @@ class BoardGamePlayer(ABC):
         """Return the certificate of every seed (see `certify`).
 
         Raises:
-            ValueError: it is no board game, or the board is too large to be solved by enumeration.
+            ValueError: not a board game, or the board is too large for enumeration.
         """
         if self.game is None:
-            raise ValueError("mistakes can be counted in board games alone: train operant/TicTacToe-v0, for one")
+            raise ValueError("mistakes can be counted only in board games: train e.g. operant/TicTacToe-v0")
         solved = SolvedGame(self.game)
         return [self.certify(solved, seed) for seed in range(len(self.seeds))]

@@ -1,14 +1,13 @@
 """A learned model of an environment: an ensemble of probabilistic networks (Chua et al. 2018, arXiv:1805.12114).
 
-Each network says of a state and an action how the state will change, what the reward will be, and whether the episode
-ends. It gives distributions, which is what chance adds; and the networks, each with data of its own drawn from the same
-memory, differ where there was little to learn from. Members lie beside the seeds on one axis, so that all of them take
-as many operations as one.
+Each network predicts from a state and an action the change of the state, the reward, and the end of the episode. Its
+distributions model randomness (aleatoric uncertainty); the networks, each trained on its own samples from one replay
+buffer, differ where data are scarce (epistemic uncertainty). Members and seeds share one axis, so all of them take as
+many operations as one.
 
-What differs from the paper: changes of the state and rewards are each brought to mean 0 and standard deviation 1 by
-their own statistics, since one scale for both makes the model learn the larger one alone; the end of an episode is
-learned, too, where the paper is told it; the bounds of the variances are fixed; there is no weight decay. Every tenth
-transition is held out, to tell how well the members predict what they have not seen.
+What differs from the paper: changes of the state and rewards are normalized separately, since with one scale the model
+learns only the larger one; the end of an episode is learned, where the paper knows it; the bounds of the variances are
+fixed; there is no weight decay. Every tenth transition is held out for validation.
 """
 
 from collections.abc import Sequence
@@ -32,10 +31,10 @@ LOG_VARIANCE = (-10.0, 1.0)
 """Bounds of the logarithm of the variances, of targets with variance 1."""
 
 HELD_OUT = 10
-"""Every so many transitions one is held out."""
+"""Period of held-out transitions."""
 
 JUDGED = 1000
-"""Transitions that are held out at most that a fit is judged by."""
+"""Maximum number of held-out transitions in the validation of a fit."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +42,15 @@ class ModelConfig:
     """Hyperparameters of a learned model."""
 
     ensemble_size: PositiveInt = 5
-    """Networks of each seed that predict. More know better where they know little, in proportionally more time."""
+    """Networks per seed. More estimate the uncertainty better, in proportionally more time."""
     model_hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
-    """Widths of their hidden layers."""
+    """Widths of the hidden layers."""
     model_activation: Activation = "relu"
-    """Nonlinearity of their hidden layers."""
+    """Nonlinearity of the hidden layers."""
     model_batch_size: PositiveInt = 256
     """Transitions of one gradient step of a network."""
     model_gradient_steps: PositiveInt = 500
-    """Gradient steps of the model each time it is fitted. Too few cost more than too many."""
+    """Gradient steps per fit of the model. Too few cost more than too many."""
     model_train_freq: PositiveInt = 25
     """Steps of every environment between two fits."""
     model_learning_rate: PositiveFloat = 1e-3
@@ -61,27 +60,27 @@ class ModelConfig:
 
 
 class Prediction(NamedTuple):
-    """What a model says of states and actions, `[..., D]`, `[...]` and `[...]`."""
+    """Predictions of a model for states and actions, `[..., D]`, `[...]` and `[...]`."""
 
     next_obs: Tensor
     rewards: Tensor
     continues: Tensor
-    """Probability that the episode goes on."""
+    """Probability that the episode continues."""
 
 
 class LearnedModel(DeclaredState):
-    """Ensembles of `K` networks for each of `S` seeds, and what their inputs and targets are normalized by.
+    """Ensembles of `K` networks for each of `S` seeds, with normalization of inputs and targets.
 
     Args:
         config: hyperparameters.
         seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        width: D, numbers of an observation.
-        dimensions: A, numbers of an action, in [-1, 1].
-        device: where all of it lives.
+        width: D, size of an observation.
+        dimensions: A, dimension of an action, in [-1, 1].
+        device: of all tensors.
 
     Attributes:
         parameters: `[S, K * P]`.
-        gradient: the program of a gradient step, which a learner holds as its own, so that it is compiled with others.
+        gradient: the program of a gradient step, which a learner compiles with its own.
         moments: mean and standard deviation `[S, 2, 2 D + 1]` of observations, their changes, and the reward.
     """
 
@@ -94,17 +93,17 @@ class LearnedModel(DeclaredState):
         sizes = [width + dimensions, *config.model_hidden_sizes, 2 * (width + 1) + 1]
         network = StackedMLP(sizes, activation=config.model_activation)
         self.shape = Ensemble(network, members=1)
-        generators = [streams.torch_generator(seed, "model") for seed in seeds]
+        generators = streams.of_seeds(seeds, "model")
         whole = Ensemble(network, members=self.members)
         self.parameters = whole.initial(generators, [(sizes[-1], 0.1)]).to(device)
         self.moments = torch.stack((torch.zeros(2 * width + 1), torch.ones(2 * width + 1))).to(device)
         self.moments = self.moments.repeat(len(seeds), 1, 1)
         self.optimizer = StackedAdam(self.parameters)
-        self.streams = [streams.torch_generator(seed, "model data", device=device) for seed in seeds]
+        self.streams = streams.of_seeds(seeds, "model data", device=device)
         self.bound = self.shape.bind(self.parameters.view(len(seeds) * self.members, -1))
 
     def fit(self, replay: Replay) -> Metrics:
-        """Take gradient steps on what is in memory, and judge the model by what was held out."""
+        """Take gradient steps on the replay buffer, and validate the model on held-out transitions."""
         self._normalize(replay)
         counts = self.optimizer.counts
         losses = [self.update(self._drawn(replay)) for _ in range(self.config.model_gradient_steps)]
@@ -142,12 +141,12 @@ class LearnedModel(DeclaredState):
         return ops.weighted_mean(ends - likelihood, batch.weights)
 
     def predict(self, obs: Tensor, actions: Tensor, noise: Tensor | None = None) -> Prediction:
-        """Return what each network says of its own states and actions.
+        """Return the predictions of each network for its own states and actions.
 
         Args:
             obs: `[S * K, M, D]`.
             actions: `[S * K, M, A]`, in [-1, 1].
-            noise: `[S * K, M or 1, D + 1]`, standard normal: the outcome is sampled. None: it is the mean.
+            noise: `[S * K, M or 1, D + 1]`, standard normal, to sample the outcome. None: the mean.
         """
         center, scale = self._moments(slice(self.width))
         outputs = self.bound(torch.cat(((obs - center) / scale, actions), -1))[0]
@@ -158,7 +157,7 @@ class LearnedModel(DeclaredState):
         return Prediction(obs + changes[..., :-1], changes[..., -1], (-end).sigmoid())
 
     def _distribution(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return mean and logarithm of the deviation `[..., D + 1]` of normalized targets, and the logit of the end."""
+        """Return mean and log standard deviation `[..., D + 1]` of normalized targets, and the logit of the end."""
         mean, log_variance = outputs[..., :-1].chunk(2, -1)
         return mean, ops.soft_clamp(log_variance, *LOG_VARIANCE) / 2, outputs[..., -1]
 
@@ -172,7 +171,7 @@ class LearnedModel(DeclaredState):
         return torch.cat(((batch.obs - center) / scale, batch.actions), -1)
 
     def _normalize(self, replay: Replay) -> None:
-        """Take mean and deviation of all that is in memory; what never changes is divided by 1."""
+        """Compute mean and standard deviation over the replay buffer; constants are divided by 1."""
         every = torch.arange(replay.size, device=self.parameters.device).expand(len(self.parameters), -1)
         batch = replay.take(every, gamma=1.0)
         seen = torch.cat((batch.obs, batch.next_obs - batch.obs, batch.rewards.unsqueeze(-1)), -1)
@@ -183,20 +182,20 @@ class LearnedModel(DeclaredState):
         self.moments.copy_(torch.stack((mean, torch.where(scale < 1e-6, 1.0, scale)), 1))
 
     def _drawn(self, replay: Replay) -> Transitions:
-        """Return transitions `[S * K, M]` to learn from, drawn for every network by itself."""
+        """Return training transitions `[S * K, M]`, sampled separately for every network."""
         shape = self.members, self.config.model_batch_size
         most = max(replay.size - replay.size // HELD_OUT, 1)
         drawn = torch.stack([torch.randint(most, shape, generator=s, device=s.device) for s in self.streams])
         return self._by_member(replay, drawn + drawn // (HELD_OUT - 1))
 
     def _held_out(self, replay: Replay) -> Transitions:
-        """Return the newest transitions `[S * K, M]` that were held out; all networks the same."""
+        """Return the newest held-out transitions `[S * K, M]`, the same for all networks."""
         places = torch.arange(HELD_OUT - 1, max(replay.size, HELD_OUT), HELD_OUT, device=self.parameters.device)
         places = places[-JUDGED:].clamp(max=replay.size - 1)
         return self._by_member(replay, places.expand(len(self.parameters), self.members, -1))
 
     def _by_member(self, replay: Replay, places: Tensor) -> Transitions:
-        """Return the transitions at places `[S, K, M]` as `[S * K, M]`."""
+        """Return the transitions at indices `[S, K, M]` as `[S * K, M]`."""
         batch = replay.take(places.flatten(1), gamma=1.0)
         columns = {
             name: None if value is None else value.reshape(-1, places.shape[2], *value.shape[2:])

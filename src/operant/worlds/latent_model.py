@@ -1,8 +1,8 @@
-"""A learned model that only has to foretell what planning asks for: MuZero's three networks.
+"""A learned latent model for planning: MuZero's three networks.
 
-The representation turns an observation into a latent state; the dynamics turn a latent state and an action into the
-next one and the reward on the way; the prediction says what policy and value a latent state has. Nothing is ever turned
-back into an observation. (Schrittwieser et al. 2020, arXiv:1911.08265.)
+The representation maps an observation to a latent state; the dynamics map a latent state and an action to the next one
+and the reward; the prediction maps a latent state to policy and value. Observations are not reconstructed.
+(Schrittwieser et al. 2020, arXiv:1911.08265.)
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ class LatentShape:
     """Shape of the networks.
 
     Attributes:
-        inputs: D, numbers of an observation.
+        inputs: D, size of an observation.
         actions: A.
-        latent: H, numbers of a latent state.
+        latent: H, size of a latent state.
         hidden: widths of the hidden layers of each network.
         activation: nonlinearity of the hidden layers.
-        support_size: atoms of rewards and values on each side of 0, so K is one more than twice as many.
+        support_size: atoms of rewards and values on each side of 0, K = 2 support_size + 1.
     """
 
     inputs: int
@@ -56,7 +56,7 @@ class LatentShape:
 
     def initial(self, generators: Sequence[torch.Generator]) -> Tensor:
         """Return the initial parameters `[S, P]`, a row for each generator; policy, value and reward begin at 0."""
-        outputs = ([(self.latent, 1.0)], [(self.latent, 1.0)], [])
+        outputs: Sequence[Sequence[tuple[int, float]]] = ([(self.latent, 1.0)], [(self.latent, 1.0)], [])
         rows = [
             torch.cat([network.initial(generator, out) for network, out in zip(self.networks, outputs, strict=True)])
             for generator in generators
@@ -81,7 +81,7 @@ class LatentModel:
         shape: of the networks.
         networks: representation, dynamics and prediction.
         layers: of each.
-        support: `[K]` atoms of rewards and values, which are squashed (see `operant.ops.two_hot`).
+        support: `[K]` atoms of rewards and values, squashed (see `operant.ops.two_hot`).
     """
 
     shape: LatentShape
@@ -96,7 +96,7 @@ class LatentModel:
     def follow(self, latent: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the latent states `[S, M, H]` after actions `[S, M]`, and logits `[S, M, K]` of the rewards."""
         every = torch.arange(self.shape.actions, device=actions.device)
-        taken = (actions.unsqueeze(-1) == every).to(latent.dtype)  # one-hot, without a look at the values
+        taken = (actions.unsqueeze(-1) == every).to(latent.dtype)  # one-hot, without reading the values
         outputs = self.networks[1](self.layers[1], torch.cat((latent, taken), -1))
         change, reward = outputs.split_with_sizes([self.shape.latent, self.shape.atoms], dim=-1)
         return _scaled(latent + change), reward
@@ -108,7 +108,7 @@ class LatentModel:
         return policy, value
 
     def number(self, logits: Tensor) -> Tensor:
-        """Return the rewards or values `[...]` that logits `[..., K]` stand for."""
+        """Return the rewards or values `[...]` encoded by logits `[..., K]`."""
         return ops.signed_parabolic(ops.two_hot_mean(logits, self.support))
 
     def loss(self, logits: Tensor, numbers: Tensor) -> Tensor:
@@ -117,6 +117,6 @@ class LatentModel:
 
 
 def _scaled(latent: Tensor) -> Tensor:
-    """Return latent states with least number 0 and greatest 1, the range that actions have (appendix G)."""
+    """Return latent states scaled to minimum 0 and maximum 1, the range of actions (appendix G)."""
     low, high = latent.amin(-1, keepdim=True), latent.amax(-1, keepdim=True)
     return (latent - low) / (high - low).clamp(min=1e-5)

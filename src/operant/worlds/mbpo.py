@@ -1,13 +1,13 @@
-"""MBPO: soft actor-critic on what a learned model imagines from real states (Janner et al. 2019, arXiv:1906.08253).
+"""MBPO: soft actor-critic on short rollouts of a learned model (Janner et al. 2019, arXiv:1906.08253).
 
-Take a few steps, fit an ensemble of networks to all that happened, and let it imagine: from states that were really
-seen, short rollouts of the present policy (algorithm 2). Improve actor and critics many times on draws from these, with
+Collect a few steps, fit an ensemble of networks to all that happened, and let it imagine: from states that were really
+seen, short rollouts of the present policy (algorithm 2). Update actor and critics many times on draws from these, with
 a few real transitions among them. Short rollouts cannot drift far from the truth, and each real state is the beginning
 of many, so that a real step teaches more.
 
-What differs from the paper: changes of the state and rewards are normalized apart and learned ends of episodes take the
-place of known ones (see `operant.worlds.ensemble`); rollouts begin after every fit, and not at every step; all networks
-take part, each row going from one to another at every step, where the paper draws among the best ones.
+What differs from the paper: changes of the state and rewards are normalized separately, and ends of episodes are
+learned (see `operant.worlds.ensemble`); rollouts follow every fit, not every step; each rollout cycles through all
+networks, where the paper samples among the best ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from operant import ops, streams
-from operant.control.off_policy import alternate
+from operant.control.off_policy import alternate, explore
 from operant.control.sac import SAC, SACConfig
 from operant.envs import BatchEnv
 from operant.runtime.bounds import PositiveInt, UnitFloat
+from operant.runtime.budget import iterations
 from operant.runtime.learner import Metrics
-from operant.runtime.metrics_window import update_metrics
 from operant.runtime.replay import Replay
 from operant.runtime.rollouts import Rollout
 from operant.runtime.transitions import Transitions
@@ -32,20 +32,20 @@ from operant.worlds.ensemble import LearnedModel, ModelConfig, Prediction
 
 @dataclass(frozen=True)
 class MBPOConfig(ModelConfig, SACConfig):
-    """Hyperparameters of MBPO: those of SAC, of the model, and of what it imagines."""
+    """Hyperparameters of MBPO: of SAC, of the model, and of its rollouts."""
 
     gradient_steps: PositiveInt = 20
-    """Gradient steps of actor and critics after the steps of `train_freq`, most of them on what was imagined."""
+    """Gradient steps of actor and critics after the steps of `train_freq`, mostly on model data."""
     real_ratio: UnitFloat = 0.05
     """Share of real transitions in each batch."""
     rollout_batch_size: PositiveInt = 1000
-    """Real states, a multiple of `ensemble_size`, that imagined rollouts begin in after each fit."""
+    """Start states of model rollouts after each fit, a multiple of `ensemble_size`."""
     rollout_length: PositiveInt = 1
-    """Steps of an imagined rollout in the beginning, while the model is poor."""
+    """Initial length of a model rollout, while the model is poor."""
     rollout_length_final: PositiveInt = 1
-    """Steps of an imagined rollout at the end of the budget; between the two lengths it grows linearly."""
+    """Length of a model rollout at the end of the budget; it grows linearly."""
     imagined_size: PositiveInt = 50_000
-    """Imagined transitions of a seed that are kept; older ones are of worse models and former policies."""
+    """Size of the buffer of model transitions per seed; older ones come from worse models and old policies."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -64,7 +64,7 @@ class MBPOConfig(ModelConfig, SACConfig):
         if self.hindsight != "none":
             raise ValueError(f"hindsight must be 'none': imagined transitions have one goal, got {self.hindsight!r}")
         if self.learning_starts < 1:
-            raise ValueError("learning_starts must be at least 1, got 0: without a step there is nothing to fit")
+            raise ValueError("learning_starts must be at least 1, got 0: there must be data to fit")
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -75,7 +75,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "rollout_length_final": 8,
     },
 }
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+"""Configuration by task, which selects its own, or by name; other fields keep their defaults."""
 
 
 class MBPO(SAC):
@@ -83,7 +83,7 @@ class MBPO(SAC):
 
     Attributes:
         model: of the environment.
-        imagined: the memory of what it imagined.
+        imagined: the replay buffer of what it imagined.
     """
 
     STATE = (*SAC.STATE, "model", "imagined", "rollout_streams")
@@ -100,59 +100,39 @@ class MBPO(SAC):
             seeds=len(seeds), rows=config.rollout_batch_size, capacity=config.imagined_size, device=env.device
         )
         self.model_gradient = self.model.gradient
-        self.rollout_streams = [streams.torch_generator(seed, "imagination", device=env.device) for seed in seeds]
+        self.rollout_streams = streams.of_seeds(seeds, "imagination", device=env.device)
 
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps of actor and critics the whole run takes."""
-        config = self.config
-        steps = max(self.budget - config.learning_starts, 0)
-        return -(-steps // (config.train_freq * config.num_envs)) * config.gradient_steps
+        steps = max(self.budget - self.config.learning_starts, 0)
+        return iterations(steps, self.rollout_steps) * self.config.gradient_steps
 
     @property
     def rollout_length(self) -> int:
-        """Steps of the rollouts that are imagined now."""
+        """Current length of model rollouts."""
         first, last = self.config.rollout_length, self.config.rollout_length_final
         return round(first + (last - first) * min(self.consumed / self.budget, 1.0))
 
     def iterate(self) -> Metrics:
-        """Act at random at first; from then on fit the model, imagine, and collect and improve in turn."""
-        config = self.config
+        """Act at random at first; from then on fit the model, imagine, and collect and update in turn."""
         if not self.consumed:
-            steps = -(-config.learning_starts // config.num_envs)
-            metrics = self.experience.explore(steps)
-            self.consumed += steps * config.num_envs
-            return metrics
-        counts = self.counts
+            return explore(self)
         fitted = self.model.fit(self.experience.replay)
         length = self.rollout_length
         self.imagine(length)
-        rounds = -(-config.model_train_freq // config.train_freq)
-        metrics = alternate(
-            self.experience,
-            rounds=rounds,
-            steps=config.train_freq,
-            updates=config.gradient_steps,
-            act=self.collecting,
-            update=lambda: self.update(self.mixture()),
-        )
-        self.consumed += rounds * config.train_freq * config.num_envs
-        return {
-            **fitted,
-            **metrics,
-            "model/rollout_length": float(length),
-            **update_metrics(self.counts - counts),
-        }
+        metrics = alternate(self, iterations(self.config.model_train_freq, self.config.train_freq))
+        return {**fitted, **metrics, "model/rollout_length": float(length)}
 
     @torch.no_grad()
     def imagine(self, length: int) -> None:
-        """Remember rollouts of the policy in the model, from states drawn from the real memory."""
+        """Store rollouts of the policy in the model, from states of the real replay buffer."""
         replay, count = self.experience.replay, self.config.rollout_batch_size
         obs = replay.take(replay.draw(count, self.rollout_streams), gamma=1.0).obs
         alive = torch.ones(obs.shape[:2], dtype=torch.bool, device=self.device)
         steps: list[tuple[Tensor, ...]] = []
         for t in range(length):
-            noise = torch.stack([self.bounds.normal((count,), stream) for stream in self.rollout_streams])
+            noise = streams.draw(self.rollout_streams, lambda stream: self.bounds.normal((count,), stream))
             actions = ops.tanh_gaussian_sample(*self.policy(obs), noise)
             after, rewards, continues = self._follow(obs, actions, t)
             alive, ended = alive & after.isfinite().all(-1), continues < 0.5
@@ -164,15 +144,19 @@ class MBPO(SAC):
         self.imagined.add(Rollout(seen, obs, (), rewards, ended, nothing, after, valid, {}), actions)
 
     def _follow(self, obs: Tensor, actions: Tensor, t: int) -> Prediction:
-        """Return what follows on `obs [S, B, D]` by the networks in turn: at step t each takes the next share of B."""
+        """Return the successors of `obs [S, B, D]` by the networks in turn: each takes another share of B per step."""
         members, shape = self.model.members, (*obs.shape[1:-1], obs.shape[-1] + 1)
-        chance = [torch.empty(shape, device=self.device).normal_(generator=s) for s in self.rollout_streams]
-        given = (obs, actions, torch.stack(chance))
-        found = self.model.predict(*(part.unflatten(1, (members, -1)).roll(t, 1).flatten(0, 1) for part in given))
-        return Prediction(*(part.unflatten(0, (-1, members)).roll(-t, 1).flatten(1, 2) for part in found))
+        chance = streams.draw(
+            self.rollout_streams, lambda s: torch.empty(shape, device=self.device).normal_(generator=s)
+        )
+        given = (obs, actions, chance)
+        found = self.model.predict(
+            *(torch.unflatten(part, 1, (members, -1)).roll(t, 1).flatten(0, 1) for part in given)
+        )
+        return Prediction(*(torch.unflatten(part, 0, (-1, members)).roll(-t, 1).flatten(1, 2) for part in found))
 
-    def mixture(self) -> Transitions:
-        """Return a batch of real and imagined transitions."""
+    def sample(self) -> Transitions:
+        """Draw a batch of real and imagined transitions."""
         config = self.config
         real = min(max(round(config.real_ratio * config.batch_size), 1), config.batch_size - 1)
         imagined = self.imagined.draw(config.batch_size - real, self.rollout_streams)

@@ -1,14 +1,13 @@
-"""MuZero: planning with a model that is learned for planning alone (Schrittwieser et al. 2020, arXiv:1911.08265).
+"""MuZero: tree search in a learned latent model (Schrittwieser et al. 2020, arXiv:1911.08265).
 
-Choose every action by a tree search, not in the environment but in a model: three networks turn an observation into a
-latent state, follow actions from there, and say of each latent state what policy, value and reward belong to it. Learn
-by following the actions that were really taken for a few steps, and drawing what the networks say on the way towards
-the policies that searches found, the returns, and the rewards. What a latent state is beyond that is nobody's concern.
+Every action is chosen by a tree search in a model of three networks, which encode an observation as a latent state,
+predict the next latent state and reward, and predict policy and value. Training unrolls the model along real actions
+for a few steps, with search policies, returns and rewards as targets. Latent states have no other target.
 
 What differs from the paper: the search is that of Gumbel MuZero by default (Danihelka et al. 2022, ICLR), and pUCT as
 in the paper by choice; perceptrons take the place of residual networks, all seeds in one program; values learn
 λ-returns of a window, and bootstrap from the value of the present policy by the actions that a search tried, not from
-the mean over its simulations, which poor actions pull down; positions are searched anew in the memory itself
+the mean over its simulations, which poor actions pull down; positions are searched again in the replay buffer
 (Reanalyse, appendix H), so that policies and values to learn from are those of recent networks.
 """
 
@@ -29,6 +28,7 @@ from operant.envs.worlds.games import rules_of
 from operant.envs.worlds.self_play import SelfPlay, observed
 from operant.nets import Activation, StackedAdam, compilable
 from operant.runtime.bounds import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.budget import iterations, remaining, require_budget, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import EPISODES, update_metrics
 from operant.runtime.priorities import Priorities
@@ -50,31 +50,31 @@ class MuZeroConfig:
     num_envs: PositiveInt = 8
     """Environments or games of each seed, N."""
     num_steps: PositiveInt = 32
-    """Steps of each in a batch, after which the networks learn."""
+    """Steps of each in a batch, followed by an update."""
     simulations: PositiveInt = 16
-    """Nodes that a search adds to its tree. More find better actions, in proportionally more time."""
+    """Simulations of a search. More find better actions, in proportionally more time."""
     max_considered_actions: PositiveInt = 16
-    """Actions at the root that a search begins with."""
+    """Actions considered at the root."""
     search: Literal["gumbel", "puct"] = "gumbel"
-    """How actions are chosen in a tree: with Gumbel noise and sequential halving, or by pUCT with Dirichlet noise."""
+    """Action selection in a tree: with Gumbel noise and sequential halving, or by pUCT with Dirichlet noise."""
     value_scale: PositiveFloat = 0.1
-    """c_scale: how much values count beside the prior. Higher trusts them more."""
+    """c_scale: weight of values relative to the prior. Higher trusts them more."""
     dirichlet_alpha: Annotated[float, Interval("(0, inf)")] = 0.3
     """Concentration of the noise of pUCT."""
     gamma: UnitFloat = 0.997
-    """Discount a step; games between two are not discounted."""
+    """Discount per step; two-player games are not discounted."""
     unroll_steps: PositiveInt = 5
-    """Steps that the model is followed for in learning."""
+    """Unroll steps of the model in training."""
     td_steps: PositiveInt = 10
-    """Steps that the returns of the last of these look ahead, before the value that a search found counts."""
+    """Steps of the returns after the last of these, before bootstrapping from a search value."""
     td_lambda: UnitFloat = 1.0
-    """λ of the returns: 1 is all rewards of the window, 0 what the search found one step later."""
+    """λ of the returns: 1 uses all rewards of the window, 0 the search value one step later."""
     reanalyze_ratio: NonNegativeFloat = 4.0
-    """Steps of the memory that are searched anew for each step in the environment."""
+    """Steps of the replay buffer that are searched again per environment step."""
     random_openings: UnitFloat = 0.8
-    """Share of games between two that begin with random moves, of any number up to the cells of the board."""
+    """Share of two-player games that begin with random moves, up to the number of cells of the board."""
     buffer_size: PositiveInt = 100_000
-    """Steps of each seed that are kept."""
+    """Steps of each seed in the replay buffer."""
     per_alpha: UnitFloat = 0.0
     """α of prioritized replay: 0 draws uniformly, 1 in proportion to the last error of the value."""
     per_beta: UnitFloat = 0.4
@@ -86,19 +86,19 @@ class MuZeroConfig:
     learning_rate: PositiveFloat = 1e-3
     """Step size of Adam."""
     lr_schedule: Literal["constant", "linear"] = "linear"
-    """Whether the learning rate stays as it is or falls linearly to a twentieth over the budget."""
+    """Constant learning rate, or linear decay to a twentieth over the budget."""
     vf_coef: NonNegativeFloat = 0.25
-    """Weight of the loss of the values beside those of policy and rewards."""
+    """Weight of the value loss relative to those of policy and rewards."""
     max_grad_norm: PositiveFloat | None = 5.0
     """Largest gradient norm of one seed; None: no clipping."""
     latent_size: PositiveInt = 64
-    """Numbers of a latent state."""
+    """Size of a latent state."""
     hidden_sizes: tuple[PositiveInt, ...] = (128,)
     """Widths of the hidden layers of each of the three networks."""
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
     support_size: PositiveInt = 20
-    """Atoms of values and rewards on each side of 0. n of them reach to some n² + 2 n."""
+    """Atoms of values and rewards on each side of 0. n of them reach about n² + 2 n."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -111,12 +111,15 @@ class MuZeroConfig:
 
     @property
     def window(self) -> int:
-        """Steps in a row that a sample is made of."""
+        """Consecutive steps of a sample."""
         return self.unroll_steps + self.td_steps + 1
 
 
+LEAST_RATE = 0.05
+"""Share of the learning rate that is left in the end where it falls."""
+
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+"""Configuration by task, which selects its own, or by name; other fields keep their defaults."""
 
 
 class MuZero(BoardGamePlayer, Resumable):
@@ -124,21 +127,21 @@ class MuZero(BoardGamePlayer, Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` rows, made with the same seeds. Of a board game both seats are played, on tensors,
-            and it is evaluated in the environment; the search does not know the rules.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed, over which the learning rate falls; of games moves.
+        env: `S * config.num_envs` environments, made with the same seeds. Board games are trained by self-play on
+            tensors and evaluated in the environment; the search does not use the rules.
+        seeds: one non-negative integer for each of the S runs; each has its own random streams.
+        budget: environment steps (moves in games) per seed, over which the learning rate decays.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
-        consumed: environment steps a seed so far.
-        game: the rules of a board game, None for everything else.
+        consumed: environment steps per seed.
+        game: the rules of a board game, else None.
         collector: holds the environments.
-        replay: what happened in them, and what searches found there.
+        replay: steps with search results.
         parameters: `[S, P]`.
 
     Raises:
-        ValueError: the environment's spaces do not suit, or its rows do not fit.
+        ValueError: unsupported spaces, or a wrong number of environments.
     """
 
     STATE = ("consumed", "parameters", "optimizer", "collector", "replay", "priorities", "streams")
@@ -146,8 +149,7 @@ class MuZero(BoardGamePlayer, Resumable):
     def __init__(
         self, config: MuZeroConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "muzero"
     ) -> None:
-        if budget < 1:
-            raise ValueError(f"budget must be at least 1 step, got {budget}")
+        require_budget(budget, unit="step")
         require_suitable(env, algorithm)
         require_rows(env, seeds, config.num_envs)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
@@ -169,8 +171,7 @@ class MuZero(BoardGamePlayer, Resumable):
             activation=config.activation,
             support_size=config.support_size,
         )
-        initial = self.shape.initial([streams.torch_generator(seed, "networks") for seed in seeds])
-        self.parameters = initial.to(env.device)
+        self.parameters = self.shape.initial(streams.of_seeds(seeds, "networks")).to(env.device)
         self.model = self.shape.bind(self.parameters)
         self.optimizer = StackedAdam(self.parameters, max_grad_norm=config.max_grad_norm)
         self.replay = Replay(seeds=len(seeds), rows=config.num_envs, capacity=config.buffer_size, device=env.device)
@@ -178,7 +179,8 @@ class MuZero(BoardGamePlayer, Resumable):
         if config.per_alpha:
             places = self.replay.length * config.num_envs
             self.priorities = Priorities(seeds=len(seeds), capacity=places, alpha=config.per_alpha, device=env.device)
-        self.streams = [streams.torch_generator(seed, "muzero", device=env.device) for seed in seeds]
+        self.streams = streams.of_seeds(seeds, "muzero", device=env.device)
+        self.rollout_steps = config.num_steps * config.num_envs
         self.planner = Planner(
             kind=config.search,
             simulations=config.simulations,
@@ -191,7 +193,7 @@ class MuZero(BoardGamePlayer, Resumable):
 
     @property
     def turn(self) -> float:
-        """What the value of the next step is to this one: its opposite where the other player moves."""
+        """Sign of the next step's value: -1 if the other player moves."""
         return 1.0 if self.game is None else -1.0
 
     @property
@@ -201,18 +203,18 @@ class MuZero(BoardGamePlayer, Resumable):
 
     @property
     def learned(self) -> Weights:
-        """The networks of all seeds, and what wrappers have learned."""
+        """The networks of all seeds, and the learned state of wrappers."""
         return {"parameters": self.parameters, **learned(self.collector.env)}
 
     @property
     def gradient_steps(self) -> int:
-        """How many gradient steps the whole run takes."""
-        return -(-self.budget // (self.config.num_steps * self.config.num_envs)) * self.config.gradient_steps
+        """Number of gradient steps of the run."""
+        return iterations(self.budget, self.rollout_steps) * self.config.gradient_steps
 
     def iterate(self) -> Metrics:
-        """Act for a batch of steps, search some of the memory anew, and improve on draws from it."""
+        """Act for a batch of steps, search some stored steps again, and train on samples."""
         metrics = self.collect()
-        self.consumed += self.config.num_steps * self.config.num_envs
+        self.consumed += self.rollout_steps
         if self.replay.filled < self.config.window:
             return metrics
         self.reanalyze()
@@ -220,11 +222,13 @@ class MuZero(BoardGamePlayer, Resumable):
 
     @torch.no_grad()
     def collect(self) -> Metrics:
-        """Take `num_steps` steps in every environment, each found by a search, and remember them."""
+        """Take `num_steps` steps in every environment, each found by a search, and store them."""
 
         def act(obs: Tensor, t: int) -> tuple[tuple[Tensor, ...], Tensor]:
             found = self.search(obs, self._drawn(obs.shape[1]))
-            kept = tuple(part.unflatten(0, obs.shape[:2]) for part in (found.actions, found.policy, found.prior_value))
+            kept = tuple(
+                torch.unflatten(part, 0, obs.shape[:2]) for part in (found.actions, found.policy, found.prior_value)
+            )
             return kept, kept[0] + self.first_action
 
         rollout = self.collector.collect(self.config.num_steps, act)
@@ -238,13 +242,13 @@ class MuZero(BoardGamePlayer, Resumable):
         }
 
     def _remember(self, rollout: Rollout) -> None:
-        """Take in what happened and what searches found; of cut episodes also what the network says of their end."""
+        """Store steps and search results; for truncated episodes also the network's value of the end."""
         actions, policy, value = rollout.kept
         final = torch.zeros_like(value)
         if bool(rollout.truncated.any()):
             seen = rollout.final_obs.movedim(0, 1).flatten(1, 2)
             said = self.model.number(self.model.predict(self.model.represent(seen))[1])
-            final = said.unflatten(1, value.shape[:1] + value.shape[2:]).movedim(1, 0)
+            final = torch.unflatten(said, 1, value.shape[:1] + value.shape[2:]).movedim(1, 0)
         extras = {"policy": policy, "value": value, "final_value": final}
         self.replay.add(replace(rollout, extras=extras), actions)
         if self.priorities is None:
@@ -253,12 +257,12 @@ class MuZero(BoardGamePlayer, Resumable):
         newest = replay.newest(steps)
         self.priorities.insert(newest, torch.zeros_like(replay.valid(newest)))
         ready = replay.newest(steps + self.config.window - 1)[: -(self.config.window - 1) * replay.rows]
-        if len(ready):  # what begins a window now, since as many steps have followed
+        if len(ready):  # steps that can now begin a window
             self.priorities.insert(ready, replay.valid(ready))
 
     @torch.no_grad()
     def reanalyze(self) -> None:
-        """Search from draws of the memory with the present networks, and remember what that finds."""
+        """Search from samples of the replay buffer with the current networks, and store the results."""
         config, replay = self.config, self.replay
         count = round(config.reanalyze_ratio * config.num_steps * config.num_envs)
         if not count:
@@ -269,17 +273,18 @@ class MuZero(BoardGamePlayer, Resumable):
         replay.amend(
             index,
             {
-                "policy": found.policy.unflatten(0, index.shape),
-                "value": found.prior_value.unflatten(0, index.shape),
+                "policy": torch.unflatten(found.policy, 0, index.shape),
+                "value": torch.unflatten(found.prior_value, 0, index.shape),
             },
         )
 
     def _drawn(self, rows: int) -> Tensor:
         """Return the noise `[S * M, A]` of a search."""
-        return torch.stack([self.planner.noise((rows, self.shape.actions), s) for s in self.streams]).flatten(0, 1)
+        shape = rows, self.shape.actions
+        return streams.draw(self.streams, lambda stream: self.planner.noise(shape, stream)).flatten(0, 1)
 
     def search(self, obs: Tensor, noise: Tensor | None) -> Found:
-        """Search from observations `[S, M, D]`, those of each seed with its networks; results are `[S * M]`."""
+        """Search from observations `[S, M, D]`, with the networks of each seed; results are `[S * M]`."""
         latent = self.model.represent(obs)
         logits, value = self.model.predict(latent)
         if masked := self.features.masked:
@@ -291,32 +296,35 @@ class MuZero(BoardGamePlayer, Resumable):
         return search(self.planner, root, self._model, noise)
 
     def _model(self, states: States, actions: Tensor) -> Expansion:
-        """What the networks say follows; after the end of an episode they have learned to say 0."""
+        """The predictions of the networks; after the end of an episode they have learned to predict 0."""
         seeds = len(self.parameters)
-        latent, logits, value, reward = self.foresee(states[0].unflatten(0, (seeds, -1)), actions.view(seeds, -1))
+        latent, logits, value, reward = self.foresee(
+            torch.unflatten(states[0], 0, (seeds, -1)), actions.view(seeds, -1)
+        )
         discount = torch.full_like(value, self.gamma * self.turn)
         parts = (part.flatten(0, 1) for part in (logits, value, reward, discount))
         return Expansion((latent.flatten(0, 1),), *parts)
 
     @compilable
     def foresee(self, latent: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the latent states after actions, the logits of the policy there, values, and rewards on the way."""
+        """Return the latent states after actions, with policy logits, values, and rewards."""
         after, reward = self.model.follow(latent, actions)
         logits, value = self.model.predict(after)
         return after, logits, self.model.number(value), self.model.number(reward)
 
     def train(self) -> Metrics:
-        """Take gradient steps on windows that are drawn from the memory."""
+        """Take gradient steps on windows sampled from the replay buffer."""
         config, counts = self.config, self.optimizer.counts
-        falls = max(0.05, 1 - self.consumed / self.budget) if config.lr_schedule == "linear" else 1.0
+        left = remaining(self.consumed, self.budget)
+        learning_rate = scheduled(config.learning_rate, config.lr_schedule, left, least=LEAST_RATE)
         metrics: dict[str, Tensor | float] = {}
         for _ in range(config.gradient_steps):
-            metrics = self.update(*self.sample(), config.learning_rate * falls)
-        metrics["schedule/learning_rate"] = config.learning_rate * falls
+            metrics = self.update(*self.sample(), learning_rate)
+        metrics["schedule/learning_rate"] = learning_rate
         return metrics | update_metrics(self.optimizer.counts - counts)
 
     def sample(self) -> tuple[Unroll, Tensor]:
-        """Return samples to learn from, and where in the memory `[S, M]` they begin."""
+        """Return training samples, and their start indices `[S, M]` in the replay buffer."""
         config, replay = self.config, self.replay
         if self.priorities is None:
             index = replay.draw_sequences(config.batch_size, config.window, self.streams)
@@ -359,17 +367,17 @@ class MuZero(BoardGamePlayer, Resumable):
         return found.actions.view(seen.shape[:2]) + self.first_action, None
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` rows of every seed."""
+        """Draw the noise for one action of each of `rows` environments per seed."""
         return self.planner.noise((len(self.parameters), rows, self.shape.actions), generator)
 
     def moves(self, positions: Positions) -> Tensor:
-        """Return the best actions `[S * M]` that are found in positions that have not ended."""
-        assert self.game is not None  # noqa: S101 - it is asked about board games alone
+        """Return the best actions `[S * M]` by search in positions that have not ended."""
+        assert self.game is not None  # noqa: S101 - only called for board games
         seen = self.features.encode(observed(self.game, positions))
-        return self.search(seen.unflatten(0, (len(self.parameters), -1)), None).actions
+        return self.search(torch.unflatten(seen, 0, (len(self.parameters), -1)), None).actions
 
     def for_seed(self, seed: int) -> Self:
-        """Return what plays with the networks of the seed in one place alone."""
+        """Return the player of a single seed."""
         twin = copy(self)
         twin.parameters = self.parameters[seed : seed + 1]
         twin.model = self.shape.bind(twin.parameters)

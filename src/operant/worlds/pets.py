@@ -2,15 +2,14 @@
 
 Act at random for a while and fit a model to what happened. From then on plan every action: draw sequences of actions,
 let each network of the ensemble play them out from the present state, move the distribution of sequences towards those
-of which the most reward is expected, and again; then take the first action of the mean, and plan anew from where it
+of which the most reward is expected, and again; then take the first action of the mean, and plan again from where it
 leads, beginning with the rest of that plan. Fit the model again every few steps. There is no policy and no value: all
 that is learned is the world, and it is learned from few steps.
 
 What differs from the paper: one particle follows each network through the whole plan (TS-infinity, with as many
-particles as networks), and all plans of a round meet the same chance, so that it is the plans that make the difference;
-rewards and ends of episodes are learned, too (see `operant.worlds.ensemble`); what a plan brings counts as far as its
-episode is expected to go on. The refit is that of the cross-entropy method or of model predictive path integrals
-(Williams et al. 2017).
+particles as networks), and all plans of a round share their random numbers (common random numbers); rewards and ends of
+episodes are learned (see `operant.worlds.ensemble`); rewards of a plan are weighted by the probability that the episode
+continues. The refit is that of the cross-entropy method or of model predictive path integrals (Williams et al. 2017).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +21,11 @@ from torch import Tensor
 
 from operant import ops, streams
 from operant.control.compatibility import require_suitable
-from operant.control.replay_collector import Experience, require_budget
+from operant.control.replay_collector import Experience
 from operant.envs import BatchEnv, Tree
 from operant.nets import Bounded
 from operant.runtime.bounds import PositiveFloat, PositiveInt, UnitFloat, require
+from operant.runtime.budget import iterations, require_budget
 from operant.runtime.learner import Metrics
 from operant.runtime.weights import Weights
 from operant.state import Resumable
@@ -39,23 +39,23 @@ class PETSConfig(ModelConfig):
     num_envs: PositiveInt = 1
     """Environments a seed, N."""
     buffer_size: PositiveInt = 100_000
-    """Transitions of a seed that are kept."""
+    """Transitions of each seed in the replay buffer."""
     planner: Literal["cem", "mppi"] = "cem"
-    """How plans are refitted: to the best ones alone, or to all of them weighted by what they bring."""
+    """Refit of plans: to the best ones only, or to all of them weighted by their returns."""
     horizon: PositiveInt = 25
-    """Steps that a plan looks ahead. What comes later does not count."""
+    """Planning horizon, in steps."""
     population_size: PositiveInt = 48
-    """Plans that are drawn in each round of planning."""
+    """Sampled plans in each round of planning."""
     num_elites: PositiveInt = 6
-    """Plans that the cross-entropy method refits to."""
+    """Elite plans of the cross-entropy method."""
     planning_iterations: PositiveInt = 3
-    """Rounds of drawing and refitting for each action."""
+    """Rounds of sampling and refitting for each action."""
     temperature: PositiveFloat = 0.5
-    """Of path integrals, in standard deviations of the returns. Lower follows the best plans alone."""
+    """Temperature of path integrals, in standard deviations of the returns. Lower follows only the best plans."""
     planning_momentum: UnitFloat = 0.1
-    """Share of the former distribution that is left after a refit."""
+    """Share of the previous distribution kept in a refit."""
     gamma: UnitFloat = 1.0
-    """Discount a step of a plan."""
+    """Discount per step of a plan."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -65,7 +65,7 @@ class PETSConfig(ModelConfig):
                 f"num_elites must be at most population_size, which is {self.population_size}, got {self.num_elites}"
             )
         if self.learning_starts < 1:
-            raise ValueError("learning_starts must be at least 1, got 0: without a step there is nothing to fit")
+            raise ValueError("learning_starts must be at least 1, got 0: there must be data to fit")
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size must hold one step of all {self.num_envs} environments of a seed, got {self.buffer_size}"
@@ -73,16 +73,16 @@ class PETSConfig(ModelConfig):
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {}
-"""Configuration by task, which selects its own, or by name; what is not named keeps its default."""
+"""Configuration by task, which selects its own, or by name; other fields keep their defaults."""
 
 
 class Draws(NamedTuple):
-    """Standard normal numbers that plans of `R` rows are made from, in `I` rounds with `C` plans each."""
+    """Standard normal noise of the plans of `R` environments, in `I` rounds with `C` plans each."""
 
     plans: Tensor
     """`[S or 1, R or 1, I, C, H * A]`."""
     chance: Tensor
-    """`[I, H, S * K or K, 1, D + 1]`, what chance does to each network, whatever the plan."""
+    """`[I, H, S * K or K, 1, D + 1]`, noise of each network, the same for all plans."""
 
 
 class PETS(Resumable):
@@ -90,19 +90,19 @@ class PETS(Resumable):
 
     Args:
         config: hyperparameters.
-        env: `S * config.num_envs` rows, made with the same seeds, whose actions are a bounded box.
-        seeds: one non-negative integer for each of the S runs; each owns its streams of random numbers.
-        budget: environment steps a seed.
+        env: `S * config.num_envs` environments, made with the same seeds, with a bounded Box of actions.
+        seeds: one non-negative integer for each of the S runs; each has its own random streams.
+        budget: environment steps per seed.
         algorithm: its name in the catalog, for messages.
 
     Attributes:
         consumed: environment steps a seed so far.
-        experience: the environments, and the memory of what happened in them.
+        experience: the environments, and the replay buffer of what happened in them.
         model: what is learned.
         plan: `[S, N, horizon, A]`, the mean of the plan that every environment is in.
 
     Raises:
-        ValueError: the environment's spaces do not suit, or its rows do not fit.
+        ValueError: unsupported spaces, or a wrong number of environments.
     """
 
     STATE = ("consumed", "experience", "model", "plan", "plan_streams")
@@ -110,7 +110,7 @@ class PETS(Resumable):
     def __init__(
         self, config: PETSConfig, env: BatchEnv, *, seeds: Sequence[int], budget: int, algorithm: str = "pets"
     ) -> None:
-        require_budget(budget, warmup=config.learning_starts)
+        require_budget(budget, learning_starts=config.learning_starts)
         require_suitable(env, algorithm)
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         self.bounds = Bounded(env.action_space, device=env.device)
@@ -126,28 +126,27 @@ class PETS(Resumable):
         self.model = LearnedModel(config, seeds=seeds, width=width, dimensions=dimensions, device=env.device)
         self.model_gradient = self.model.gradient
         self.plan = torch.zeros(len(seeds), config.num_envs, config.horizon, dimensions, device=env.device)
-        self.plan_streams = [streams.torch_generator(seed, "plans", device=env.device) for seed in seeds]
+        self.plan_streams = streams.of_seeds(seeds, "plans", device=env.device)
         always = streams.torch_generator(0, "greedy plans", device=env.device)
         self.greedy_draws = self._draws(1, [always])
-        self.close, self.consumed = self.experience.close, 0
+        self.close, self.rollout_steps = self.experience.close, config.model_train_freq * config.num_envs
+        self.consumed = 0
 
     @property
     def learned(self) -> Weights:
-        """The model, what its numbers are normalized by, and what wrappers have learned."""
+        """The model, its normalization statistics, and the learned state of wrappers."""
         return {"model": self.model.parameters, "moments": self.model.moments, **self.experience.learned}
 
     @property
     def gradient_steps(self) -> int:
         """How many gradient steps the whole run takes."""
-        config = self.config
-        rounds = -(-(self.budget - config.learning_starts) // (config.model_train_freq * config.num_envs))
-        return (1 + max(rounds, 0)) * config.model_gradient_steps
+        fits = 1 + max(iterations(self.budget - self.config.learning_starts, self.rollout_steps), 0)
+        return fits * self.config.model_gradient_steps
 
     def iterate(self) -> Metrics:
-        """Act for a while, by plans or at first at random, and fit the model to all that happened."""
-        config = self.config
-        first = not self.consumed
-        steps = -(-config.learning_starts // config.num_envs) if first else config.model_train_freq
+        """Collect for a while, by plans or at first at random, and fit the model to all that happened."""
+        config, first = self.config, not self.consumed
+        steps = iterations(config.learning_starts, config.num_envs) if first else config.model_train_freq
         metrics = self.experience.explore(steps) if first else self.experience.collect(steps, self.act_by_plan)
         self._forget_ended()
         self.consumed += steps * config.num_envs
@@ -155,7 +154,7 @@ class PETS(Resumable):
 
     @torch.no_grad()
     def act_by_plan(self, obs: Tensor, t: int) -> Tensor:
-        """Choose actions for observations `[S, N, D]`, in [-1, 1], going on with the plans that there are."""
+        """Choose actions for observations `[S, N, D]`, in [-1, 1], starting from the current plans."""
         if t:
             self._forget_ended()
         mean, _ = self.improve(obs, self.plan, self._draws(self.config.num_envs, self.plan_streams))
@@ -163,7 +162,7 @@ class PETS(Resumable):
         return mean[:, :, 0]
 
     def _forget_ended(self) -> None:
-        """Begin without a plan where an episode has just ended."""
+        """Reset the plan where an episode has just ended."""
         last = self.experience.collector.result
         assert last is not None  # noqa: S101 - a step was taken
         ended = (last.terminated | last.truncated).view(self.plan.shape[:2])
@@ -173,15 +172,15 @@ class PETS(Resumable):
         """Return mean and standard deviation `[S, N, H, A]` of better plans.
 
         Args:
-            obs: `[S, N, D]`, where they begin.
-            plan: `[S, N, H, A]`, the mean to begin with.
-            draws: that they are made from.
+            obs: `[S, N, D]`, their start.
+            plan: `[S, N, H, A]`, the initial mean.
+            draws: their noise.
         """
         config = self.config
         mean, std = plan.flatten(2), torch.ones_like(plan.flatten(2))
         for drawn, chance in zip(draws.plans.unbind(2), draws.chance, strict=True):
             candidates = (mean.unsqueeze(2) + std.unsqueeze(2) * drawn).clamp(-1.0, 1.0)
-            returns = self.foresee(obs, candidates.unflatten(-1, plan.shape[2:]), chance)
+            returns = self.foresee(obs, torch.unflatten(candidates, -1, plan.shape[2:]), chance)
             if config.planner == "cem":
                 better = ops.cross_entropy_refit(candidates, returns, elites=config.num_elites)
             else:
@@ -190,9 +189,9 @@ class PETS(Resumable):
         return mean.view_as(plan), std.view_as(plan)
 
     def foresee(self, obs: Tensor, plans: Tensor, chance: Tensor) -> Tensor:
-        """Return the rewards `[S, N, C]` that plans `[S, N, C, H, A]` are expected to bring from `obs [S, N, D]`.
+        """Return the expected returns `[S, N, C]` of plans `[S, N, C, H, A]` from `obs [S, N, D]`.
 
-        `chance [H, S * K or K, 1, D + 1]` is what happens by chance. What is not a number is worth less than anything.
+        `chance [H, S * K or K, 1, D + 1]` is the noise. NaN counts as -inf.
         """
         (seeds, rows, count), members = plans.shape[:3], self.model.members
         actions = plans.movedim(3, 0).flatten(2, 3).repeat_interleave(members, 1)
@@ -207,7 +206,7 @@ class PETS(Resumable):
         return total.view(seeds, members, rows, count).mean(1).nan_to_num(-torch.inf, -torch.inf, -torch.inf)
 
     def _draws(self, rows: int, generators: Sequence[torch.Generator]) -> Draws:
-        """Return what the plans of `rows` rows are made from, by a generator for each seed."""
+        """Return the noise of the plans of `rows` environments, by a generator for each seed."""
         config, model = self.config, self.model
         rounds = config.planning_iterations
         plans = [self.bounds.normal((rows, rounds, config.population_size, config.horizon), g) for g in generators]
@@ -217,14 +216,14 @@ class PETS(Resumable):
 
     @torch.no_grad()
     def act(self, obs: Tree, memory: Tree | None, noise: Tensor | None) -> tuple[Tensor, Tree | None]:
-        """Choose actions for observations `[S, N, ...]` by plans; the memory is what is left of them.
+        """Choose actions for observations `[S, N, ...]` by plans; `memory` is the rest of the plans.
 
-        All draws are the same at every step, so that the action is a function of observation and memory; with noise it
-        is sampled from the last distribution of the plan.
+        The noise of planning is the same at every step, so the action is a function of observation and `memory`; with
+        `noise` it is sampled from the last distribution of the plan.
         """
-        seen = self.experience.collector.features.by_seed(obs)
+        seen = self.experience.read(obs)
         plan = seen.new_zeros(*seen.shape[:2], *self.plan.shape[2:]) if memory is None else memory
-        assert isinstance(plan, Tensor)  # noqa: S101 - what was returned before
+        assert isinstance(plan, Tensor)  # noqa: S101 - as returned before
         mean, std = self.improve(seen, plan, self.greedy_draws)
         action = mean[:, :, 0]
         if noise is not None:
@@ -232,10 +231,10 @@ class PETS(Resumable):
         return self.bounds.to_env(action), _rest(mean)
 
     def noise(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw the noise for one action of each of `rows` rows of every seed."""
+        """Draw the noise for one action of each of `rows` environments per seed."""
         return self.bounds.normal((len(self.seeds), rows), generator)
 
 
 def _rest(plan: Tensor) -> Tensor:
-    """Return plans `[S, N, H, A]` after their first action, with a last one of nothing."""
+    """Return plans `[S, N, H, A]` after their first action, with 0 as the last one."""
     return torch.cat((plan[:, :, 1:], torch.zeros_like(plan[:, :, :1])), 2)

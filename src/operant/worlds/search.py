@@ -1,9 +1,8 @@
-"""Monte Carlo tree search of many games at once: `search`, by pUCT or with Gumbel noise.
+"""Batched Monte Carlo tree search: `search`, by pUCT or with Gumbel noise.
 
-Trees are arrays: node 0 of each is its root, and every simulation adds one node to every tree, so that B searches take
-as many tensor operations as one. Rows never see each other. The rules, or what a network has learned of them, are a
-function (`Model`) from the state of a node and an action to the state that follows; equations are those of
-`operant.ops.search`.
+Trees are arrays: node 0 of each is its root, and every simulation adds one node to every tree, so B searches take as
+many tensor operations as one. Trees are independent. The rules, or a learned model, are a function (`Model`) from the
+state of a node and an action to the state that follows; equations are those of `operant.ops.search`.
 """
 
 from collections.abc import Callable
@@ -16,21 +15,21 @@ from torch import Tensor
 from operant import ops
 
 UNSEEN = -1
-"""The child of an action that no simulation has taken."""
+"""The child of an unvisited action."""
 
 States = tuple[Tensor, ...]
-"""What a model knows of nodes: tensors `[B, ...]`."""
+"""A model's states of nodes: tensors `[B, ...]`."""
 
 
 class Expansion(NamedTuple):
-    """What a model says of the nodes that it has reached.
+    """Outputs of a model for new nodes.
 
     Attributes:
         states: of the nodes, `[B, ...]` each.
-        logits: `[B, A]` of the policy there; -inf where an action is not allowed.
+        logits: `[B, A]` of the policy there; -inf for masked actions.
         value: `[B]` of the nodes, for the player to move.
-        reward: `[B]` on the way there, for the player who moved.
-        discount: `[B]` of what follows: γ; -γ where the other player moves next; 0 where the game has ended.
+        reward: `[B]` of the transition, for the player who moved.
+        discount: `[B]` of the value: γ; -γ where the other player moves next; 0 where the game has ended.
     """
 
     states: States
@@ -41,7 +40,7 @@ class Expansion(NamedTuple):
 
 
 Model = Callable[[States, Tensor], Expansion]
-"""From states and actions `[B]` to what follows."""
+"""Maps states and actions `[B]` to outputs."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +48,14 @@ class Tree:
     """B search trees of at most M nodes.
 
     Attributes:
-        children: `[B, M, A]` index of the node behind each action, `UNSEEN` where there is none.
-        parents: `[B, M]` index of the node before.
+        children: `[B, M, A]` index of the child of each action, or `UNSEEN`.
+        parents: `[B, M]` index of the parent.
         actions: `[B, M]` that led here.
-        visits: `[B, M]` how often each node was reached, its own first time among them.
-        values: `[B, M]` mean value of what followed.
-        raw_values: `[B, M]` what the model says.
+        visits: `[B, M]` visit counts, including the first.
+        values: `[B, M]` mean backed-up values.
+        raw_values: `[B, M]` values by the model.
         logits: `[B, M, A]` of the policy.
-        rewards: `[B, M]` on the way to the node.
+        rewards: `[B, M]` of the transition to the node.
         discounts: `[B, M]` of its value, as seen from its parent.
         states: of the nodes, `[B, M, ...]` each.
     """
@@ -74,7 +73,7 @@ class Tree:
 
     @classmethod
     def of(cls, root: Expansion, nodes: int) -> "Tree":
-        """Return trees with room for so many nodes, of which the roots are there."""
+        """Return trees with their roots, and capacity for all nodes."""
         batch, actions = root.logits.shape
         integers = root.value.new_zeros((batch, nodes), dtype=torch.int64)
         numbers = root.value.new_zeros((batch, nodes))
@@ -100,14 +99,14 @@ class Tree:
         return torch.arange(len(self.parents), device=self.parents.device)
 
     def put(self, node: int, found: Expansion) -> None:
-        """Write what the model says of one node of every tree."""
+        """Store the model's outputs for one node of every tree."""
         self.logits[:, node], self.raw_values[:, node] = found.logits, found.value
         self.rewards[:, node], self.discounts[:, node] = found.reward, found.discount
         for kept, part in zip(self.states, found.states, strict=True):
             kept[:, node] = part
 
     def at(self, nodes: Tensor) -> "Node":
-        """Return what there is to choose from at one node `[B]` of every tree."""
+        """Return the statistics of one node `[B]` of every tree."""
         rows = self.rows
         children = self.children[rows, nodes]
         seen, index = children != UNSEEN, children.clamp(min=0)
@@ -129,10 +128,10 @@ class Node(NamedTuple):
     Attributes:
         logits: `[B, A]` of the policy.
         value: `[B]` mean of all visits.
-        raw_value: `[B]` what the model says.
+        raw_value: `[B]` value by the model.
         total: `[B]` its visits.
-        visits: `[B, A]` how often each action was taken.
-        q: `[B, A]` mean value of what followed; 0 where nothing did.
+        visits: `[B, A]` visit counts of the actions.
+        q: `[B, A]` mean values; 0 if unvisited.
     """
 
     logits: Tensor
@@ -144,21 +143,21 @@ class Node(NamedTuple):
 
     @property
     def allowed(self) -> Tensor:
-        """`[B, A]` which actions are allowed."""
+        """`[B, A]` action mask."""
         return self.logits > -torch.inf
 
 
 @dataclass(frozen=True)
 class Planner:
-    """How a tree is searched.
+    """Settings of a search.
 
     Attributes:
         kind: "gumbel" or "puct".
-        simulations: nodes that are added to a tree.
-        considered: most actions of the root that Gumbel's sequential halving begins with.
+        simulations: number of nodes added to a tree.
+        considered: maximum number of root actions in Gumbel's sequential halving.
         scale: c_scale of σ.
-        value_range: least and greatest value, by which values are scaled to [0, 1]; None: by those that the search has
-            seen, of a node and its children.
+        value_range: least and greatest value, to scale values to [0, 1]; None: those seen in the search, of a node and
+            its children.
         exploration: share of Dirichlet noise in the prior of the root, for pUCT.
         concentration: of that noise.
     """
@@ -176,22 +175,21 @@ class Planner:
         if self.kind == "gumbel":
             uniform = torch.rand(shape, generator=stream, device=stream.device).clamp(1e-12, 1 - 1e-7)
             return -(-uniform.log()).log()
-        gamma = torch._standard_gamma(  # pyright: ignore[reportPrivateImportUsage] - what torch.distributions calls, without a generator
+        gamma = torch._standard_gamma(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] - what torch.distributions calls, without a generator
             torch.full(shape, self.concentration, device=stream.device), generator=stream
         )
         return gamma / gamma.sum(-1, keepdim=True).clamp(min=1e-12)
 
 
 class Found(NamedTuple):
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
         actions: `[B]` to take.
-        policy: `[B, A]` to learn: of Gumbel the improved policy, of pUCT the shares of visits.
-        value: `[B]` of the roots, the mean over all simulations, those of poor actions among them.
-        prior_value: `[B]` of the roots as the prior would act, by the values of the actions that were tried
-            (`operant.ops.mixed_value`).
-        tree: all of it.
+        policy: `[B, A]` training target: the improved policy (Gumbel) or the visit distribution (pUCT).
+        value: `[B]` of the roots, the mean over all simulations, including poor actions.
+        prior_value: `[B]` of the roots under the prior policy, from visited actions (`operant.ops.mixed_value`).
+        tree: the complete tree.
     """
 
     actions: Tensor
@@ -205,11 +203,11 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
     """Search from `B` roots.
 
     Args:
-        planner: how.
-        root: the states at first; its rewards and discounts are not read.
-        model: what follows.
+        planner: settings.
+        root: outputs at the roots; rewards and discounts are not read.
+        model: returns the next outputs.
         noise: `[B, A]`; for "gumbel" draws of the standard Gumbel distribution, for "puct" of a Dirichlet distribution.
-            None: no noise, for playing as well as it can.
+            None: no noise, for the strongest play.
     """
     gumbel = planner.kind == "gumbel"
     if noise is None:
@@ -221,7 +219,7 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
 
     for simulation in range(planner.simulations):
         node = torch.zeros_like(tree.rows)
-        path: list[tuple[Tensor, Tensor]] = []  # node, and which trees are still there
+        path: list[tuple[Tensor, Tensor]] = []  # node, and the trees still descending
         walking, taken = torch.ones_like(node, dtype=torch.bool), node
         first = True
         while bool(walking.any()):
@@ -250,7 +248,7 @@ def search(planner: Planner, root: Expansion, model: Model, noise: Tensor | None
 
 
 def _expand(tree: Tree, new: int, parents: Tensor, actions: Tensor, model: Model) -> None:
-    """Add one node to every tree, behind an action of another."""
+    """Add one node to every tree, as a child."""
     rows = tree.rows
     found = model(tuple(part[rows, parents] for part in tree.states), actions)
     tree.put(new, found)
@@ -260,7 +258,7 @@ def _expand(tree: Tree, new: int, parents: Tensor, actions: Tensor, model: Model
 
 
 def _back_up(tree: Tree, leaf: int, path: list[tuple[Tensor, Tensor]]) -> None:
-    """Take the value of the new nodes into the means of all nodes on the way to them."""
+    """Back up the value of the new nodes to all their ancestors."""
     rows = tree.rows
     below = torch.full_like(rows, leaf)
     value = tree.values[:, leaf]
@@ -273,7 +271,7 @@ def _back_up(tree: Tree, leaf: int, path: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def _mixed(logits: Tensor, noise: Tensor, share: float) -> Tensor:
-    """Return logits of a prior in which noise has a share, among the actions that are allowed."""
+    """Return logits of a prior mixed with noise, over allowed actions."""
     allowed = logits > -torch.inf
     noise = noise * allowed
     noise = noise / noise.sum(1, keepdim=True).clamp(min=1e-12)
@@ -281,7 +279,7 @@ def _mixed(logits: Tensor, noise: Tensor, share: float) -> Tensor:
 
 
 def _schedule(planner: Planner, logits: Tensor) -> list[Tensor]:
-    """Return for each simulation the visits `[B]` of the actions of the root that it may take."""
+    """Return for each simulation the visits `[B]` of the root actions that it may take."""
     counts = (logits > -torch.inf).sum(1).clamp(max=planner.considered)
     table = torch.tensor(
         [ops.sequential_halving(max(1, m), planner.simulations) for m in range(planner.considered + 1)],
@@ -291,7 +289,7 @@ def _schedule(planner: Planner, logits: Tensor) -> list[Tensor]:
 
 
 def _scaled(planner: Planner, q: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Return values in [0, 1]: by the range that they can have, or by the one that was seen."""
+    """Return values in [0, 1]: by their possible range, or the observed one."""
     if planner.value_range is not None:
         least, greatest = planner.value_range
         return (q - least) / (greatest - least)
@@ -304,20 +302,20 @@ def _sigma(planner: Planner, node: Node) -> Tensor:
 
 
 def _halved(planner: Planner, node: Node, gumbel: Tensor, visits: Tensor) -> Tensor:
-    """Return the best actions `[B]` of those that were taken so often, by prior, noise and value."""
+    """Return the best actions `[B]` among those with the given visits, by prior, noise and value."""
     score = (gumbel + node.logits + _sigma(planner, node)).clamp(min=-1e9)
     left = (node.visits == visits.unsqueeze(1)) & node.allowed
     return score.masked_fill(~left, -torch.inf).argmax(1)
 
 
 def _lagging(planner: Planner, node: Node) -> Tensor:
-    """Return the actions `[B]` that lag most behind the improved policy, below the root."""
+    """Return the actions `[B]` with the largest deficit against the improved policy, below the root."""
     policy = (node.logits + _sigma(planner, node)).softmax(1)
     return ops.least_visited_for(policy, node.visits).masked_fill(~node.allowed, -torch.inf).argmax(1)
 
 
 def _upper_bound(planner: Planner, node: Node) -> Tensor:
-    """Return the actions `[B]` of the greatest upper bounds; one that was not taken counts as the worst that was."""
+    """Return the actions `[B]` of the greatest upper bounds; unvisited ones count as the worst visited one."""
     tried = node.visits > 0
     known = torch.where(tried, node.q, node.value.unsqueeze(1))
     low, high = torch.minimum(node.value, known.amin(1)), torch.maximum(node.value, known.amax(1))

@@ -1,4 +1,4 @@
-"""What MuZero learns from: windows of the memory as samples, and the loss of a model that is followed through them."""
+"""Training samples of MuZero from windows of the replay buffer, and the loss of the unrolled model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from operant.worlds.latent_model import LatentModel
 
 @dataclass(frozen=True)
 class Unroll:
-    """`M` samples of each of `S` seeds: what happened at a step and at the K steps that followed.
+    """`M` samples of each of `S` seeds: a step and the K steps that follow.
 
     Attributes:
         obs: `[S, M, D]` at the first step.
-        actions: `[K, S, M]`, any where the episode had ended.
-        policies: `[K + 1, S, M, A]` that searches found.
+        actions: `[K, S, M]`, arbitrary after the end of the episode.
+        policies: `[K + 1, S, M, A]` of the searches.
         returns: `[K + 1, S, M]`; 0 after a terminal state.
         rewards: `[K, S, M]` of the actions; 0 after a terminal state.
-        acting: `[K + 1, S, M]`, 1 where there was something to decide and 0 after the end.
-        known: `[K + 1, S, M]`, 0 after a truncation, when nobody knows what would have followed, else 1.
+        acting: `[K + 1, S, M]`, 1 before the end of the episode, else 0.
+        known: `[K + 1, S, M]`, 0 after a truncation, since the continuation is unknown, else 1.
         weights: `[S, M]` of the samples.
     """
 
@@ -39,12 +39,12 @@ class Unroll:
 def returns_of(steps: Sequences, *, turn: float, gamma: float, lam: float) -> Tensor:
     """Return the λ-returns `[L - 1, S, M]` of windows of L steps, those of games for the player to move.
 
-    Where players take turns all is seen by the first of them: what belongs to the other changes its sign, and back.
+    If players alternate, values of the other player change their sign.
 
     Args:
-        steps: with extra tensors `value` of each step, and `final_value` of what follows where the episode is cut.
-        turn: what the value of the next step is to this one, 1 or -1.
-        gamma: discount a step.
+        steps: with extra tensors `value` of each step, and `final_value` of the successor at a truncation.
+        turn: sign of the next step's value, 1 or -1.
+        gamma: discount per step.
         lam: λ.
     """
     cut = steps.truncated[:-1]
@@ -64,7 +64,7 @@ def returns_of(steps: Sequences, *, turn: float, gamma: float, lam: float) -> Te
 def unrolled(
     steps: Sequences, returns: Tensor, weights: Tensor, *, k: int, actions: int, generators: Sequence[torch.Generator]
 ) -> Unroll:
-    """Return windows `[L, S, M]` as samples of K steps; what is done after the end of an episode is drawn.
+    """Return windows `[L, S, M]` as samples of K steps; actions after the end of an episode are random.
 
     Args:
         steps: the windows.
@@ -72,7 +72,7 @@ def unrolled(
         weights: `[S, M]` of the samples.
         k: K.
         actions: A.
-        generators: one a seed.
+        generators: one per seed.
     """
     ended = steps.terminated[:k] | steps.truncated[:k]
     terminated, truncated = (_before(flag[:k], ended) for flag in (steps.terminated, steps.truncated))
@@ -102,12 +102,12 @@ def unrolled_losses(model: LatentModel, batch: Unroll, masked: int) -> tuple[tup
     """Return the losses `[S]` of policy, value and reward, and the values `[S, M]` at the first step.
 
     The first step weighs as much as all that follow together; the gradient is halved at every step of the dynamics
-    (MuZero, appendix G), so that the states far in the future do not outweigh the present one.
+    (MuZero, appendix G), so that later states do not outweigh the first one.
 
     Args:
-        model: is followed.
+        model: to unroll.
         batch: samples.
-        masked: how many numbers at the end of an observation say which actions are allowed.
+        masked: length of the action mask at the end of an observation.
     """
     k, latent = len(batch.actions), model.represent(batch.obs)
     policy = value = reward = first = torch.zeros_like(batch.weights)

@@ -181,7 +181,7 @@ def test_reset_starts_again_and_takes_new_seeds():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"seeds": []}, "one seed a row"),
+        ({"seeds": []}, "one seed per environment"),
         ({"seeds": [-1]}, "non-negative"),
         ({"seeds": [0], "dtype": torch.float16}, "float32 or torch.float64"),
         ({"seeds": [0], "max_episode_steps": 0}, "max_episode_steps"),

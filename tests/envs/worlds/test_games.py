@@ -80,7 +80,7 @@ def test_pictures_show_the_stones():
 
 
 def test_unknown_games_are_refused():
-    with pytest.raises(ValueError, match="tic-tac-toe has 3 x 3 cells: leave out columns=4"):
+    with pytest.raises(ValueError, match="tic-tac-toe has 3 x 3 cells: remove columns=4"):
         BoardGameEnv("tic-tac-toe", columns=4)
     with pytest.raises(ValueError, match="game must be 'tic-tac-toe' or 'connect-four', got 'go'"):
         BoardGameEnv("go")

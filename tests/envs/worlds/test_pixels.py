@@ -67,7 +67,7 @@ def test_the_registered_world_is_one_gray_picture():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="side must be at least 10 pixels, one a cell, got 9"):
+    with pytest.raises(ValueError, match="side must be at least 10 pixels, one per cell, got 9"):
         PixelCatch(9)
     with pytest.raises(ValueError, match="render_mode must be None or 'rgb_array', got 'human'"):
         PixelCatch(render_mode="human")

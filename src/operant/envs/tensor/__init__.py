@@ -1,6 +1,7 @@
-"""Environments whose rows are columns of one tensor."""
+"""Batched environments with their states in one tensor."""
 
 from operant.envs.tensor.board_games import BoardGame, Positions
+from operant.envs.tensor.cart_pole import CART_POLES, CartPoleSwingUp, ContinuousCartPole
 from operant.envs.tensor.classic import (
     CLASSIC_CONTROL,
     Acrobot,
@@ -14,10 +15,11 @@ from operant.envs.tensor.deep_sea import DeepSea
 from operant.envs.tensor.goal_tasks import GOAL_TASKS, BitFlip, Reach
 from operant.envs.tensor.solved_games import Certificate, SolvedGame
 
-TENSOR_ENVS = {**CLASSIC_CONTROL, **GOAL_TASKS, DeepSea.task: DeepSea}
+TENSOR_ENVS = {**CLASSIC_CONTROL, **CART_POLES, **GOAL_TASKS, DeepSea.task: DeepSea}
 """The tasks that have a tensor environment."""
 
 __all__ = [
+    "CART_POLES",
     "CLASSIC_CONTROL",
     "GOAL_TASKS",
     "TENSOR_ENVS",
@@ -25,7 +27,9 @@ __all__ = [
     "BitFlip",
     "BoardGame",
     "CartPole",
+    "CartPoleSwingUp",
     "Certificate",
+    "ContinuousCartPole",
     "DeepSea",
     "MountainCar",
     "MountainCarContinuous",

@@ -1,9 +1,8 @@
-"""Games for two in which a row of stones wins: tic-tac-toe and Connect Four of any size, batched, on any device.
+"""Two-player games won by a row of stones: tic-tac-toe and Connect Four of any size, batched, on any device.
 
 A position is two bit boards: the stones of the player to move, and those of the opponent. So every position is seen by
-the player whose turn it is, and one network can play both seats. Cell `(row, column)` is bit
-`column * (rows + 1) + row`; the bit above each column stays empty, so that no row of stones runs from the top of one
-column into the next.
+the player to move, and one network can play both sides. Cell `(row, column)` is bit `column * (rows + 1) + row`; the
+bit above each column stays empty, which separates the columns.
 """
 
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
+
+from operant.tensors import nested
 
 
 class Positions(NamedTuple):
@@ -34,8 +35,8 @@ class BoardGame:
         columns: Width of the board.
         rows: Height of the board.
         connect: Stones that make a winning row.
-        gravity: Whether an action is a column, and the stone falls to its lowest empty cell. Otherwise an action is
-            the cell `row * columns + column`.
+        gravity: Whether an action is a column, and the stone falls to its lowest empty cell. Else an action is the cell
+            `row * columns + column`.
 
     Raises:
         ValueError: If a size is not positive, or `columns * (rows + 1)` bits do not fit into an int64.
@@ -85,7 +86,7 @@ class BoardGame:
     def moves(self, positions: Positions) -> Tensor:
         """Return the bit that each action sets, 0 where it is not legal: int64 `[B, A]`.
 
-        Rows and full boards that end the game are not looked at here: see `outcomes`.
+        Ends of the game are not checked here: see `outcomes`.
         """
         stones = (positions.own | positions.opponent)[:, None]
         cells = self._cells.to(stones.device)
@@ -114,7 +115,7 @@ class BoardGame:
     def outcomes(self, positions: Positions) -> tuple[Tensor, Tensor]:
         """Return where the game has ended, bool `[B]`, and its value for the player to move, int8 `[B]`.
 
-        The value is -1 where the opponent's last move won, and 0 elsewhere: nobody wins by the other's move.
+        The value is -1 where the opponent's last move won, and 0 elsewhere.
         """
         lost = self._connected(positions.opponent)
         full = (positions.own | positions.opponent) == int(self._cells.sum())
@@ -130,12 +131,12 @@ class BoardGame:
         return found
 
     def observe(self, positions: Positions) -> Tensor:
-        """Return the board as networks read it: float32 `[B, 2, rows, columns]`, the player's own stones first."""
+        """Return the board for networks: float32 `[B, 2, rows, columns]`, the player's own stones first."""
         boards = torch.stack(positions, dim=1)[:, :, None, None]
         return ((boards & self._cells.to(boards.device)) != 0).float()
 
     def positions(self, boards: Tensor) -> Positions:
-        """Return the positions that `observe` shows as `boards [B, 2, rows, columns]`."""
+        """Return the positions from `boards [B, 2, rows, columns]` of `observe`."""
         return Positions(*((boards != 0) * self._cells.to(boards.device)).sum((2, 3)).unbind(1))
 
     def openings(self, draws: Tensor, share: float) -> Positions:
@@ -143,7 +144,7 @@ class BoardGame:
 
         Args:
             draws: uniform random numbers `[rows * columns + 1, B, A]`.
-            share: of the games that begin with random moves, of any number below the cells of the board.
+            share: of the games that begin with random moves, fewer than the cells of the board.
         """
         cells = self.rows * self.columns
         opens = draws[0, :, 0] < share
@@ -154,14 +155,15 @@ class BoardGame:
             stone = legal.gather(1, (draws[t + 1] * (legal != 0)).argmax(1, keepdim=True))[:, 0]
             after = Positions(found.opponent, found.own | stone)
             over, _ = self.outcomes(after)
-            moves = torch.where(over, 0, moves)  # this game is decided: begin before
+            moves = torch.where(over, 0, moves)  # this game is decided: start earlier
             goes_on = t < moves
             found = Positions(*(torch.where(goes_on, new, old) for new, old in zip(after, found, strict=True)))
         return found
 
     def drawing(self, positions: Positions, *, own: str = "x", other: str = "o") -> str:
         """Return the first board as text, its highest row at the top for games in which stones fall."""
-        stones, theirs = self.observe(positions)[0].bool().tolist()
+        boards: list[list[list[bool]]] = nested(self.observe(positions)[0].bool())
+        stones, theirs = boards
         lines = [
             " ".join(own if mine else other if their else "." for mine, their in zip(*row, strict=True))
             for row in zip(stones, theirs, strict=True)

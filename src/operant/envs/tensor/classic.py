@@ -1,7 +1,7 @@
 """Gymnasium's classic control tasks on arrays: the same dynamics, rewards, ends and time limits.
 
-Products of parameters are formed once, and angles enter by as few sines and cosines as will do, since small batches pay
-for each operation rather than for its size. Agreement with Gymnasium is therefore to rounding.
+Products of parameters are precomputed, and sines and cosines are minimized, since the cost of small batches is the
+number of operations. Agreement with Gymnasium is therefore up to rounding.
 """
 
 import math
@@ -24,7 +24,7 @@ def _wrap(angle: Array) -> Array:
 
 
 class CartPole(TensorEnv):
-    """Keep a pole upright on a cart that is pushed left (0) or right (1); reward 1 a step.
+    """Keep a pole upright on a cart that is pushed left (0) or right (1); reward 1 per step.
 
     Barto, Sutton and Anderson 1983, "Neuronlike adaptive elements that can solve difficult learning control problems";
     the equations without friction are those of Florian 2005, "Correct equations for the dynamics of the cart-pole
@@ -46,31 +46,46 @@ class CartPole(TensorEnv):
     STARTS = ((-0.05, 0.05),) * 4
 
     def _derive(self, p: Mapping[str, Array]) -> None:
+        self._derive_mechanics(p)
+        self._theta_limit = p["theta_threshold_radians"]
+        self._reward = self._constant(1.0)
+
+    def _derive_mechanics(self, p: Mapping[str, Array]) -> None:
         mass = p["masscart"] + p["masspole"]
         self._left, self._swing = p["force_mag"] / mass, 2 * p["force_mag"] / mass
         self._pole = p["masspole"] * p["length"] / mass
         self._inertia = 4 / 3 * p["length"]
-        self._gravity, self._tau = p["gravity"], p["tau"]
-        self._x_limit, self._theta_limit = p["x_threshold"], p["theta_threshold_radians"]
-        self._reward = self._constant(1.0)
+        self._gravity, self._tau, self._x_limit = p["gravity"], p["tau"], p["x_threshold"]
 
     def _spaces(self) -> Spaces:
         high = 2 * self.parameters["x_threshold"], math.inf, 2 * self.parameters["theta_threshold_radians"], math.inf
-        return self._box(high), spaces.Discrete(2)
+        return self._box(high), self._actions()
+
+    def _actions(self) -> gymnasium.Space[Any]:
+        return spaces.Discrete(2)
 
     def _advance(self, actions: Array) -> tuple[Array, Array]:
+        return self._reward, self._balance(actions * self._swing - self._left)
+
+    def _balance(self, push: Array) -> Array:
+        """Move by a step of Euler's method with the force `push [B]` per total mass; return where the pole is lost."""
         xp = self._xp
         x, x_dot, theta, theta_dot = self._columns
-        sin, cos = xp.sin(theta), xp.cos(theta)
-        pole_cos = self._pole * cos
-        push = actions * self._swing - self._left + self._pole * theta_dot * theta_dot * sin
-        theta_acc = (self._gravity * sin - cos * push) / (self._inertia - pole_cos * cos)
-        x_acc = push - pole_cos * theta_acc
+        x_acc, theta_acc = self._accelerations(push)
         x += self._tau * x_dot
         theta += self._tau * theta_dot
         x_dot += self._tau * x_acc
         theta_dot += self._tau * theta_acc
-        return self._reward, (xp.abs(x) > self._x_limit) | (xp.abs(theta) > self._theta_limit)
+        return (xp.abs(x) > self._x_limit) | (xp.abs(theta) > self._theta_limit)
+
+    def _accelerations(self, push: Array) -> tuple[Array, Array]:
+        """Return the accelerations of cart and pole, `[B]` each."""
+        _, _, theta, theta_dot = self._columns
+        sin, cos = self._xp.sin(theta), self._xp.cos(theta)
+        pole_cos = self._pole * cos
+        pull = push + self._pole * theta_dot * theta_dot * sin
+        theta_acc = (self._gravity * sin - cos * pull) / (self._inertia - pole_cos * cos)
+        return pull - pole_cos * theta_acc, theta_acc
 
     def states(self, obs: Tensor) -> Tensor:
         """Return the states `[D, n]`, which are the observations `[n, D]`."""
@@ -121,7 +136,7 @@ class Pendulum(TensorEnv):
 
 
 class Acrobot(TensorEnv):
-    """Swing the tip of a two-link arm above a line by a torque at the middle joint of -1, 0 or 1 N m; reward -1 a step.
+    """Swing the tip of a two-link arm above a line by a torque at the middle joint of -1, 0 or 1 N m; reward -1.
 
     Sutton and Barto 1998, "Reinforcement Learning: An Introduction", section 11.3; integrated by
     fourth-order Runge-Kutta. State: both angles (rad, 0 hangs down, the second is relative to the first), their
@@ -206,7 +221,7 @@ class Acrobot(TensorEnv):
 
 
 class MountainCar(TensorEnv):
-    """Drive an underpowered car out of a valley by pushing left (0), not (1) or right (2); reward -1 a step.
+    """Drive an underpowered car out of a valley by pushing left (0), not (1) or right (2); reward -1 per step.
 
     Moore 1990, "Efficient memory-based learning for robot control". State and observation: position (m), velocity.
     """
@@ -259,7 +274,7 @@ class MountainCar(TensorEnv):
 
 
 class MountainCarContinuous(MountainCar):
-    """The same with a push in [-1, 1]; reward 100 at the goal, minus a tenth of the action's square a step."""
+    """The same with a push in [-1, 1]; reward 100 at the goal, minus a tenth of the action's square per step."""
 
     task = "MountainCarContinuous-v0"
     DEFAULTS: ClassVar = {**MountainCar.DEFAULTS, "force": 0.0015, "goal_position": 0.45}

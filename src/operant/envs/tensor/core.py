@@ -1,4 +1,4 @@
-"""What all batched tensor environments share: episodes, starts, parameters and saved states."""
+"""Base of batched tensor environments: episodes, starts, parameters and saved states."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +16,7 @@ from operant.envs.base import Step, Tree
 from operant.envs.spaces import ActionFormat
 from operant.envs.tensor.starts import BITS, random_bits, stream_keys
 from operant.state import State, copy_into
+from operant.tensors import from_numpy
 
 Parameter = float | Tensor
 """A physical quantity: one number for all rows, or a tensor `[B]`."""
@@ -27,16 +28,16 @@ Array = Any
 class Library:
     """The array library that does the physics on a device.
 
-    Small batches pay for each operation rather than for its size, and NumPy's cost a third of PyTorch's. So on the CPU
-    the physics runs in NumPy, on the memory of the tensors. What is written with operators and with the functions that
-    both libraries have serves both.
+    The cost of small batches is the number of operations, and NumPy's cost a third of PyTorch's. So on the CPU the
+    physics runs in NumPy, on the memory of the tensors. Code with operators and functions of both libraries serves
+    both.
 
     Attributes:
         on_host: whether it is NumPy.
         xp: `numpy` or `torch`.
-        array: gives the array that shares the memory of a tensor.
-        actions: gives the array `[B]` of a tensor of actions, with the environment's dtype.
-        tensor: gives the tensor that shares the memory of an array.
+        array: returns the array that shares the memory of a tensor.
+        actions: returns the array `[B]` of a tensor of actions, with the environment's dtype.
+        tensor: returns the tensor that shares the memory of an array.
         empty: makes an array of a shape, with the environment's dtype.
     """
 
@@ -49,7 +50,7 @@ class Library:
         self.empty: Callable[[tuple[int, ...]], Array]
         if self.on_host:
             kind = np.float64 if dtype is torch.float64 else np.float32
-            self.array, self.tensor = Tensor.numpy, torch.from_numpy
+            self.array, self.tensor = Tensor.numpy, from_numpy
             self.actions = lambda tensor: tensor.numpy().ravel().astype(kind)
             self.empty = partial(np.empty, dtype=kind)
         else:
@@ -59,27 +60,26 @@ class Library:
 
 
 class TensorEnv(ABC):
-    """`B` rows of one task whose physics is a handful of array operations on a state `[D, B]`.
+    """`B` copies of one task whose physics is array operations on a state `[D, B]`.
 
-    A row whose episode ends restarts in the same step. Fields of a `operant.envs.base.Step` may share memory
-    with each other and, where they are constant, with those of other steps: read them, do not write to them. On the CPU
-    restarting touches only the rows that ended; on other devices every step runs the same operations on the same
-    memory, without a look at their results, so that a CUDA graph can capture it.
+    An environment whose episode ends restarts in the same step. Fields of a `operant.envs.base.Step` may share memory
+    with each other and, if constant, with those of other steps: do not write to them. On the CPU restarting touches
+    only ended environments; on other devices every step runs the same operations on the same memory, without reading
+    results, so that a CUDA graph can capture it.
 
-    Actions out of range are the caller's mistake and are not looked for in the hot path; continuous ones are clipped
-    where Gymnasium clips them.
+    Actions are not checked for their range in the hot path; continuous ones are clipped where Gymnasium clips them.
 
     Attributes:
         task: the Gymnasium id.
         rows: B.
         observation_space: the space of one row's observation.
-        action_space: the space of one row's action.
-        device: where all tensors live.
+        action_space: the space of one action.
+        device: of all tensors.
         dtype: of states, observations and rewards.
         max_episode_steps: steps after which an episode is truncated.
         always_valid: true.
         parameters: the physical quantities, 0-dim or `[B]`, read only; see `set_parameters`.
-        env_kwargs: parameters of one's own that the environments were made with by `operant.envs.make`.
+        env_kwargs: parameters passed to `operant.envs.make`.
     """
 
     task: str
@@ -89,7 +89,7 @@ class TensorEnv(ABC):
     SIGNED: ClassVar[frozenset[str]] = frozenset()
     """The parameters that may be zero or negative."""
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
-    """Those parameters of the constructor of Gymnasium's environment that this one takes, too."""
+    """Parameters of the constructor of Gymnasium's environment that this one also takes."""
     STARTS: tuple[tuple[float, float], ...]
     """Bounds (low, high) of the uniform distribution of each of the D components of the first state."""
 
@@ -102,17 +102,17 @@ class TensorEnv(ABC):
         max_episode_steps: int | None = None,
         **parameters: Parameter,
     ) -> None:
-        """Start episode 0 of every row.
+        """Start episode 0 of every environment.
 
         Args:
-            seeds: one non-negative integer below 2⁶³ a row.
-            device: where to compute.
+            seeds: one non-negative integer below 2⁶³ per environment.
+            device: of the computation.
             dtype: torch.float32 or torch.float64.
             max_episode_steps: positive; default: that of Gymnasium's registry.
             **parameters: overrides of `DEFAULTS`.
 
         Raises:
-            ValueError: an argument is out of its range, or a parameter is unknown.
+            ValueError: an argument is out of range, or a parameter is unknown.
         """
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
@@ -135,12 +135,14 @@ class TensorEnv(ABC):
 
     def _check_seeds(self, seeds: Sequence[int]) -> None:
         if not seeds or len(seeds) != self.rows:
-            raise ValueError(f"one seed a row is needed, got {len(seeds)} for {self.rows or 'at least 1'} rows")
+            raise ValueError(
+                f"one seed per environment is needed, got {len(seeds)} for {self.rows or 'at least 1'} environments"
+            )
         if not all(0 <= seed < 2**63 for seed in seeds):
             raise ValueError(f"seeds must be non-negative integers below 2**63, got {list(seeds)}")
 
     def _allocate(self) -> None:
-        """Make the tensors that hold everything that changes, and the arrays that share their memory."""
+        """Make the tensors of the state, and the arrays that share their memory."""
         self._library = library = Library(self.device, self.dtype)
         self._xp, self._empty = library.xp, library.empty
         components = len(self.STARTS)
@@ -163,13 +165,13 @@ class TensorEnv(ABC):
     def set_parameters(self, **parameters: Parameter) -> None:
         """Change physical quantities from the next step on.
 
-        The values are copied. A CUDA graph captured before is void: capture it again.
+        The values are copied. Capture CUDA graphs again.
 
         Args:
-            **parameters: numbers or tensors, 0-dim or `[B]`; what is not named stays.
+            **parameters: numbers or tensors, 0-dim or `[B]`; others are unchanged.
 
         Raises:
-            ValueError: a name is unknown, a shape is wrong, or a value is not finite or must be positive and is not.
+            ValueError: a name is unknown, a shape is wrong, or a value is NaN, Inf, or not positive where required.
         """
         checked = {name: self._checked(name, value) for name, value in parameters.items()}
         self.parameters = MappingProxyType({**self.parameters, **checked})
@@ -208,7 +210,7 @@ class TensorEnv(ABC):
         self._keys[:] = stream_keys(self._seeds, self._component)
 
     def step(self, actions: Tensor) -> Step:
-        """Apply one action a row; int64 `[B]` or floating `[B, 1]`."""
+        """Apply one action per environment; int64 `[B]` or floating `[B, 1]`."""
         self._format.check(actions)
         library = self._library
         rewards, terminations = self._advance(library.actions(actions))
@@ -224,15 +226,15 @@ class TensorEnv(ABC):
         return Step(obs, reward, terminated, truncated, final_obs, self._valid, reward, infos)
 
     def _seen(self, obs: Tensor) -> Tree:
-        """Return the observations as the policy sees them, of `[B, O]`."""
+        """Return the policy's observations from `[B, O]`."""
         return obs
 
     def _told(self, ended: Array) -> Mapping[str, Tensor] | None:
-        """Return what `Step.infos` says of the rows that `ended [B]`."""
+        """Return `Step.infos` for the environments that `ended [B]`."""
         return None
 
     def _restart_rows(self, ended: Array, final_obs: Array) -> Array:
-        """Restart the rows that ended, at a cost in their number."""
+        """Restart the ended environments, at a cost proportional to their number."""
         rows = ended.nonzero()[0]
         if not len(rows):
             return final_obs
@@ -245,7 +247,7 @@ class TensorEnv(ABC):
         return obs
 
     def _restart_all(self, ended: Array, final_obs: Array) -> Array:
-        """Compute a start for every row and take those of the rows that ended."""
+        """Compute a start for every environment and use those of the ended ones."""
         self._episode += ended
         start = self._start(self._keys, self._episode)
         self._elapsed *= ~ended
@@ -259,25 +261,25 @@ class TensorEnv(ABC):
         return start
 
     def _observation(self, state: Array) -> Array:
-        """Return the observations `[n, O]` of `state [D, n]`, in memory of their own."""
+        """Return the observations `[n, O]` of `state [D, n]` as new tensors."""
         obs = self._empty((state.shape[1], self._features))
         self._observe(state, obs)
         return obs
 
     def states(self, obs: Tensor) -> Tensor:
-        """Return the states `[D, n]` that show themselves as `obs [n, O]`.
+        """Return the states `[D, n]` of the observations `obs [n, O]`.
 
         Raises:
-            ValueError: one observation does not tell the state.
+            ValueError: one observation does not determine the state.
         """
-        raise ValueError(f"one observation of {self.task} does not tell its state")
+        raise ValueError(f"one observation of {self.task} does not determine its state")
 
     def observations(self, states: Tensor) -> Tensor:
-        """Return how `states [D, n]` show themselves, `[n, O]`."""
+        """Return the observations of `states [D, n]`, `[n, O]`."""
         return self._library.tensor(self._observation(self._library.array(states)))
 
     def advance(self, states: Tensor, actions: Tensor) -> Tensor:
-        """Return the states `[D, B]` that follow on others, row by row; whatever the rows are in the middle of.
+        """Return the successors `[D, B]` of given states, independent of the current episodes.
 
         Args:
             states: `[D, B]`, of the environment's dtype.
@@ -291,18 +293,18 @@ class TensorEnv(ABC):
         return found
 
     def state_dict(self) -> State:
-        """Return the physics, the positions within the episodes and the seeds of all rows."""
+        """Return the physics, the positions within the episodes and the seeds of all environments."""
         memory = {name: tensor.clone() for name, tensor in self._memory.items()}
         parameters = {name: value.clone() for name, value in self.parameters.items()}
         return {"task": self.task, **memory, "parameters": parameters}
 
     def load_state_dict(self, state: State) -> Tree:
-        """Go on from a state of `state_dict`, exactly, and return the observations `[B, O]`.
+        """Restore a state of `state_dict` exactly, and return the observations `[B, O]`.
 
-        A CUDA graph captured before is void, since the parameters are part of the state: capture it again.
+        Capture CUDA graphs again, since the parameters are part of the state.
 
         Raises:
-            ValueError: the state is of another task or another number of rows.
+            ValueError: the state is of another task or number of environments.
         """
         if state["task"] != self.task:
             raise ValueError(f"the state is of {state['task']!r}, but this environment is {self.task!r}")
@@ -316,13 +318,13 @@ class TensorEnv(ABC):
         """Do nothing: there is nothing to release."""
 
     def _constant(self, value: float) -> Array:
-        """Return an array `[B]` that a reward can be for ever."""
+        """Return a constant array `[B]` for rewards."""
         constant = self._empty((self.rows,))
         constant[:] = value
         return constant
 
     def _box(self, high: Sequence[float | Tensor], low: Sequence[float | Tensor] | None = None) -> spaces.Box:
-        """Return the box that holds all rows, whose bounds are numbers or parameters; `low` defaults to `-high`."""
+        """Return the box for all environments, with numbers or parameters as bounds; `low` defaults to `-high`."""
         upper = np.array([float(torch.as_tensor(bound).max()) for bound in high])
         lower = -upper if low is None else np.array([float(torch.as_tensor(bound).min()) for bound in low])
         dtype = np.float64 if self.dtype is torch.float64 else np.float32
@@ -330,11 +332,11 @@ class TensorEnv(ABC):
 
     @abstractmethod
     def _derive(self, p: Mapping[str, Array]) -> None:
-        """Compute what the physics needs of the parameters `p`, arrays `[1]` or `[B]`."""
+        """Compute the constants of the physics from the parameters `p`, arrays `[1]` or `[B]`."""
 
     @abstractmethod
     def _spaces(self) -> tuple[spaces.Box, gymnasium.Space[Any]]:
-        """Return the spaces of one row's observation and action."""
+        """Return the spaces of one observation and one action."""
 
     @abstractmethod
     def _advance(self, actions: Array) -> tuple[Array, Array]:

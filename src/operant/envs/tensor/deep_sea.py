@@ -1,27 +1,27 @@
-"""DeepSea on arrays: the same as `operant.envs.worlds.DeepSea`, whose model it looks its steps up in."""
+"""DeepSea on arrays, with the model of `operant.envs.worlds.DeepSea`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from operant.envs.base import Tree
 from operant.envs.tensor.core import Array, TensorEnv
 from operant.envs.worlds.chains import DeepSea as SingleDeepSea
+from operant.tensors import from_numpy
 
 LARGEST = 4095
-"""Most rows of a sea: the numbers of its cells are exact in float32."""
+"""Maximum rows of a sea: its cell numbers are exact in float32."""
 
 
 class DeepSea(TensorEnv):
     """A dive through `size` rows, of which one sequence of actions finds the treasure (Osband et al. 2019).
 
     The state `[1, B]` is the number of the cell, and `size²` on the sea floor. Observations are int64 `[B]`, members of
-    `Discrete(size² + 1)`, which networks see as one-hot vectors (`operant.envs.Features`). All rows dive in one sea.
+    `Discrete(size² + 1)`, one-hot vectors for networks (`operant.envs.Features`). All environments share one sea.
 
     Attributes:
         size: rows and columns.
@@ -40,11 +40,11 @@ class DeepSea(TensorEnv):
         Args:
             seeds: one non-negative integer below 2⁶³ a row.
             size: rows and columns, from 1 to 4095.
-            mapping_seed: of the draw that decides cell by cell which action goes right; None: action 1 does.
+            mapping_seed: of the random action that goes right in each cell; None: action 1.
             **options: those of `TensorEnv`.
 
         Raises:
-            ValueError: an argument is out of its range.
+            ValueError: an argument is out of range.
         """
         if size > LARGEST:
             raise ValueError(f"a sea on tensors has at most {LARGEST} rows, got {size}")
@@ -54,12 +54,12 @@ class DeepSea(TensorEnv):
         feasible = np.flatnonzero(np.diff(model.indptr))  # deterministic: one outcome each, in this order
         self._model = np.zeros((3, model.states * model.actions))
         self._model[:, feasible] = model.successors, model.rewards, model.terminates
-        options.setdefault("max_episode_steps", size + 1)  # a dive ends by itself
+        options.setdefault("max_episode_steps", size + 1)  # a dive always ends
         super().__init__(seeds, **options)
         self.observation_space = spaces.Discrete(model.states)
 
     def _derive(self, p: Mapping[str, Array]) -> None:
-        tables = torch.from_numpy(self._model).to(self.device, self.dtype)
+        tables = from_numpy(self._model).to(self.device, self.dtype)
         self._successors, self._rewards, _ = map(self._library.array, tables)
         self._terminates = self._library.array(tables[2] > 0)
 

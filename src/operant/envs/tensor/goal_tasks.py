@@ -1,4 +1,4 @@
-"""The worlds with goals on arrays: the same as `operant.envs.worlds.goal_worlds`."""
+"""Goal-conditioned tasks on arrays, equal to `operant.envs.worlds.goal_worlds`."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from operant.envs.worlds.goal_worlds import Reach as SingleReach
 
 
 class GoalTensorEnv(TensorEnv):
-    """Rows whose state `[2 G, B]` is what was achieved, and below it what is desired (see `operant.envs.GoalEnv`)."""
+    """Tasks whose state `[2 G, B]` stacks achieved and desired goal (see `operant.envs.GoalEnv`)."""
 
     LOW: ClassVar[float]
-    """The least that a number of a state can be; the greatest is 1."""
+    """The minimum of a state's components; the maximum is 1."""
 
     def __init__(self, seeds: Sequence[int], *, goals: int, **options: Any) -> None:
         self.goals, self.STARTS = goals, ((self.LOW, 1.0),) * (2 * goals)
@@ -35,15 +35,15 @@ class GoalTensorEnv(TensorEnv):
 
     @abstractmethod
     def compute_terminated(self, achieved_goal: Tensor, desired_goal: Tensor) -> Tensor:
-        """Return whether episodes end there, `[M]`."""
+        """Return whether episodes end, `[M]`."""
 
     @abstractmethod
     def _reached(self, achieved: Array, desired: Array, axis: int) -> Array:
-        """Return where goals along an axis are reached."""
+        """Return whether goals along an axis are reached."""
 
     @abstractmethod
     def _move(self, state: Array, actions: Array) -> None:
-        """Change what is achieved, `[G, B]`, in place."""
+        """Change the achieved goal `[G, B]` in place."""
 
     def _derive(self, p: Mapping[str, Array]) -> None:
         self._paid, self._unpaid = self._constant(0.0), self._constant(-1.0)
@@ -134,7 +134,7 @@ class Reach(GoalTensorEnv):
         super().__init__(seeds, goals=dimensions, **options)
 
     def compute_terminated(self, achieved_goal: Tensor, desired_goal: Tensor) -> Tensor:
-        """Return false: episodes go on, `[M]`."""
+        """Return false: episodes continue, `[M]`."""
         return torch.zeros(len(achieved_goal), dtype=torch.bool, device=achieved_goal.device)
 
     def _derive(self, p: Mapping[str, Array]) -> None:

@@ -1,4 +1,4 @@
-"""Exact values of board games, by enumeration of every reachable position, and what they say of a policy."""
+"""Exact values of board games, by enumeration of reachable positions, and the mistakes of policies."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,19 +7,20 @@ import torch
 from torch import Tensor
 
 from operant.envs.tensor.board_games import BoardGame, Positions
+from operant.tensors import integers, unique
 
 GamePolicy = Callable[[Positions], Tensor]
 """From positions `[B]` that have not ended to actions, int64 `[B]`."""
 
 
 class Certificate(NamedTuple):
-    """The mistakes of a policy: actions after which the game is worth less than it was.
+    """The mistakes of a policy: actions that lower the value of the game.
 
     Attributes:
-        positions: Reachable positions in which there is something to decide: the game has not ended.
-        mistakes: Those of them in which the policy errs.
-        faced: Positions that the policy can come to face in either seat, whatever the opponent does.
-        faced_mistakes: Those of them in which it errs. If 0, the policy never gets less than the value of the game.
+        positions: Reachable positions in which the game has not ended.
+        mistakes: Those with a mistake of the policy.
+        faced: Positions that the policy can reach as either player, whatever the opponent does.
+        faced_mistakes: Those with a mistake. If 0, the policy never gets less than the value of the game.
     """
 
     positions: int
@@ -29,7 +30,7 @@ class Certificate(NamedTuple):
 
 
 class SolvedGame:
-    """A game whose every reachable position has been enumerated, move by move, and valued from the last move back.
+    """A solved game: every reachable position enumerated, move by move, and valued from the last move back.
 
     Memory grows with the number of positions: 5 478 for tic-tac-toe; 161 029 for Connect Four on 4 x 4 cells;
     3 945 711 on 5 columns and 4 rows.
@@ -57,11 +58,11 @@ class SolvedGame:
             self.values[stones] = self._backup(stones)
 
     def __len__(self) -> int:
-        """The number of reachable positions, those that end the game among them."""
+        """The number of reachable positions, including terminal ones."""
         return sum(len(layer) for layer in self.layers)
 
     def undecided(self, stones: int) -> Positions:
-        """Return the reachable positions with so many stones in which the game has not ended."""
+        """Return the reachable positions with `stones` stones in which the game has not ended."""
         positions = self._positions(self.layers[stones])
         ended, _ = self.game.outcomes(positions)
         return Positions(positions.own[~ended], positions.opponent[~ended])
@@ -80,7 +81,7 @@ class SolvedGame:
         return values
 
     def certify(self, policy: GamePolicy) -> Certificate:
-        """Count the mistakes of a policy, over all positions and over those that it can come to face.
+        """Count the mistakes of a policy, over all positions and over those that it can reach.
 
         Raises:
             ValueError: If the policy plays an action that is not legal.
@@ -89,7 +90,7 @@ class SolvedGame:
         facing = [
             self.layers[0],
             self.layers[0],
-        ]  # what the policy has to move in, and its opponent: it takes each seat
+        ]  # positions where the policy moves, and where its opponent does: it plays either side
         for stones in range(len(self.layers) - 1):
             positions = self.undecided(stones)
             keys, values = self._key(positions), self.action_values(positions, stones)
@@ -100,8 +101,8 @@ class SolvedGame:
             counts += torch.stack([torch.tensor(len(keys)), wrong.sum(), faced.sum(), (wrong & faced).sum()])
             met = torch.isin(keys, facing[1])
             replies = self._children(Positions(positions.own[met], positions.opponent[met]))[0]
-            facing = [self._keys(replies), self._key(after)[faced].unique()]
-        return Certificate(*counts.tolist())
+            facing = [self._keys(replies), unique(self._key(after)[faced])]
+        return Certificate(*integers(counts))
 
     def _backup(self, stones: int) -> Tensor:
         positions = self._positions(self.layers[stones])
@@ -111,7 +112,7 @@ class SolvedGame:
         return values
 
     def _children(self, positions: Positions) -> tuple[Positions, Tensor]:
-        """Return the successors `[n]`, in the order of the legal actions, and which those are: bool `[B, A]`."""
+        """Return the successors `[n]`, in the order of the legal actions, and their mask, bool `[B, A]`."""
         moves = self.game.moves(positions)
         row, _ = (moves != 0).nonzero(as_tuple=True)
         return Positions(positions.opponent[row], positions.own[row] | moves[moves != 0]), moves != 0
@@ -120,7 +121,7 @@ class SolvedGame:
         return positions.own << self.game.bits | positions.opponent
 
     def _keys(self, positions: Positions) -> Tensor:
-        return self._key(positions).unique()
+        return unique(self._key(positions))
 
     def _positions(self, keys: Tensor) -> Positions:
         return Positions(keys >> self.game.bits, keys & ((1 << self.game.bits) - 1))

@@ -1,9 +1,9 @@
-"""Random starts that depend on nothing but the row's seed and the number of the episode.
+"""Random starts that depend only on the environment's seed and the number of the episode.
 
-Each component of each row walks its own splitmix64 sequence (Steele, Lea and Flood 2014, "Fast splittable
-pseudorandom number generators", OOPSLA), and episode `k` takes the `k`-th number. The numbers are computed, not
-drawn, so that they do not depend on the other rows or on when they are asked for. All integers are int64, whose
-wrapping arithmetic is that of uint64; the same lines compute on NumPy arrays and on tensors.
+Each component of each environment has its own splitmix64 sequence (Steele, Lea and Flood 2014, "Fast splittable
+pseudorandom number generators", OOPSLA), and episode `k` takes the `k`-th number. The numbers are computed, not drawn,
+so they do not depend on other environments or on the time of the call. All integers are int64, whose wrapping
+arithmetic is that of uint64; the same lines compute on NumPy arrays and on tensors.
 """
 
 from typing import TypeVar
@@ -14,7 +14,7 @@ from torch import Tensor
 Words = TypeVar("Words", np.ndarray, Tensor)
 
 BITS = 53
-"""Random bits a number, as many as a float64 holds."""
+"""Random bits per number, as many as a float64 holds."""
 
 
 def _signed(word: int) -> int:
@@ -39,7 +39,7 @@ def mix(words: Words) -> Words:
 
 
 def stream_keys(seeds: Words, components: Words) -> Words:
-    """Return the first state of the sequence of each component of each row.
+    """Return the first state of the sequence of each component of each environment.
 
     Args:
         seeds: int64 `[B]`.
@@ -52,7 +52,7 @@ def stream_keys(seeds: Words, components: Words) -> Words:
 
 
 def random_bits(keys: Words, episodes: Words) -> Words:
-    """Return the uniform integers in [0, 2⁵³) that belong to one episode of each row.
+    """Return the uniform integers in [0, 2⁵³) of one episode of each environment.
 
     Args:
         keys: int64 `[D, B]` of `stream_keys`.

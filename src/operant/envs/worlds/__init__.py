@@ -1,4 +1,4 @@
-"""Small worlds whose exact values are known: grids, mazes, chains, gambles, a car rental and bandits.
+"""Small worlds with known exact values: grids, mazes, chains, gambles, a car rental and bandits.
 
 Importing `operant.envs` registers them with Gymnasium, as `operant/Cliff-v0` and so on.
 """

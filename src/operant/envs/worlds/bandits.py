@@ -15,11 +15,10 @@ Floats = NDArray[np.float64]
 
 
 class Bandit(gymnasium.Env[Any, Any]):
-    """One state, in which every action pulls an arm. Episodes do not end by themselves.
+    """One state, in which every action pulls an arm. Episodes do not end.
 
-    `reset` draws the arms anew, so that each episode is a problem of its own and its seed says which one. The reward is
-    all that an agent may learn from; `info["regret"]`, the gap between the mean of the best arm and that of the arm
-    pulled, is for those who watch it.
+    `reset` draws new arms, so each episode is a separate problem, determined by its seed. Agents may learn only from
+    the reward; `info["regret"]`, the gap between the means of the best arm and the pulled arm, is for evaluation.
 
     Attributes:
         means: mean reward of each arm, float64 `[A]`; zeros before the first reset.
@@ -28,10 +27,10 @@ class Bandit(gymnasium.Env[Any, Any]):
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012 - as Gymnasium declares it
 
     def __init__(self, arms: int, *, render_mode: str | None = None) -> None:
-        """Make a bandit with so many `arms`, at least one.
+        """Make a bandit with `arms` arms, at least one.
 
         Raises:
-            ValueError: there is no arm, or the render mode is unknown.
+            ValueError: no arms, or an unknown render mode.
         """
         if arms < 1:
             raise ValueError(f"a bandit needs at least one arm, got {arms}")
@@ -60,7 +59,7 @@ class Bandit(gymnasium.Env[Any, Any]):
         """Pull an arm.
 
         Raises:
-            ValueError: there is no such arm.
+            ValueError: unknown arm.
         """
         if not 0 <= action < len(self.means):
             raise ValueError(f"arm {action} does not exist: the arms are 0 to {len(self.means) - 1}")
@@ -114,7 +113,7 @@ class Testbed(Bandit):
 
 
 class BernoulliBandit(Bandit):
-    """Arms that pay 1 or 0, with given probabilities of 1 or with some drawn uniformly."""
+    """Bernoulli arms, with given or uniformly drawn probabilities of reward 1."""
 
     def __init__(
         self, probabilities: Sequence[float] | None = None, *, arms: int = 10, render_mode: str | None = None
@@ -122,12 +121,12 @@ class BernoulliBandit(Bandit):
         """Make the bandit.
 
         Args:
-            probabilities: of each arm; None draws them anew at every reset, uniformly from [0, 1].
-            arms: how many, if they are drawn.
+            probabilities: of each arm; None draws them at every reset, uniformly from [0, 1].
+            arms: number of arms, if drawn.
             render_mode: "ansi" or None.
 
         Raises:
-            ValueError: there is no arm, or a number is no probability.
+            ValueError: no arms, or a number outside [0, 1].
         """
         fixed = None if probabilities is None else np.array(probabilities, np.float64)
         if fixed is not None and (fixed.ndim != 1 or not ((fixed >= 0.0) & (fixed <= 1.0)).all()):
@@ -145,6 +144,6 @@ class BernoulliBandit(Bandit):
 
     @property
     def P(self) -> dict[int, dict[int, list[Outcome]]]:  # noqa: N802 - the name of Gymnasium's toy-text environments
-        """The model of the arms of the moment, as in Gymnasium's toy-text environments."""
+        """The model of the current arms, as in Gymnasium's toy-text environments."""
         arms = enumerate(self.means.tolist())
         return {0: {arm: [(mean, 0, 1.0, False), (1.0 - mean, 0, 0.0, False)] for arm, mean in arms}}

@@ -12,13 +12,13 @@ class CarRental(FiniteEnv):
     """Two car parks, between which cars are moved at night.
 
     With `n` and `m` cars in the evening the state is `n * (capacity + 1) + m`. Action `a` moves `a - most_moves` cars
-    from the first park to the second, for 2 each; it is feasible if they are there. During the day, customers pay 10
+    from the first park to the second, for 2 each; it is feasible if the park has them. During the day, customers pay 10
     for a car, if there is one, and others return cars, which can be rented out the next day. Requests and returns are
     Poisson with means 3 and 3 in the first park and 4 and 2 in the second. Cars beyond the capacity are given away.
     Episodes do not end; the book discounts by 0.9.
 
-    The distributions are exact, as all requests beyond the cars that are there count alike, and so do all returns
-    beyond the capacity. The reward of a transition is its mean given the next evening's cars.
+    The distributions are exact: all requests beyond the available cars are one outcome, and so are all returns beyond
+    the capacity. The reward of a transition is its mean given the next evening's cars.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class CarRental(FiniteEnv):
 
 
 def _day(capacity: int, requests: float, returns: float) -> tuple[Floats, Floats]:
-    """Return what a day does to one park.
+    """Return the distribution of a day in one park.
 
     Returns:
         The probability `[n, m]` of `m` cars in the evening after `n` in the morning, and the mean number of cars
@@ -81,7 +81,7 @@ def _at_most(most: int, mean: float) -> Floats:
 
 
 def _nights(days: list[tuple[Floats, Floats]], price: float, move_cost: float, most_moves: int) -> Transitions:
-    """Put the two parks together."""
+    """Combine the two parks."""
     (first, first_rented), (second, second_rented) = days
     side = len(first)
     states, actions = side * side, 2 * most_moves + 1

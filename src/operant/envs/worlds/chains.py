@@ -47,11 +47,11 @@ class RandomWalk(FiniteEnv):
 class RiverSwim(FiniteEnv):
     """Six states of a river (Strehl and Littman 2008, "An analysis of model-based interval estimation for MDPs").
 
-    Action 0 swims left, with the current, and always gets there; in the leftmost state it pays 5. Action 1 swims
-    right: it gets there with probability 0.3, stays with 0.6 and is driven back with 0.1; at the left end it stays
-    with 0.7, at the right end it stays with 0.3 and is driven back with 0.7. Staying at the right end pays 10000, and
-    nothing else of swimming right pays. Episodes start in state 1 or 2, counted from 0 at the left, and do not end.
-    The best gain is 668.8073 a step.
+    Action 0 swims left, with the current, and always succeeds; in the leftmost state it pays 5. Action 1 swims right:
+    it succeeds with probability 0.3, stays with 0.6 and is driven back with 0.1; at the left end it stays with 0.7, at
+    the right end it stays with 0.3 and is driven back with 0.7. Staying at the right end pays 10000; swimming right
+    pays nothing else. Episodes start in state 1 or 2, counted from 0 at the left, and do not end. The best gain is
+    668.8073 per step.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class SixArms(FiniteEnv):
     Pulling arm `a` in state 0 opens room `a + 1` with the probability `OPENS[a]`, and pays nothing. In room `a + 1`
     action `a` pays `PAYS[a]` and stays; the others lead back to state 0 without pay. Room 1 is the trap: there every
     action but 4 pays and stays, and only 4 leads back. Episodes start in state 0 and do not end. The best gain is 6000
-    a step, after a room that takes 100 pulls to open on average.
+    per step, after a room that takes 100 pulls to open on average.
     """
 
     OPENS = (1.0, 0.15, 0.1, 0.05, 0.03, 0.01)
@@ -132,7 +132,7 @@ class DeepSea(FiniteEnv):
 
         Args:
             size: rows and columns, at least 1.
-            mapping_seed: of the draw that decides cell by cell which action goes right; None: action 1 does.
+            mapping_seed: of the random action that goes right in each cell; None: action 1.
             render_mode: "ansi" or None.
 
         Raises:
@@ -185,12 +185,12 @@ class ShortCorridor(FiniteEnv):
 
 
 class MaximisationBias(FiniteEnv):
-    """Two states whose greedy learners are misled by noise (Sutton and Barto 2018, example 6.7).
+    """Two states in which noise misleads greedy learners (Sutton and Barto 2018, example 6.7).
 
     From state 0 action 0 goes right, which ends the episode with reward 0, and action 1 goes left, to state 1. All
     actions there end the episode with a reward drawn from a normal distribution with mean -0.1 and variance 1, so
     left is worse by 0.1. The distribution is represented by equally likely rewards with that mean and variance, each
-    with a terminal state of its own, so that the model is finite and exact.
+    with its own terminal state, so that the model is finite and exact.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class MaximisationBias(FiniteEnv):
         Args:
             actions: feasible in state 1; at least 2. In state 0 the first two are.
             mean: of the reward after going left.
-            outcomes: how many values represent the normal distribution; at least 2.
+            outcomes: number of values that represent the normal distribution; at least 2.
             render_mode: "ansi" or None.
 
         Raises:

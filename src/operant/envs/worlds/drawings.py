@@ -1,4 +1,4 @@
-"""The drawings of the grid worlds that come with operant; `operant.envs.drawing` explains the format."""
+"""The drawings of operant's grid worlds; `operant.envs.drawing` explains the format."""
 
 TRAP_8X8 = """
 goal: 1
@@ -53,7 +53,7 @@ jump: B b +5
 .....
 .a...
 """
-"""5 x 5 without an end, with two cells that pay and lead elsewhere (Sutton and Barto 2018, example 3.5)."""
+"""5 x 5 without an end, with two cells that pay and jump (Sutton and Barto 2018, example 3.5)."""
 
 CLIFF = """
 step: -1

@@ -6,10 +6,10 @@ from operant.envs.finite import FiniteEnv, Outcome, Transitions
 
 
 class Gambler(FiniteEnv):
-    """A gambler who stakes money on the flips of a coin until he has `goal` or nothing.
+    """A gambler who bets on coin flips until reaching `goal` or 0.
 
-    The state is his capital. Action `a` stakes `a + 1`, of which at most his capital and what he lacks are feasible.
-    Reaching the goal pays 1 and nothing else does, so that the value of a state is the probability of winning.
+    The state is the capital. Action `a` stakes `a + 1`, feasible up to the capital and the distance to the goal.
+    Only reaching the goal pays, 1, so the value of a state is the probability of winning.
     Episodes start with any capital.
     """
 
@@ -22,7 +22,7 @@ class Gambler(FiniteEnv):
             render_mode: "ansi" or None.
 
         Raises:
-            ValueError: `heads` is no probability strictly between 0 and 1, or the goal is less than 2.
+            ValueError: `heads` is not strictly between 0 and 1, or the goal is less than 2.
         """
         if not 0.0 < heads < 1.0:
             raise ValueError(f"heads must be a probability strictly between 0 and 1, got {heads}")

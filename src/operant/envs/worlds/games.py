@@ -1,4 +1,4 @@
-"""Tic-tac-toe and Connect Four as environments, against an opponent who moves at random: `BoardGameEnv`."""
+"""Tic-tac-toe and Connect Four as environments, against a random opponent: `BoardGameEnv`."""
 
 from typing import Any, Literal
 
@@ -13,22 +13,22 @@ from operant.envs.base import BatchEnv
 from operant.envs.tensor.board_games import BoardGame, Positions
 
 BOARD_GAMES = ("operant/TicTacToe-v0", "operant/ConnectFour-v0")
-"""The tasks whose rules are known."""
+"""The tasks with known rules."""
 
 CELL = 48
 """Pixels of a side of a cell."""
 BOARD, EMPTY, OWN, OTHER = (52, 73, 110), (236, 240, 245), (230, 126, 34), (241, 196, 15)
-"""Colors of pictures: red, green, blue."""
+"""Colors of images: red, green, blue."""
 
 Observation = dict[str, NDArray[Any]]
 
 
 class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
-    """One seat of a board game: +1 for a game won, -1 for one lost, 0 for a draw.
+    """One player of a board game: +1 for a win, -1 for a loss, 0 for a draw.
 
-    Who begins is drawn anew for each game. Observations are dictionaries: `observation`, float32
-    `[2, rows, columns]`, one's own stones and those of the opponent, and `action_mask`, which actions are allowed:
-    all on a full board, where nothing is to be chosen. An action that is not allowed loses the game.
+    The first player is random in each game. Observations are dictionaries: `observation`, float32 `[2, rows, columns]`,
+    the player's stones and those of the opponent, and `action_mask`, all true on a full board. An illegal action loses
+    the game.
 
     Args:
         game: "tic-tac-toe" or "connect-four".
@@ -37,7 +37,7 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
         render_mode: "ansi", "rgb_array" or None.
 
     Raises:
-        ValueError: there is no such game, or no such board.
+        ValueError: unknown game, or invalid board.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012 - as Gymnasium declares it
@@ -52,7 +52,7 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
         if game not in ("tic-tac-toe", "connect-four"):
             raise ValueError(f"game must be 'tic-tac-toe' or 'connect-four', got {game!r}")
         if game == "tic-tac-toe" and (columns, rows) != (None, None):
-            raise ValueError(f"tic-tac-toe has 3 x 3 cells: leave out columns={columns} and rows={rows}")
+            raise ValueError(f"tic-tac-toe has 3 x 3 cells: remove columns={columns} and rows={rows}")
         size = 7 if columns is None else columns, 6 if rows is None else rows
         self.game = BoardGame.tic_tac_toe() if game == "tic-tac-toe" else BoardGame.connect_four(*size)
         self.render_mode = render_mode
@@ -67,7 +67,7 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin a game; in half of them the opponent moves first."""
+        """Start a game; in half of them the opponent moves first."""
         super().reset(seed=seed)
         self.positions = self.game.start(1)
         if self.np_random.integers(2):
@@ -80,7 +80,7 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
             return self._observation(), -1.0, True, False, {}
         self.positions = self.game.play(self.positions, torch.tensor([int(action)]))
         over, value = self.game.outcomes(self.positions)
-        if over:  # the opponent would be to move: what that is worth to them is worth the opposite here
+        if over:  # the opponent is to move: the value has the opposite sign
             return self._observation(turned=True), -float(value), True, False, {}
         self._answer()
         over, value = self.game.outcomes(self.positions)
@@ -99,7 +99,7 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
         return {"observation": self.game.observe(seen)[0].numpy(), "action_mask": mask if mask.any() else mask + 1}
 
     def render(self) -> Any:
-        """Return the board, as text in which x are one's own stones, or as a picture `[H, W, 3]` of bytes."""
+        """Return the board, as text with x for the player's stones, or as an image `[H, W, 3]` of bytes."""
         if self.render_mode is None:
             return None
         return self.game.drawing(self.positions) if self.render_mode == "ansi" else self._picture()
@@ -117,6 +117,6 @@ class BoardGameEnv(gymnasium.Env[Observation, np.int64]):
 
 
 def rules_of(env: BatchEnv) -> BoardGame | None:
-    """Return the rules of the game that environments in this process play; None if they are not known."""
+    """Return the rules of the game of environments in this process; None if unknown."""
     bare = env.singles[0].unwrapped if isinstance(env, GymnasiumEnv) and env.singles else None
     return bare.game if isinstance(bare, BoardGameEnv) else None

@@ -1,4 +1,4 @@
-"""Worlds with goals, in Gymnasium's form for them: bits to flip, and a place to reach."""
+"""Goal-conditioned tasks in Gymnasium's form: bits to flip, and a point to reach."""
 
 from abc import abstractmethod
 from typing import Any
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 
 SPEED = 0.1
-"""How far the full push of one step moves along an axis in `Reach`, in half sides of the square."""
+"""Distance of a full push along an axis in `Reach`, in half sides of the square."""
 
 
 class _GoalWorld(gymnasium.Env[Any, Any]):
-    """A state that is what was achieved, and another one that is desired; -1 a step, and 0 where they are the same."""
+    """A state, the achieved goal, and a desired goal; reward -1 per step, 0 where they are equal."""
 
     def __init__(self, low: float, size: int, max_steps: int | None) -> None:
         box = spaces.Box(low, 1.0, (size,), np.float32)
@@ -31,7 +31,7 @@ class _GoalWorld(gymnasium.Env[Any, Any]):
         return self._seen(), {}
 
     def step(self, action: Any) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
-        """Change the state; `info["is_success"]` says whether it is the goal."""
+        """Change the state; `info["is_success"]` is whether it is the goal."""
         self.state = self._moved(action)
         self.elapsed += 1
         reward = float(self.compute_reward(self.state, self.goal, {}))
@@ -48,7 +48,7 @@ class _GoalWorld(gymnasium.Env[Any, Any]):
 
     @abstractmethod
     def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> NDArray[np.bool_]:
-        """Return whether the episode ends there, for goals `[..., G]`."""
+        """Return whether the episode ends, for goals `[..., G]`."""
 
     @abstractmethod
     def _reached(self, achieved: Array, desired: Array) -> NDArray[np.bool_]: ...
@@ -63,17 +63,17 @@ class _GoalWorld(gymnasium.Env[Any, Any]):
 class BitFlip(_GoalWorld):
     """Bits, each action flips one, until they are those of the goal (Andrychowicz et al. 2017, section 3.1).
 
-    State and goal are drawn uniformly. An episode ends at the goal, or after as many steps as there are bits, which
-    suffice. Of `2^bits` states one pays: whoever waits for that by chance waits for ever.
+    State and goal are drawn uniformly. An episode ends at the goal, or after as many steps as bits, which suffice. One
+    of `2^bits` states pays, so random exploration practically never finds it.
     """
 
     def __init__(self, bits: int = 15) -> None:
         """Make the bits.
 
         Raises:
-            ValueError: there is not at least one bit.
+            ValueError: fewer than one bit.
         """
-        if not isinstance(bits, int) or bits < 1:
+        if not isinstance(bits, int) or bits < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - from anywhere
             raise ValueError(f"bits must be a whole number, at least 1, got {bits}")
         super().__init__(0.0, bits, bits)
         self.action_space = spaces.Discrete(bits)
@@ -95,10 +95,10 @@ class BitFlip(_GoalWorld):
 
 
 class Reach(_GoalWorld):
-    """A point in a square or cube is pushed to a place, and stays there; 0 within reach of it, else -1 a step.
+    """A point in a square or cube is pushed to a goal, and has to stay there; reward 0 within reach, else -1.
 
-    Each coordinate of point and place is drawn uniformly from [-1, 1]; a step moves by a tenth of the action. As in the
-    Fetch tasks of Gymnasium-Robotics, episodes go on at the goal, and success is to be there at the end.
+    Each coordinate of point and goal is drawn uniformly from [-1, 1]; a step moves by a tenth of the action. As in the
+    Fetch tasks of Gymnasium-Robotics, episodes continue at the goal, and success is to be there at the end.
     """
 
     def __init__(self, dimensions: int = 2, tolerance: float = 0.1) -> None:
@@ -106,12 +106,12 @@ class Reach(_GoalWorld):
 
         Args:
             dimensions: at least 1.
-            tolerance: greatest distance at which the place is reached, positive.
+            tolerance: maximum distance at which the goal is reached, positive.
 
         Raises:
-            ValueError: a parameter is out of its range.
+            ValueError: a parameter is out of range.
         """
-        if not isinstance(dimensions, int) or dimensions < 1:
+        if not isinstance(dimensions, int) or dimensions < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - from anywhere
             raise ValueError(f"dimensions must be a whole number, at least 1, got {dimensions}")
         if not tolerance > 0:
             raise ValueError(f"tolerance must be positive, got {tolerance}")
@@ -120,7 +120,7 @@ class Reach(_GoalWorld):
         self.action_space = spaces.Box(-1.0, 1.0, (dimensions,), np.float32)
 
     def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> NDArray[np.bool_]:
-        """Return false: episodes go on, for goals `[..., G]`."""
+        """Return false: episodes continue, for goals `[..., G]`."""
         return np.zeros(achieved_goal.shape[:-1], np.bool_)
 
     def _reached(self, achieved: Array, desired: Array) -> NDArray[np.bool_]:

@@ -10,15 +10,15 @@ from operant.envs.grid import GridWorld, grid_transitions
 class ChangingMaze(GridWorld):
     """A grid world that becomes another one after a number of steps (Sutton and Barto 2018, section 8.3).
 
-    Steps are counted over the life of the environment, across episodes. An agent that stands where a wall is built can
-    leave it; so the same actions are feasible before and after. The option `"steps"` of `reset` sets the
-    count, so that an experiment can start over. `grid`, `transitions` and `P` are those of the moment.
+    Steps are counted over the life of the environment, across episodes. An agent in a cell that becomes a wall can
+    leave it, so the same actions are feasible before and after. The option `"steps"` of `reset` sets the count, to
+    repeat an experiment. `grid`, `transitions` and `P` are the current ones.
 
     Attributes:
         before: the first grid.
         after: the second grid.
-        change_at: the number of steps after which it takes over.
-        steps: how many have been taken.
+        change_at: the number of steps until the change.
+        steps: number of steps so far.
         models: those of the two grids.
     """
 
@@ -41,7 +41,7 @@ class ChangingMaze(GridWorld):
         if change_at < 0:
             raise ValueError(f"change_at must not be negative, got {change_at}")
         super().__init__(before, render_mode=render_mode, **settings)
-        self.before = self.grid
+        self.before: Grid = self.grid
         self.after = after if isinstance(after, Grid) else parse_grid(after, **settings)
         if self.after.shape != self.before.shape or self.after.rules.actions != self.before.rules.actions:
             raise ValueError(
@@ -66,7 +66,7 @@ class ChangingMaze(GridWorld):
         return super().reset(seed=seed, options=options)
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
-        """Take an action in the maze of the moment."""
+        """Take an action in the current maze."""
         self._follow_the_count()
         result = super().step(action)
         self.steps += 1

@@ -1,4 +1,4 @@
-"""A game to be played from pixels that is learned in seconds."""
+"""A game from pixels that is learned in seconds."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ class PixelCatch(gymnasium.Env[Any, Any]):
     The ball starts in any column of the first row of a field of 10 x 10 cells, the paddle in the middle of the last.
     Each step the paddle moves left (0), stays (1) or moves right (2), and the ball falls by a row. After nine steps the
     episode ends with a reward of 1 if the paddle is below the ball, and -1 if not. Every ball can be caught, so the
-    best return is 1; who never moves gets -0.8 on average.
+    best return is 1; never moving gets -0.8 on average.
 
-    An observation is one gray picture of bytes `[1, side, side]`, black but for ball and paddle.
+    An observation is a gray image of bytes `[1, side, side]`, black except ball and paddle.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as Gymnasium declares it
@@ -27,14 +27,14 @@ class PixelCatch(gymnasium.Env[Any, Any]):
         """Make the game.
 
         Args:
-            side: of the picture, in pixels; at least 10, of which a multiple of 10 is used.
+            side: of the image, in pixels; at least 10, rounded down to a multiple of 10 in use.
             render_mode: "rgb_array" or None.
 
         Raises:
-            ValueError: the picture is too small for the field, or the render mode is unknown.
+            ValueError: the image is too small for the field, or the render mode is unknown.
         """
         if side < CELLS:
-            raise ValueError(f"side must be at least {CELLS} pixels, one a cell, got {side}")
+            raise ValueError(f"side must be at least {CELLS} pixels, one per cell, got {side}")
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
         self.render_mode, self.side, self._scale = render_mode, side, side // CELLS
@@ -45,7 +45,7 @@ class PixelCatch(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Drop a ball from a column chosen at random."""
+        """Drop a ball from a random column."""
         super().reset(seed=seed)
         self.row, self.ball, self.paddle = 0, int(self.np_random.integers(CELLS)), CELLS // 2
         return self._picture(), {}
@@ -54,7 +54,7 @@ class PixelCatch(gymnasium.Env[Any, Any]):
         """Move the paddle.
 
         Raises:
-            ValueError: there is no such action.
+            ValueError: unknown action.
         """
         if action not in (0, 1, 2):
             raise ValueError(f"actions are 0 (left), 1 (stay) and 2 (right), got {action}")
@@ -65,7 +65,7 @@ class PixelCatch(gymnasium.Env[Any, Any]):
         return self._picture(), reward, over, False, {}
 
     def render(self) -> Any:
-        """Return the picture in color, `[side, side, 3]`."""
+        """Return the image in color, `[side, side, 3]`."""
         if self.render_mode is None:
             gymnasium.logger.warn('render() shows nothing: make the environment with render_mode="rgb_array"')
             return None

@@ -1,4 +1,4 @@
-"""The worlds by name: what `gymnasium.make("operant/Cliff-v0")` makes."""
+"""Registration of the worlds by name, for `gymnasium.make("operant/Cliff-v0")`."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -9,16 +9,16 @@ import gymnasium
 from operant.envs.worlds import drawings
 
 TEN_ARMS = (0.1, *[0.05] * 3, *[0.02] * 3, *[0.01] * 3)
-"""Probabilities of the arms that Garivier and Cappé 2011 compare strategies on."""
+"""Probabilities of the arms in the comparison of Garivier and Cappé 2011."""
 
 
 class World(NamedTuple):
-    """How a world is registered.
+    """Registration of a world.
 
     Attributes:
         entry_point: the class, as `module:name`.
         max_steps: after which an episode is truncated; None for never.
-        options: what the class is made with.
+        options: arguments of the class.
     """
 
     entry_point: str
@@ -66,6 +66,8 @@ WORLDS = {
     "operant/TenArms-v0": _world("bandits", "BernoulliBandit", 10_000, probabilities=TEN_ARMS),
     "operant/PixelCatch-v0": _world("pixels", "PixelCatch"),
     "operant/HiddenCartPole-v0": _world("hidden", "HiddenCartPole", 500),
+    "operant/ContinuousCartPole-v0": _world("cart_poles", "ContinuousCartPole", 500),
+    "operant/CartPoleSwingUp-v0": _world("cart_poles", "CartPoleSwingUp", 500),
     "operant/BitFlip-v0": _world("goal_worlds", "BitFlip"),
     "operant/Reach-v0": _world("goal_worlds", "Reach", 50),
     "operant/TicTacToe-v0": _world("games", "BoardGameEnv", game="tic-tac-toe"),
@@ -75,10 +77,10 @@ WORLDS = {
 
 
 def register_worlds() -> None:
-    """Tell Gymnasium of all worlds that it does not know yet."""
+    """Register all worlds that Gymnasium does not know yet."""
     for name, world in WORLDS.items():
         if name not in gymnasium.registry:
-            gymnasium.register(
+            gymnasium.register(  # pyright: ignore[reportUnknownMemberType] - its kwargs are a bare dict
                 name,
                 entry_point=world.entry_point,
                 max_episode_steps=world.max_steps,

@@ -1,4 +1,4 @@
-"""Both seats of a board game: `SelfPlay`."""
+"""Self-play of board games: `SelfPlay`."""
 
 from collections.abc import Sequence
 
@@ -14,15 +14,15 @@ from operant.state import DeclaredState, State
 
 
 class SelfPlay(DeclaredState):
-    """`N` games of each of `S` seeds on tensors, in which every step is a move of the player whose turn it is.
+    """`N` games of each of `S` seeds on tensors, in which every step is a move of the player to move.
 
     Observations are those of `BoardGameEnv`, seen by the player to move; rewards are those of the player who moved,
-    and an action that is not allowed loses the game. A share of the games begins with random moves, so that positions
-    come up that two good players never reach.
+    and an illegal action loses the game. A share of the games begins with random moves, to visit positions that two
+    good players never reach.
 
     Args:
         game: the rules.
-        env: an environment of the game, whose name and spaces these games take.
+        env: an environment of the game, for name and spaces.
         seeds: one non-negative integer for each of the S runs.
         rows: N.
         random_openings: share of games that begin with random moves.
@@ -43,7 +43,7 @@ class SelfPlay(DeclaredState):
         self.reset()
 
     def reset(self, seeds: Sequence[int] | None = None) -> Tree:
-        """Start a game in every row, with the random numbers of the runs' seeds."""
+        """Start all games, with the random numbers of the runs' seeds."""
         self.streams = [streams.torch_generator(seed, "openings", device=self.device) for seed in self._seeds]
         self.own, self.opponent = self._openings()
         return observed(self.game, Positions(self.own, self.opponent))
@@ -58,7 +58,7 @@ class SelfPlay(DeclaredState):
         over = over | wrong
         begun = self._openings()
         self.own, self.opponent = (torch.where(over, new, old) for new, old in zip(begun, after, strict=True))
-        # What it is worth to the other player is worth the opposite to the mover.
+        # The value for the mover is minus the value for the other player.
         reward = torch.where(wrong, -1.0, -value.float())
         return Step(
             obs=observed(self.game, Positions(self.own, self.opponent)),
@@ -76,7 +76,7 @@ class SelfPlay(DeclaredState):
         return self.game.openings(torch.stack(draws, 1).flatten(1, 2), self.random_openings)
 
     def load_state_dict(self, state: State) -> Tree:
-        """Go on exactly where the state was taken, and return the observations that are seen next."""
+        """Restore a state exactly, and return the next observations."""
         super().load_state_dict(state)
         return observed(self.game, Positions(self.own, self.opponent))
 

@@ -1,4 +1,6 @@
-"""The policy-gradient step of TRPO (Schulman et al. 2015, arXiv:1502.05477) for language models: `natural_step`.
+"""The policy-gradient step of TRPO (Schulman et al. 2015, arXiv:1502.05477) for language models.
+
+`improve` takes it in RLHF where `step` is `trpo`; `natural_step` is the step by itself.
 
 The trust region is the mean of KL(old‖new) over the sampled states, the prefixes of answers, exact over the vocabulary.
 Its Hessian at the old policy is the Fisher matrix, and products with it are second derivatives of that mean (appendix
@@ -14,8 +16,11 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from operant import ops
+from operant.language.logprobs import flat
 from operant.language.models import LanguageModel
-from operant.language.packing import Packed
+from operant.language.packing import Packed, pack, step_weights, take
+from operant.language.rlhf import RLHF, RLHFBatch
+from operant.tensors import linalg
 
 
 class Part(NamedTuple):
@@ -50,6 +55,17 @@ class Region(NamedTuple):
     temperature: float = 1.0
     iterations: int = 10
     backtracks: int = 10
+
+
+def improve(learner: RLHF, batch: RLHFBatch) -> dict[str, Tensor | float]:
+    """Move the policy of RLHF once on a whole batch (see `natural_step`)."""
+    config, parts, device = learner.config, list[Part](), learner.model.device
+    longest = learner.max_tokens
+    weight = step_weights(batch.samples, batch.parts, how=config.loss_aggregation, longest=longest, device=device)
+    for part in batch.parts:
+        packed = pack(take(batch.samples, part), device=device)
+        parts.append(Part(packed, weight[part][packed.owner], flat(part, batch.old), flat(part, batch.advantages)))
+    return natural_step(learner.model, parts, Region(config.target_kl, config.cg_damping, config.temperature))
 
 
 def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) -> dict[str, Tensor | float]:
@@ -91,7 +107,7 @@ def natural_step(model: LanguageModel, parts: Sequence[Part], region: Region) ->
     return {
         "losses/policy": loss,
         "losses/improvement": loss - new_loss,
-        "losses/gradient_norm": torch.linalg.vector_norm(gradient),
+        "losses/gradient_norm": linalg.vector_norm(gradient),
         "policy/approxkl_avg": kl,
         "policy/step_scale": search.scale,
         "health/updates": 1.0,
@@ -118,7 +134,7 @@ class _Policy:
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Return views of a vector, by name of the parameter."""
-        pieces = vector.split([value.numel() for value in self.trained.values()])
+        pieces = vector.split_with_sizes([value.numel() for value in self.trained.values()])
         return {name: p.view_as(v) for p, (name, v) in zip(pieces, self.trained.items(), strict=True)}
 
     def take(self, vector: Tensor) -> None:

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from operant import ops
+from operant.experimental.natural_gradient import Part, Region, natural_step
 from operant.language import models
 from operant.language.configs import ModelOptions
-from operant.language.natural_gradient import Part, Region, natural_step
 from operant.language.packing import Sample, pack
 
 SAMPLES = [Sample([1, 3, 4], [5, 3, 2]), Sample([1, 3, 4], [3]), Sample([1, 5], [4, 2])]

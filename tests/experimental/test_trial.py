@@ -9,9 +9,9 @@ import gymnasium
 import pytest
 
 from operant import train
-from operant.control.trial import require_makeable
 from operant.envs import only_here
 from operant.envs.worlds.hidden import HiddenCartPole
+from operant.experimental.trial import require_makeable
 
 
 def test_a_function_that_only_this_process_has_registered_is_refused_before_anything_is_written(tmp_path):
@@ -36,7 +36,7 @@ def test_a_class_of_a_script_that_registers_it_when_it_is_imported_is_fine(tmp_p
             pass
         gymnasium.register("Mine-v0", Mine, max_episode_steps=9)
         if __name__ == "__main__":
-            from operant.control.trial import require_makeable
+            from operant.experimental.trial import require_makeable
             from operant.envs import make, maker_like, only_here
             assert only_here("Mine-v0")
             maker = maker_like(make("Mine-v0", 1, [0]), 1)

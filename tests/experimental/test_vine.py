@@ -6,9 +6,9 @@ from control.learners import TASKS, same
 from control.probes import Chosen, Lasting, Pendular
 from operant import streams
 from operant.control.agent import Agent, Scaling
-from operant.control.vine import Vine, collect_vine, draw_luck, follow, require_branching
 from operant.envs import make
 from operant.envs.tensor import TENSOR_ENVS
+from operant.experimental.vine import Vine, collect_vine, draw_luck, follow, require_branching
 from operant.nets import Graph, Spec
 
 SEEDS = (3, 5)

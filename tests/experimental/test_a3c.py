@@ -17,8 +17,8 @@ from control.probes import Constant, Matched
 from needs import needs_compiler
 from operant import catalog
 from operant.control.a2c import A2C, A2CConfig
-from operant.control.a3c import A3C, PRESETS, STEPS, UPDATES, A3CConfig, Shared, Worker
 from operant.envs import WorkerError, make
+from operant.experimental.a3c import A3C, PRESETS, STEPS, UPDATES, A3CConfig, Shared, Worker
 from operant.nets import OPTIMIZERS
 from operant.runtime.checkpoints import Checkpoints
 from operant.runtime.checkpoints import load as load_checkpoint
@@ -240,7 +240,7 @@ def test_workers_end_with_their_parent(tmp_path):
     script.write_text(
         textwrap.dedent("""
         import os, signal
-        from operant.control.a3c import A3C, A3CConfig
+        from operant.experimental.a3c import A3C, A3CConfig
         from operant.envs import WorkerError, make
 
         if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Asynchronous advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, algorithm S3).
 
-Worker processes share one set of parameters and the moments of one optimizer. Each worker, on its own and without
-a lock: copies the parameters, collects a few steps in environments of its own, judges them, and takes a step on the
-shared parameters along its gradient. By then the others have stepped too, so the gradient is that of a policy some
-updates old; the number of updates between reading and writing is measured (`staleness/mean` and `staleness/most`).
+Worker processes share one set of parameters and the moments of one optimizer. Each worker, on its own and without a
+lock: copies the parameters, collects a few steps in environments of its own, estimates advantages, and updates the
+shared parameters by a step along its gradient. By then the others have stepped too, so the gradient is that of a policy
+some updates old; the number of updates between reading and writing is measured (`staleness/mean` and `staleness/most`).
 
-How a worker collects, judges and differentiates is `operant.control.a2c`: the two methods differ in when the gradient
-is applied, and to what.
+How a worker collects, estimates and differentiates is `operant.control.a2c`: the two methods differ in when the
+gradient is applied, and to what.
 
 What differs from the paper: processes take the place of threads, a worker may have several environments, and Adam may
 take the place of RMSProp; see `operant.control.a2c` for what its networks and estimates differ in.
@@ -33,13 +33,15 @@ from torch import Tensor
 
 from operant import streams
 from operant.control.a2c import A2C, DIAGNOSTICS, A2CConfig
-from operant.control.trial import require_makeable
 from operant.envs import BatchEnv, WorkerError, maker_like, only_here
+from operant.experimental.trial import require_makeable
 from operant.nets import OPTIMIZERS
 from operant.runtime.bounds import PositiveFloat, PositiveInt
+from operant.runtime.budget import remaining, scheduled
 from operant.runtime.learner import Metrics
 from operant.runtime.metrics_window import told_by_environments, update_metrics
 from operant.state import State, all_or_nothing, clone, copy_into, restore
+from operant.tensors import in_shared_memory, integers, rows_of_floats
 
 
 @dataclass(frozen=True)
@@ -148,17 +150,17 @@ class Worker:
             agent.parameters.copy_(self.shared.parameters)
             rollout = agent.collect(config.num_steps)
             gradient, losses = self.local.gradient(self.local.estimate_advantages(rollout))
-            remaining = 1.0 if config.lr_schedule == "constant" else max(1.0 - consumed / self.budget, 1e-6)
+            learning_rate = scheduled(config.learning_rate, config.lr_schedule, remaining(consumed, self.budget))
             staleness = int(counts[:, UPDATES].sum()) - read
             skipped = self.optimizer.skipped.clone()
-            norm = self.optimizer.step(gradient, learning_rate=config.learning_rate * remaining)
+            norm = self.optimizer.step(gradient, learning_rate=learning_rate)
             counts[self.index, UPDATES] += 1
-            counts[self.index, STEPS] += config.num_steps * config.num_envs
+            counts[self.index, STEPS] += self.local.rollout_steps
             episodes = [rollout.metrics[f"rollout/{name}"] for name in ("episodes", "episode_return", "episode_length")]
             self._hear(rollout.metrics)
             own = [torch.tensor([staleness]), self.optimizer.skipped - skipped]
             reports.append(torch.stack([*losses, norm, *episodes, *own]).double())
-        return torch.cat(reports, dim=1).tolist() if reports else [[] for _ in REPORT]
+        return rows_of_floats(torch.cat(reports, dim=1)) if reports else [[] for _ in REPORT]
 
     def _hear(self, metrics: Metrics) -> None:
         """Add up what environments say of their episodes, each mean as often as there were episodes."""
@@ -242,10 +244,10 @@ class Crew:
         reports: list[list[float]] = [[] for _ in REPORT]
         told: dict[str, list[tuple[float, float]]] = {}
         pending = dict(enumerate(self.connections))
-        seen, since = self.shared.counts[:, UPDATES].tolist(), [time.monotonic()] * len(pending)
+        seen, since = integers(self.shared.counts[:, UPDATES]), [time.monotonic()] * len(pending)
         while pending:
             ready = wait(list(pending.values()), timeout=min(1.0, self.config.deadline / 4))
-            now, counts = time.monotonic(), self.shared.counts[:, UPDATES].tolist()
+            now, counts = time.monotonic(), integers(self.shared.counts[:, UPDATES])
             for index, connection in list(pending.items()):
                 if counts[index] != seen[index]:
                     seen[index], since[index] = counts[index], now
@@ -342,15 +344,15 @@ class A3C:
         self.config, self.seeds, self.budget, self.device = config, list(seeds), budget, env.device
         whole = A2C(config, env, seeds=seeds, budget=budget, algorithm=algorithm)
         self.agent, self.act, self.noise, self.gradient = whole.agent, whole.act, whole.noise, whole.gradient
+        self.learned, self.rollout_steps = whole.learned, whole.rollout_steps
         self.describe = whole.describe
-        self.learned = whole.learned
         self.gradient_steps = whole.gradient_steps // config.workers
-        parameters = self.agent.parameters.share_memory_()
+        parameters = in_shared_memory(self.agent.parameters)
         moments = whole.optimizer.state_dict()
         del moments["skipped"]  # each worker counts its own
         counts = torch.zeros(config.workers, 2, dtype=torch.int64)
         self.shared = Shared(
-            parameters, {name: tensor.share_memory_() for name, tensor in moments.items()}, counts.share_memory_()
+            parameters, {name: in_shared_memory(tensor) for name, tensor in moments.items()}, in_shared_memory(counts)
         )
         self.make_env = make_env or maker_like(env, config.num_envs)
         if make_env is None and only_here(env.task):

@@ -16,8 +16,9 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from operant import ops
+from operant import ops, streams
 from operant.control.agent import Agent, Samples
+from operant.control.trpo import TRPOConfig
 from operant.envs import BatchEnv, GymnasiumEnv, Step, unwrapped
 from operant.runtime.learner import Metrics
 from operant.runtime.rollouts import all_episodes, by_seed
@@ -55,15 +56,60 @@ class Vine:
         return self.points * (self.spacing + self.branches(env) * self.steps)
 
 
+class VineCollector:
+    """Collects as TRPO does by `sampling="vine"`.
+
+    Args:
+        agent: of the learner.
+        config: its hyperparameters.
+
+    Attributes:
+        vine: how it branches.
+        rollout_steps: environment steps of a seed in one rollout, those of branches included.
+
+    Raises:
+        ValueError: the environments cannot branch, or `critic_minibatches` does not divide the samples.
+    """
+
+    def __init__(self, agent: Agent, config: TRPOConfig) -> None:
+        self.agent, self.vine, env = agent, vine_of(config), agent.envs[0]
+        require_branching(env, masked=agent.collector.features.masked)
+        branches = self.vine.branches(env)
+        samples = config.num_envs * config.vine_points * branches
+        if samples % config.critic_minibatches:
+            raise ValueError(
+                f"critic_minibatches ({config.critic_minibatches}) must divide the {samples} samples of a vine: "
+                f"{config.num_envs} environments x {config.vine_points} vine_points x {branches} actions"
+            )
+        self.rollout_steps = config.num_envs * self.vine.cost(env)
+
+    def collect(self) -> tuple[Samples, Metrics]:
+        """Branch in some states of a rollout (see `collect_vine`)."""
+        return collect_vine(self.agent, self.vine)
+
+
+def vine_of(config: TRPOConfig) -> Vine:
+    """Return how TRPO branches."""
+    return Vine(
+        points=config.vine_points,
+        spacing=config.num_steps // config.vine_points,
+        actions=config.vine_actions,
+        steps=config.vine_steps,
+        common=config.vine_common,
+        gamma=config.gamma,
+        lam=config.gae_lambda,
+    )
+
+
 def require_branching(env: BatchEnv, *, masked: int) -> None:
-    """Refuse environments that cannot be put back at little cost, or in which not every action can be tried.
+    """Check that environments can be put back at little cost, and that every action can be tried in them.
 
     Args:
         env: as it is made, or in wrappers.
         masked: how many entries of its observations say which actions are allowed.
 
     Raises:
-        ValueError: they are Gymnasium's, which can only play an episode again, or mask actions.
+        ValueError: they are Gymnasium's, which can only play an episode again, or they mask actions.
     """
     if isinstance(unwrapped(env), GymnasiumEnv):
         raise ValueError(
@@ -168,5 +214,4 @@ def follow(agent: Agent, vine: Vine, saved: State, action: Tensor, luck: Tensor)
 
 def draw_luck(agent: Agent, steps: int) -> Tensor:
     """Return noise for `steps` actions of every environment, `[steps, S, N, ...]`, each seed from its own stream."""
-    drawn = [agent.head.noise((steps, agent.rows), stream) for stream in agent.streams]
-    return torch.stack(drawn, dim=1)
+    return streams.draw(agent.streams, lambda stream: agent.head.noise((steps, agent.rows), stream), dim=1)

@@ -1,0 +1,109 @@
+"""A trainer of a service that speaks the Tinker API, through its SDK: `RemoteTrainer` (extra: `tinker`)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tinker
+from tinker import types
+
+from operant.language.engines.protocol import Completion, Sampling
+from operant.scale.trainer import Adam, Datum, Forward, Loss, check
+from operant.tensors import from_numpy
+
+DEFAULT_RANK = 32
+"""Rank of the adapter, where none is named: the service trains adapters alone."""
+
+
+class RemoteTrainer:
+    """A trainer of a service (see `operant.scale.trainer.Trainer`).
+
+    Args:
+        address: of the service, such as `http://127.0.0.1:8421`; None: that of `TINKER_BASE_URL`, or Tinker's own.
+        model: a name that the service knows.
+        lora_r: rank of the adapter; 0: 32.
+        seed: of the first weights of the adapter.
+        key: for the service; None: that of `TINKER_API_KEY`.
+    """
+
+    def __init__(
+        self, address: str | None, model: str, *, lora_r: int = 0, seed: int = 0, key: str | None = None
+    ) -> None:
+        self._service = tinker.ServiceClient(base_url=address, api_key=key)
+        self._client = self._service.create_lora_training_client(
+            base_model=model, rank=lora_r or DEFAULT_RANK, seed=seed
+        ).result()
+        self.tokenizer: Any = self._client.get_tokenizer()
+        self._sampler: tinker.SamplingClient | None = None
+
+    def forward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
+        """See `Trainer`."""
+        check(data, loss)
+        return _found(self._client.forward(_data(data), loss, dict(config or {})).result())
+
+    def forward_backward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
+        """See `Trainer`."""
+        check(data, loss)
+        return _found(self._client.forward_backward(_data(data), loss, dict(config or {})).result())
+
+    def optim_step(self, adam: Adam) -> Mapping[str, float]:
+        """See `Trainer`."""
+        self._sampler = None
+        return self._client.optim_step(types.AdamParams(**vars(adam))).result().metrics or {}
+
+    def sample(
+        self, prompts: Sequence[Sequence[int]], num_samples: int, sampling: Sampling, *, seed: int | None = None
+    ) -> list[list[Completion]]:
+        """See `Trainer`."""
+        if self._sampler is None:
+            self._sampler = self._client.save_weights_and_get_sampling_client().result()
+        params = types.SamplingParams(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k or -1,
+            top_p=sampling.top_p,
+            seed=seed,
+        )
+        waiting = [
+            self._sampler.sample(types.ModelInput.from_ints(list(prompt)), num_samples, params) for prompt in prompts
+        ]
+        return [[_completion(found) for found in each.result().sequences] for each in waiting]
+
+    def save_state(self, name: str) -> str:
+        """See `Trainer`."""
+        return self._client.save_state(name).result().path
+
+    def load_state(self, path: str, *, optimizer: bool = True) -> None:
+        """See `Trainer`."""
+        self._sampler = None
+        service = self._service
+        create = (
+            service.create_training_client_from_state_with_optimizer
+            if optimizer
+            else service.create_training_client_from_state
+        )
+        self._client = create(path).result()
+
+    def close(self) -> None:
+        """See `Trainer`."""
+        self._service.close("success").result()
+
+
+def _data(data: Sequence[Datum]) -> list[types.Datum]:
+    return [
+        types.Datum(model_input=types.ModelInput.from_ints(list(datum.tokens)), loss_fn_inputs=_inputs(datum))
+        for datum in data
+    ]
+
+
+def _inputs(datum: Datum) -> dict[str, Any]:
+    columns: dict[str, Any] = datum._asdict()
+    return {name: list(values) for name, values in columns.items() if name != "tokens" and values is not None}
+
+
+def _found(output: types.ForwardBackwardOutput) -> Forward:
+    log_probs = [from_numpy(fields["logprobs"].to_numpy()) for fields in output.loss_fn_outputs]
+    return Forward(output.metrics.get("loss:sum", float("nan")), log_probs)
+
+
+def _completion(found: types.SampledSequence) -> Completion:
+    return Completion(list(found.tokens), list(found.logprobs or []), found.stop_reason == "length")

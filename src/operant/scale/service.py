@@ -1,0 +1,240 @@
+"""Models that several sessions train and sample from, one request after another: `Service`."""
+
+import itertools
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from operant import streams
+from operant.language.configs import ModelOptions
+from operant.language.engines.protocol import Completion, Sampling
+from operant.language.models import load
+from operant.runtime.files import write_durably
+from operant.scale.trainer import LocalTrainer, Sampler, checked_name
+from operant.state import State
+
+STATES, SAMPLERS = "weights", "sampler_weights"
+"""What is saved under a model: states to train on from, and weights to sample from."""
+RANK = "rank"
+"""File with the rank of the adapter of a model."""
+SCHEME = "tinker://"
+MOST_RESULTS = 10_000
+"""Results that are kept for clients that have not fetched them."""
+
+
+class UnknownError(LookupError):
+    """There is no such model, session or request."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a request for samples.
+
+    Attributes:
+        completions: of the prompt.
+        prompt_log_probs: of all tokens of the prompt but the first; None: not asked for.
+    """
+
+    completions: list[Completion]
+    prompt_log_probs: Tensor | None
+
+
+class Service:
+    """Trains adapters on one base model, for any number of sessions.
+
+    Everything that computes runs in one thread, in the order in which it was asked for, so that results do not depend
+    on timing.
+
+    Args:
+        options: the base model.
+        folder: where states and the tokenizer are saved.
+        seed: of samples that name no seed.
+        device: where it computes.
+    """
+
+    def __init__(self, options: ModelOptions, folder: Path, *, seed: int = 0, device: str = "cpu") -> None:
+        self.options, self.folder, self.seed, self.device = options, folder, seed, device
+        self.name = options.init or options.model
+        self.trainers: dict[str, LocalTrainer] = {}
+        self.ranks: dict[str, int] = {}
+        self._weights: dict[str, State] = {}
+        self._samplers: dict[int, Sampler] = {}
+        self._ranks_of_weights: dict[str, int] = {}
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="service")
+        self._results: dict[str, Future[Any]] = {}
+        self._numbers = itertools.count()
+        base = load(options, seed=seed, device=device)
+        self.context = base.context
+        self.tokenizer = folder / "tokenizer"
+        base.tokenizer.save_pretrained(self.tokenizer)
+        self._tokenizer = base.tokenizer
+
+    def submit(self, work: Callable[..., Any], *args: Any, **options: Any) -> str:
+        """Compute something later, and return the name of the request."""
+        request = secrets.token_hex(8)
+        self._results[request] = self._pool.submit(work, *args, **options)
+        while len(self._results) > MOST_RESULTS:
+            del self._results[next(iter(self._results))]
+        return request
+
+    def result(self, request: str) -> Future[Any]:
+        """Return the future of a request.
+
+        Raises:
+            UnknownError: there is none.
+        """
+        try:
+            return self._results[request]
+        except KeyError:
+            raise UnknownError(f"there is no request {request!r}") from None
+
+    def trainer(self, model: str) -> LocalTrainer:
+        """Return the trainer of a model.
+
+        Raises:
+            UnknownError: there is none.
+        """
+        try:
+            return self.trainers[model]
+        except KeyError:
+            raise UnknownError(f"there is no model {model!r}; create one first") from None
+
+    def create(self, model: str, *, base: str, rank: int, seed: int = 0) -> None:
+        """Create a model: the base with a new adapter of a rank; 0 trains all weights.
+
+        Raises:
+            ValueError: the base is not the one that is served.
+        """
+        if base != self.name:
+            raise ValueError(f"{base!r} is not served here; {self.name!r} is")
+        options = replace(self.options, lora_r=rank)
+        self._folder(model).mkdir(parents=True)
+        folder = self._folder(model) / STATES
+        self.trainers[model] = LocalTrainer(load(options, seed=seed, device=self.device), folder, seed=self.seed)
+        self.ranks[model] = rank
+        write_durably(self._folder(model) / RANK, str(rank).encode())
+
+    def save(self, model: str, name: str) -> str:
+        """Save the state of a model, and return its address."""
+        self.trainer(model).save_state(name)
+        return f"{SCHEME}{model}/{STATES}/{name}"
+
+    def load(self, model: str, address: str, *, optimizer: bool) -> None:
+        """Continue a model from a saved state."""
+        owner, name = self._parts(address, STATES)
+        self.trainer(model).load_state(str(self._folder(owner) / STATES / name), optimizer=optimizer)
+
+    def rank_of(self, address: str) -> int:
+        """Return the rank of the adapter of a saved state.
+
+        Raises:
+            UnknownError: there is no such model.
+        """
+        owner, _ = self._parts(address, STATES)
+        file = self._folder(owner) / RANK
+        if not file.is_file():
+            raise UnknownError(f"{address} belongs to a model that was never trained here")
+        return int(file.read_text(encoding="utf-8"))
+
+    def publish(self, model: str, name: str) -> str:
+        """Keep the present weights of a model for samples, and return their address."""
+        address = f"{SCHEME}{model}/{SAMPLERS}/{checked_name(name)}"
+        self._weights[address] = self.trainer(model).weights()
+        self._ranks_of_weights[address] = self.ranks[model]
+        return address
+
+    def forget(self, model: str) -> None:
+        """Release a model; what it has saved stays."""
+        self.trainers.pop(model, None)
+        prefix = f"{SCHEME}{model}/{SAMPLERS}/"
+        for address in [address for address in self._weights if address.startswith(prefix)]:
+            del self._weights[address]
+
+    def has(self, address: str) -> bool:
+        """Tell whether there are weights to sample from."""
+        return address in self._weights
+
+    def sample(
+        self,
+        address: str | None,
+        prompt: Sequence[int],
+        count: int,
+        sampling: Sampling,
+        *,
+        stop: Sequence[str] | Sequence[int] = (),
+        seed: int | None = None,
+        score_prompt: bool = False,
+    ) -> Answer:
+        """Sample from published weights; from the base model, where no address is given.
+
+        Args:
+            address: what `publish` has returned.
+            prompt: token ids.
+            count: completions.
+            sampling: length, temperature, cuts.
+            stop: strings or ids after which a completion ends.
+            seed: of the random numbers; None: others each time.
+            score_prompt: whether to return the log-probabilities of the prompt.
+
+        Raises:
+            UnknownError: there are no such weights.
+            ValueError: the prompt is empty, or longer than the model has positions for.
+        """
+        if self.context is not None and len(prompt) + sampling.max_tokens > self.context:
+            raise ValueError(
+                f"a prompt of {len(prompt)} and a completion of {sampling.max_tokens} tokens exceed the "
+                f"{self.context} positions of the model"
+            )
+        sampler = self._sampler(address)
+        generator = (
+            streams.torch_generator(self.seed, "samples", next(self._numbers))
+            if seed is None
+            else streams.torch_generator(seed, "samples")
+        )
+        found = sampler.sample(prompt, count, sampling, generator)
+        cut = [shortened(completion, stop, self._tokenizer) for completion in found]
+        return Answer(cut, sampler.log_probs(prompt) if score_prompt else None)
+
+    def close(self) -> None:
+        """Give up what has not been computed yet."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _sampler(self, address: str | None) -> Sampler:
+        """Return what samples from some weights; there is one copy of the model for each rank of adapters."""
+        if address is not None and address not in self._weights:
+            raise UnknownError(f"there are no weights {address!r}; save them for a sampler first")
+        rank = 0 if address is None else self._ranks_of_weights[address]
+        key = -1 if address is None else rank
+        if key not in self._samplers:
+            options = replace(self.options, lora_r=rank)
+            self._samplers[key] = Sampler(load(options, seed=0, device=self.device))
+        if address is not None:
+            self._samplers[key].use(self._weights[address])
+        return self._samplers[key]
+
+    def _folder(self, model: str) -> Path:
+        return self.folder / checked_name(model.replace(":", "-"))
+
+    def _parts(self, address: str, kind: str) -> tuple[str, str]:
+        owner, _, rest = address.removeprefix(SCHEME).partition("/")
+        found, _, name = rest.partition("/")
+        if not address.startswith(SCHEME) or found != kind or not owner:
+            raise ValueError(f"{address!r} is no address of saved {kind}; save_state returns one")
+        return owner, checked_name(name)
+
+
+def shortened(completion: Completion, stop: Sequence[str] | Sequence[int], tokenizer: Any) -> Completion:
+    """Return a completion up to the end of the first stop sequence in it."""
+    for end in range(1, len(completion.ids) + 1):
+        ids = completion.ids[:end]
+        text = ""
+        if any(isinstance(each, str) for each in stop):
+            text = tokenizer.decode(ids, skip_special_tokens=False)
+        if any(each in text if isinstance(each, str) else ids[-1] == each for each in stop):
+            return Completion(ids, completion.log_probs[:end], False)
+    return completion

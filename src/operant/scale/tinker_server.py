@@ -1,0 +1,390 @@
+"""The Tinker API over HTTP, for loops that were written for it: `serve`, `make_app` (extras: `tinker`, `web`).
+
+Requests that compute answer with a name at once; the result is fetched by it. Sessions, models and samplers have the
+names that the SDK derives. Every request needs the key. What the API has beyond the four verbs (other
+optimizers, images, custom losses on the server, projects, billing) is answered with an error.
+"""
+
+import asyncio
+import json
+import logging
+import secrets
+import zlib
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from operant.language.engines.protocol import Sampling
+from operant.runtime.http_server import Server, listen
+from operant.scale.service import Answer, Service, UnknownError
+from operant.scale.tinker_wire import CONTENT_TYPE, loss_message, read_batch, sample_message
+from operant.scale.trainer import Adam, Forward
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "tml-"
+"""Keys begin with it: the SDK accepts no others."""
+MOST_BYTES = 64_000_000
+"""Of the body of a request."""
+WAIT = 20.0
+"""Seconds that a request for a result waits before it answers "try again"."""
+MOST_TOKENS = 1024
+"""Tokens of a completion, where a request names no limit."""
+
+Handler = Callable[[Mapping[str, Any]], Any]
+
+
+def new_key() -> str:
+    """Return a key that nobody can guess."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+class Api:
+    """The routes.
+
+    Args:
+        service: computes.
+        key: that every request needs.
+    """
+
+    def __init__(self, service: Service, key: str) -> None:
+        self._service, self._key = service, key
+        self._sessions: set[str] = set()
+        self._samplers: dict[str, str | None] = {}
+
+    def routes(self) -> list[Route]:
+        """Return all routes."""
+        handlers: Mapping[str, Handler] = {
+            "client/config": lambda _: {"parallel_fwdbwd_chunks": False, "use_pyqwest_transport": False},
+            "client/dynamic_config": lambda _: {},
+            "telemetry": lambda _: {"status": "accepted"},
+            "create_session": self._create_session,
+            "session_heartbeat": self._heartbeat,
+            "create_model": self._create_model,
+            "get_info": self._info,
+            "unload_model": self._unload,
+            "optim_step": self._step,
+            "save_weights": self._save,
+            "load_weights": self._load,
+            "save_weights_for_sampler": self._publish,
+            "create_sampling_session": self._create_sampler,
+            "asample": self._sample,
+            "weights_info": self._weights_info,
+        }
+        posts = [Route(f"/api/v1/{path}", self._json(handler), methods=["POST"]) for path, handler in handlers.items()]
+        return [
+            *posts,
+            Route("/api/v1/forward_backward", self._guarded(self._forward_backward), methods=["POST"]),
+            Route("/api/v1/sessions/{session}/finish", self._guarded(self._finish), methods=["POST"]),
+            Route("/api/v1/samplers/{sampler}", self._guarded(self._sampler_info), methods=["GET"]),
+            Route("/api/v1/retrieve_future", self._guarded(self._retrieve), methods=["POST"]),
+            Route("/api/v1/healthz", self._guarded(self._health), methods=["GET"]),
+            Route("/api/v1/get_server_capabilities", self._guarded(self._capabilities), methods=["GET"]),
+        ]
+
+    # How requests are read and answered.
+
+    def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """Ask for the key, and turn errors into answers."""
+
+        async def answer(request: Request) -> Response:
+            given = request.headers.get("x-api-key", "")
+            if not secrets.compare_digest(given.encode(), self._key.encode()):
+                return _error(401, "the key is missing or wrong: set TINKER_API_KEY to the one that was printed")
+            try:
+                return await handler(request)
+            except UnknownError as error:
+                return _error(404, str(error))
+            except (KeyError, TypeError, ValueError) as error:
+                return _error(422, f"{type(error).__name__}: {error}")
+
+        return answer
+
+    def _json(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            body: Any = json.loads(await _body(request))
+            if not hasattr(body, "keys"):
+                raise ValueError("the body must be a JSON object")
+            return JSONResponse(handler(body))
+
+        return self._guarded(answer)
+
+    # Sessions and models.
+
+    def _create_session(self, body: Mapping[str, Any]) -> Any:
+        del body
+        session = secrets.token_hex(8)
+        self._sessions.add(session)
+        return {"type": "create_session", "session_id": session}
+
+    def _heartbeat(self, body: Mapping[str, Any]) -> Any:
+        self._require_session(body["session_id"])
+        return {"type": "session_heartbeat"}
+
+    async def _finish(self, request: Request) -> Response:
+        """End a session and release its models; what they have saved stays."""
+        session = request.path_params["session"]
+        self._require_session(session)
+        self._sessions.discard(session)
+        for model in [model for model in self._service.trainers if model.startswith(f"{session}:")]:
+            self._service.submit(self._service.forget, model)
+        return Response(status_code=204)
+
+    def _require_session(self, session: str) -> None:
+        if session not in self._sessions:
+            raise UnknownError(f"there is no session {session!r}; the service was started again since")
+
+    def _model_of(self, body: Mapping[str, Any]) -> str:
+        self._require_session(body["session_id"])
+        return f"{body['session_id']}:train:{int(body['model_seq_id'])}"
+
+    def _create_model(self, body: Mapping[str, Any]) -> Any:
+        model = self._model_of(body)
+        lora: dict[str, Any] = body.get("lora_config") or {}
+        optimizer: dict[str, Any] = body.get("optimizer_config") or {}
+        kind = optimizer.get("type", "adamw")
+        if kind != "adamw":
+            raise ValueError(f"there is no optimizer {kind!r} here; adamw is")
+        base, rank, seed = body["base_model"], int(lora.get("rank", 32)), int(lora.get("seed") or 0)
+
+        def work() -> Any:
+            self._service.create(model, base=base, rank=rank, seed=seed)
+            return {"type": "create_model", "model_id": model}
+
+        return self._promise(work, model)
+
+    def _info(self, body: Mapping[str, Any]) -> Any:
+        model, service = body["model_id"], self._service
+        service.trainer(model)
+        facts = {"arch": "causal", "model_name": service.name, "tokenizer_id": str(service.tokenizer.resolve())}
+        return {
+            "type": "get_info",
+            "model_id": model,
+            "model_name": service.name,
+            "model_data": facts,
+            "is_lora": service.ranks[model] > 0,
+            "lora_rank": service.ranks[model],
+        }
+
+    def _unload(self, body: Mapping[str, Any]) -> Any:
+        model = body["model_id"]
+
+        def work() -> Any:
+            self._service.forget(model)
+            return {"type": "unload_model", "model_id": model}
+
+        return self._promise(work, model)
+
+    def _weights_info(self, body: Mapping[str, Any]) -> Any:
+        rank = self._service.rank_of(body["tinker_path"])
+        return {"base_model": self._service.name, "is_lora": rank > 0, "lora_rank": rank}
+
+    async def _sampler_info(self, request: Request) -> Response:
+        name = request.path_params["sampler"]
+        if name not in self._samplers:
+            raise UnknownError(f"there is no sampling session {name!r}")
+        address = self._samplers[name]
+        return JSONResponse({"sampler_id": name, "base_model": self._service.name, "model_path": address})
+
+    # The verbs.
+
+    async def _forward_backward(self, request: Request) -> Response:
+        model, data, loss, config, forward_only = read_batch(await _body(request))
+        trainer = self._service.trainer(model)
+        verb: Any = trainer.forward if forward_only else trainer.forward_backward
+        return JSONResponse(self._promise(lambda: verb(data, loss, config), model))
+
+    def _step(self, body: Mapping[str, Any]) -> Any:
+        model = body["model_id"]
+        if "adam_params" not in body:
+            raise ValueError("adam_params is missing; adamw is the only optimizer here")
+        trainer, adam = self._service.trainer(model), Adam(**body["adam_params"])
+        return self._promise(lambda: {"metrics": dict(trainer.optim_step(adam))}, model)
+
+    def _save(self, body: Mapping[str, Any]) -> Any:
+        model, name = body["model_id"], body.get("path") or secrets.token_hex(4)
+        return self._promise(lambda: {"type": "save_weights", "path": self._service.save(model, name)}, model)
+
+    def _load(self, body: Mapping[str, Any]) -> Any:
+        address, optimizer = body["path"], bool(body["optimizer"])
+        model = body["model_id"] if body.get("model_id") else self._model_of(body)
+
+        def work() -> Any:
+            if not body.get("model_id"):
+                self._service.create(model, base=self._service.name, rank=self._service.rank_of(address))
+            self._service.load(model, address, optimizer=optimizer)
+            return {"type": "load_weights", "path": address, "model_id": model}
+
+        return self._promise(work, model)
+
+    def _publish(self, body: Mapping[str, Any]) -> Any:
+        model, name = body["model_id"], body.get("path") or secrets.token_hex(8)
+
+        def work() -> Any:
+            address = self._service.publish(model, name)
+            if body.get("path"):
+                return {"type": "save_weights_for_sampler", "path": address}
+            return {"type": "save_weights_for_sampler", "sampling_session_id": self._new_sampler(address)}
+
+        return self._promise(work, model)
+
+    def _create_sampler(self, body: Mapping[str, Any]) -> Any:
+        address = body.get("model_path")
+        if address and not self._service.has(address):
+            raise UnknownError(f"there are no weights {address!r}; save them for a sampler first")
+        if not address and body.get("base_model") != self._service.name:
+            raise ValueError(f"{body.get('base_model')!r} is not served here; {self._service.name!r} is")
+        return {"type": "create_sampling_session", "sampling_session_id": self._new_sampler(address)}
+
+    def _new_sampler(self, address: str | None) -> str:
+        name = f"sampler-{secrets.token_hex(8)}"
+        self._samplers[name] = address
+        return name
+
+    def _sample(self, body: Mapping[str, Any]) -> Any:
+        session = body.get("sampling_session_id")
+        if session is not None and session not in self._samplers:
+            raise UnknownError(f"there is no sampling session {session!r}")
+        address = self._samplers[session] if session is not None else body.get("model_path")
+        asked = [name for name in _NOT_HERE if body.get(name)]
+        if asked:
+            raise ValueError(f"{asked[0]} is not supported here")
+        count = int(body.get("num_samples", 1))
+        sampling, stop, seed = read_sampling(body["sampling_params"])
+        prompt = [token for chunk in body["prompt"]["chunks"] for token in chunk["tokens"]]
+        promise = self._promise(
+            lambda: self._service.sample(
+                address,
+                prompt,
+                count,
+                sampling,
+                stop=stop,
+                seed=seed,
+                score_prompt=bool(body.get("prompt_logprobs")),
+            ),
+            None,
+        )
+        return {**promise, "sample_sequence_ids": [f"{promise['request_id']}-{i}" for i in range(count)]}
+
+    # Results.
+
+    def _promise(self, work: Callable[[], Any], model: str | None) -> dict[str, Any]:
+        return {"request_id": self._service.submit(work), "model_id": model}
+
+    async def _retrieve(self, request: Request) -> Response:
+        name = json.loads(await _body(request))["request_id"]
+        found: Future[Any] = self._service.result(name)
+        try:
+            result = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(found)), WAIT)
+        except TimeoutError:
+            return JSONResponse({"type": "try_again", "request_id": name, "queue_state": "active"})
+        except (LookupError, TypeError, ValueError) as error:
+            return JSONResponse({"error": f"{type(error).__name__}: {error}", "category": "user"})
+        except Exception as error:  # whatever else a model may raise ends the request, not the service
+            logger.exception("a request failed")
+            return JSONResponse({"error": f"{type(error).__name__}: {error}", "category": "server"})
+        if isinstance(result, Forward):
+            return Response(loss_message(result), media_type=CONTENT_TYPE)
+        if isinstance(result, Answer):
+            return Response(sample_message(result.completions, result.prompt_log_probs), media_type=CONTENT_TYPE)
+        return JSONResponse(result)
+
+    async def _health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _capabilities(self, _: Request) -> Response:
+        model = {"model_name": self._service.name, "max_context_length": self._service.context}
+        return JSONResponse({"supported_models": [{**model, "trainable": True, "sampleable": True}]})
+
+
+_NOT_HERE = (
+    "topk_prompt_logprobs",
+    "topk_sample_logprobs",
+    "target_prompt_logprobs",
+    "prompt_alt_tokens_k",
+    "prompt_logprobs_last_n",
+    "record_stability_info",
+)
+"""Fields of a request for samples that ask for more than samples."""
+
+
+def read_sampling(given: Mapping[str, Any]) -> tuple[Sampling, list[Any], int | None]:
+    """Return how to sample, where a completion ends, and the seed.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+    stop = given.get("stop")
+    if stop == []:
+        raise ValueError("stop=[] switches off the end of sequence, which is not supported here; leave stop out")
+    sampling = Sampling(
+        max_tokens=int(given.get("max_tokens") or MOST_TOKENS),
+        temperature=float(given.get("temperature", 1.0)),
+        top_k=max(0, int(given.get("top_k", -1))),
+        top_p=float(given.get("top_p", 1.0)),
+    )
+    stops = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
+    return sampling, stops, given.get("seed")
+
+
+def make_app(service: Service, key: str) -> Starlette:
+    """Return the app of a service.
+
+    Args:
+        service: computes.
+        key: that every request needs; it begins with `tml-`.
+    """
+    return Starlette(routes=Api(service, key).routes())
+
+
+def serve(service: Service, *, host: str, port: int, key: str, announce: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM.
+
+    Args:
+        service: computes.
+        host: address to listen on.
+        port: 0 for one that is free.
+        key: that every request needs.
+        announce: told the address once it answers.
+
+    Raises:
+        ValueError: the port is in use or not allowed, or the host is none of this machine.
+    """
+    listening = listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    config = uvicorn.Config(
+        make_app(service, key), access_log=False, log_level="warning", server_header=False, ws="none"
+    )
+    announce(f"http://{shown}:{listening.getsockname()[1]}")
+    with listening:
+        asyncio.run(Server(config).serve(sockets=[listening]))
+    service.close()
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        ValueError: it is too long, or compressed in a way that is not known here.
+    """
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MOST_BYTES:
+            raise ValueError(f"a request may have {MOST_BYTES} bytes")
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding == "gzip":
+        return zlib.decompressobj(31).decompress(body, MOST_BYTES)
+    if encoding != "identity":
+        raise ValueError(f"content-encoding {encoding!r} is not supported; send the body as it is")
+    return body
+
+
+def _error(status: int, text: str) -> Response:
+    return JSONResponse({"error": text, "detail": text}, status)

@@ -1,0 +1,428 @@
+"""A training loop of the caller's own, on four verbs: `connect`, `Trainer`, `LocalTrainer`.
+
+`forward_backward`, `optim_step`, `sample` and `save_state` are the verbs of the Tinker API. A loop that calls them owns
+the data, the rewards and the order of steps; the trainer owns the model and the optimizer. `connect` gives a trainer in
+this process, or one of a service (`operant.scale.remote`); `operant serve --train` serves one
+(`operant.scale.tinker_server`).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
+
+import torch
+from torch import Tensor, nn
+
+from operant import ops, streams
+from operant.language.configs import ModelOptions
+from operant.language.engines.native import NativeEngine
+from operant.language.engines.protocol import Completion, Sampling
+from operant.language.models import LanguageModel, load
+from operant.language.packing import Sample, micro_batches, pack, take
+from operant.runtime.checkpoints import Checkpoints
+from operant.runtime.checkpoints import load as load_checkpoint
+from operant.runtime.run import Run, RunError
+from operant.state import State, clone, copy_named
+
+MICRO_BATCH_TOKENS = 16_384
+"""Most tokens that go through the model together."""
+
+Loss = Literal["cross_entropy", "importance_sampling", "ppo", "cispo"]
+"""What is minimized: a sum over tokens, not a mean."""
+
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "cross_entropy": ("weights",),
+    "importance_sampling": ("logprobs", "advantages"),
+    "ppo": ("logprobs", "advantages"),
+    "cispo": ("logprobs", "advantages"),
+}
+_THRESHOLDS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+"""Bounds of the probability ratio in `ppo`; `cispo` has the upper one alone."""
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,127}")
+
+
+_backward = cast(Callable[[Tensor], None], Tensor.backward)  # pyright: ignore[reportUnknownMemberType]
+
+
+class Datum(NamedTuple):
+    """One sequence to learn from, of n tokens.
+
+    Attributes:
+        tokens: ids that the model reads.
+        target_tokens: the id to predict at each of them. For ordinary text it is the next token.
+        weights: weight of each target in `cross_entropy`.
+        logprobs: log-probability of each target when it was sampled.
+        advantages: of each target; 0 for tokens of a prompt.
+    """
+
+    tokens: Sequence[int]
+    target_tokens: Sequence[int]
+    weights: Sequence[float] | None = None
+    logprobs: Sequence[float] | None = None
+    advantages: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Adam:
+    """One step of AdamW (Loshchilov and Hutter 2019). Defaults are those of the Tinker API."""
+
+    learning_rate: float = 1e-4
+    """Step size."""
+    beta1: float = 0.9
+    """Decay of the mean of gradients."""
+    beta2: float = 0.95
+    """Decay of the mean of squared gradients."""
+    eps: float = 1e-12
+    """Added to the root of the second moment."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay, in units of the step size."""
+    grad_clip_norm: float = 0.0
+    """Largest norm of the gradient; 0: no clipping."""
+
+
+class Forward(NamedTuple):
+    """What a pass over a batch found.
+
+    Attributes:
+        loss: sum over all tokens.
+        logprobs: log-probabilities `[n]` of the targets of each datum.
+    """
+
+    loss: float
+    logprobs: list[Tensor]
+
+
+class Trainer(Protocol):
+    """A model that is trained by verbs.
+
+    Attributes:
+        tokenizer: of the model, as transformers has it.
+    """
+
+    tokenizer: Any
+
+    def forward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
+        """Compute a loss, without a gradient."""
+        ...
+
+    def forward_backward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
+        """Compute a loss and add its gradient to the one that `optim_step` uses.
+
+        Args:
+            data: a batch. Gradients of several calls add up.
+            loss: one of `Loss`.
+            config: `clip_low_threshold` and `clip_high_threshold` of `ppo` and `cispo`: bounds of the ratio.
+
+        Raises:
+            ValueError: the loss is unknown, or a datum does not have what it needs.
+        """
+        ...
+
+    def optim_step(self, adam: Adam) -> Mapping[str, float]:
+        """Take a step along the gradient and clear it; one that is NaN or Inf is skipped.
+
+        Returns:
+            `gradient_norm` before clipping, and `skipped`, 1 or 0.
+
+        Raises:
+            ValueError: there is no gradient.
+        """
+        ...
+
+    def sample(
+        self, prompts: Sequence[Sequence[int]], num_samples: int, sampling: Sampling, *, seed: int | None = None
+    ) -> list[list[Completion]]:
+        """Sample completions of each prompt from the present weights.
+
+        Args:
+            prompts: token ids.
+            num_samples: completions of each prompt.
+            sampling: length, temperature, cuts.
+            seed: of the random numbers; None: another one each time.
+        """
+        ...
+
+    def save_state(self, name: str) -> str:
+        """Save weights and optimizer under a name. Returns a path for `load_state`."""
+        ...
+
+    def load_state(self, path: str, *, optimizer: bool = True) -> None:
+        """Continue from a saved state, exactly; without `optimizer` from its weights alone."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds."""
+        ...
+
+
+class LocalTrainer:
+    """A trainer in this process.
+
+    Args:
+        model: trained in place.
+        folder: where states are saved; made when it is first needed.
+        seed: of the samples that name no seed.
+
+    Attributes:
+        steps: optimizer steps taken.
+    """
+
+    def __init__(self, model: LanguageModel, folder: str | Path = "states", *, seed: int = 0) -> None:
+        if model.dtype != torch.float32:
+            raise ValueError(f"the model computes in {model.dtype}; load it with dtype='float32', or train an adapter")
+        self.model, self.folder, self.seed = model, Path(folder), seed
+        self.tokenizer = model.tokenizer
+        self.steps = self._samples = 0
+        self._parameters = model.trained()
+        self._optimizer = torch.optim.AdamW(self._parameters.values(), fused=True)
+        self._engine = NativeEngine(model)
+
+    @torch.no_grad()
+    def forward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
+        """See `Trainer`."""
+        return self._pass(data, loss, config, lambda _: None)
+
+    def forward_backward(self, data: Sequence[Datum], loss: Loss, config: Mapping[str, float] | None = None) -> Forward:
+        """See `Trainer`."""
+        return self._pass(data, loss, config, _backward)
+
+    def _pass(
+        self,
+        data: Sequence[Datum],
+        loss: Loss,
+        config: Mapping[str, float] | None,
+        differentiate: Callable[[Tensor], object],
+    ) -> Forward:
+        """Compute the loss of a batch in micro-batches, each of which is differentiated by itself."""
+        check(data, loss)
+        thresholds = _thresholds(loss, config or {})
+        # The last target is no input: it makes a completion, so that a datum of one token can be packed.
+        samples = [Sample(list(datum.tokens), [datum.target_tokens[-1]]) for datum in data]
+        found = Forward(0.0, [])
+        for part in micro_batches(samples, tokens=MICRO_BATCH_TOKENS):
+            batch = take(data, part)
+            log_probs = self._log_probs(take(samples, part), batch)
+            total = _losses(log_probs, batch, loss, thresholds).sum()
+            differentiate(total)
+            lengths = [len(datum.tokens) for datum in batch]
+            found = Forward(found.loss + total.item(), [*found.logprobs, *log_probs.detach().split_with_sizes(lengths)])
+        return found
+
+    def _log_probs(self, samples: Sequence[Sample], batch: Sequence[Datum]) -> Tensor:
+        """Return the log-probabilities of all targets of a batch, `[m]`."""
+        packed = pack(samples, share=False, device=self.model.device)
+        is_input = torch.ones(len(packed.ids), dtype=torch.bool, device=self.model.device)
+        is_input[packed.last] = False
+        targets = torch.tensor([token for datum in batch for token in datum.target_tokens], device=self.model.device)
+        return self.model.judge(self.model.read(packed)[is_input], targets)[0]
+
+    def optim_step(self, adam: Adam) -> Mapping[str, float]:
+        """See `Trainer`."""
+        gradients = [value.grad for value in self._parameters.values() if value.grad is not None]
+        if not gradients:
+            raise ValueError("there is no gradient: call forward_backward before optim_step")
+        norm = nn.utils.get_total_norm(gradients)
+        finite = bool(norm.isfinite())
+        if finite:
+            if adam.grad_clip_norm > 0:
+                nn.utils.clip_grads_with_norm_(self._parameters.values(), adam.grad_clip_norm, norm)
+            self._optimizer.param_groups[0].update(
+                lr=adam.learning_rate,
+                betas=(adam.beta1, adam.beta2),
+                eps=adam.eps,
+                weight_decay=adam.weight_decay,
+            )
+            self._optimizer.step()  # pyright: ignore[reportUnknownMemberType] - of the closure, which there is none of
+            self.steps += 1
+        self._optimizer.zero_grad()
+        return {"gradient_norm": norm.item(), "skipped": 0.0 if finite else 1.0}
+
+    def sample(
+        self, prompts: Sequence[Sequence[int]], num_samples: int, sampling: Sampling, *, seed: int | None = None
+    ) -> list[list[Completion]]:
+        """See `Trainer`."""
+        if seed is None:
+            generator = streams.torch_generator(self.seed, "samples", self._samples)
+            self._samples += 1
+        else:
+            generator = streams.torch_generator(seed, "samples")
+        return self._engine.generate(prompts, num_samples, sampling, generator=generator)
+
+    def save_state(self, name: str) -> str:
+        """See `Trainer`.
+
+        Raises:
+            ValueError: the name is no name of a file, or is taken.
+        """
+        target = self.folder / checked_name(name)
+        if target.exists():
+            raise ValueError(f"{target} exists already; save the state under another name")
+        Checkpoints(target).save(self.state_dict(), self.steps)
+        return str(target)
+
+    def load_state(self, path: str, *, optimizer: bool = True) -> None:
+        """See `Trainer`.
+
+        Raises:
+            ValueError: there is no such state, or it belongs to another model.
+        """
+        found = Checkpoints(Path(path)).latest() if Path(path).is_dir() else None
+        if found is None:
+            raise ValueError(f"{path} holds no saved state; name what save_state has returned")
+        self.load_state_dict(load_checkpoint(found[0]), optimizer=optimizer)
+
+    def state_dict(self) -> State:
+        """Return weights, moments and counts."""
+        state = self._optimizer.state
+        return {
+            "steps": self.steps,
+            "samples": self._samples,
+            "model": self.model.state_dict(),
+            "moments": {name: dict(state[value]) for name, value in self._parameters.items() if value in state},
+        }
+
+    def load_state_dict(self, state: State, *, optimizer: bool = True) -> None:
+        """Continue from a state of `state_dict`."""
+        self.model.load_state_dict(state["model"])
+        self._optimizer.state.clear()
+        self._optimizer.zero_grad()
+        if optimizer:
+            self.steps, self._samples = state["steps"], state["samples"]
+            for name, moments in state["moments"].items():
+                self._optimizer.state[self._parameters[name]] = clone(moments)
+
+    def weights(self) -> State:
+        """Return a copy of what is trained, for `Sampler`."""
+        return clone(self.model.state_dict())
+
+    def close(self) -> None:
+        """See `Trainer`."""
+        self._engine.close()
+
+
+class Sampler:
+    """Samples from weights as they were at some moment, while others are trained.
+
+    Args:
+        model: whose copy is sampled from.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model.frozen()
+        self._parameters = dict(self.model.network.named_parameters())
+        self._engine = NativeEngine(self.model)
+        self._weights: State | None = None
+
+    def use(self, weights: State) -> None:
+        """Sample from weights of `LocalTrainer.weights` from now on."""
+        if self._weights is not weights:
+            copy_named({name: self._parameters[name] for name in weights}, weights, of="sampler")
+            self._weights = weights
+
+    def sample(
+        self, prompt: Sequence[int], num_samples: int, sampling: Sampling, generator: torch.Generator
+    ) -> list[Completion]:
+        """Sample completions of one prompt."""
+        return self._engine.generate([prompt], num_samples, sampling, generator=generator)[0]
+
+    @torch.no_grad()
+    def log_probs(self, tokens: Sequence[int]) -> Tensor:
+        """Return the log-probabilities of all tokens but the first, `[n - 1]`."""
+        if len(tokens) < 2:
+            return torch.zeros(0)
+        return self.model.likelihoods([Sample(tokens[:1], tokens[1:])], tokens=MICRO_BATCH_TOKENS)[0]
+
+
+def connect(
+    address: str | None = None,
+    *,
+    model: str = "tiny",
+    lora_r: int = 0,
+    seed: int = 0,
+    key: str | None = None,
+    states: str | Path = "states",
+) -> AbstractContextManager[Trainer]:
+    """Return a trainer, to be used in a `with` block: in this process, or of a service that speaks the Tinker API.
+
+    Args:
+        address: of the service, such as `http://127.0.0.1:8421`; None: train in this process.
+        model: folder of a run, a folder or hub name of a model, or one built here; of a service a name that it serves.
+        lora_r: rank of a new adapter; 0 trains all weights here, and takes rank 32 on a service.
+        seed: of the first weights and of samples that name no seed.
+        key: of the service; None: that of the environment variable `TINKER_API_KEY`.
+        states: folder in which states are saved here.
+
+    Raises:
+        ValueError: there is no such model.
+        ModuleNotFoundError: the extra `tinker` is missing, which a service needs.
+    """
+    if address is None:
+        return closing(LocalTrainer(load(named(model, lora_r), seed=seed), states, seed=seed))
+    from operant.scale.remote import RemoteTrainer  # noqa: PLC0415 - an extra that only services need
+
+    return closing(RemoteTrainer(address, model, lora_r=lora_r, seed=seed, key=key))
+
+
+def named(model: str, lora_r: int = 0) -> ModelOptions:
+    """Return the options of a model that is named by the folder of a run, a folder, or a name."""
+    try:
+        Run.open(model.removesuffix("/best"))
+    except RunError:
+        return ModelOptions(model=model, lora_r=lora_r)
+    return ModelOptions(init=model, lora_r=lora_r)
+
+
+def check(data: Sequence[Datum], loss: str) -> None:
+    """Validate a batch.
+
+    Raises:
+        ValueError: the loss is unknown, or a datum does not have what it needs; the message says which.
+    """
+    if loss not in _NEEDS:
+        raise ValueError(f"there is no loss {loss!r}; there are {', '.join(get_args(Loss))}")
+    if not data:
+        raise ValueError("a batch needs at least one datum")
+    for index, datum in enumerate(data):
+        if not datum.tokens:
+            raise ValueError(f"datum {index} has no tokens")
+        for name in ("target_tokens", *_NEEDS[loss]):
+            values: Sequence[float] | None = getattr(datum, name)
+            if values is None:
+                raise ValueError(f"datum {index} has no {name}, which {loss} needs")
+            if len(values) != len(datum.tokens):
+                raise ValueError(f"datum {index} has {len(datum.tokens)} tokens but {len(values)} {name}")
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a state, if it can be one of a folder."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} names no state; take letters, digits, '.', '_' and '-', such as 'step-10'")
+    return name
+
+
+def _thresholds(loss: str, config: Mapping[str, float]) -> dict[str, float]:
+    allowed = _THRESHOLDS if loss in ("ppo", "cispo") else {}
+    if unknown := sorted(config.keys() - allowed.keys()):
+        known = f"it has {' and '.join(allowed)}" if allowed else "it has none"
+        raise ValueError(f"{loss} has no setting {unknown[0]!r}; {known}")
+    return {**allowed, **config}
+
+
+def _losses(log_probs: Tensor, batch: Sequence[Datum], loss: str, thresholds: Mapping[str, float]) -> Tensor:
+    """Return the losses of all targets of a batch, `[m]`."""
+    columns = [
+        torch.tensor([x for datum in batch for x in getattr(datum, name)], dtype=torch.float32, device=log_probs.device)
+        for name in _NEEDS[loss]
+    ]
+    if loss == "cross_entropy":
+        return ops.policy_gradient(log_probs, columns[0])
+    old_log_probs, advantages = columns
+    if loss == "importance_sampling":
+        return ops.surrogate(log_probs, old_log_probs, advantages)
+    low, high = (thresholds[name] for name in _THRESHOLDS)
+    if loss == "cispo":
+        return ops.cispo(log_probs, old_log_probs, advantages, cap=high)
+    return ops.clipped_surrogate(log_probs, old_log_probs, advantages, clip_low=1.0 - low, clip_high=high - 1.0)

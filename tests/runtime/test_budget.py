@@ -1,0 +1,28 @@
+import pytest
+
+from operant.runtime.budget import LEAST_LEFT, iterations, remaining, require_budget, scheduled
+
+
+def test_a_budget_leaves_something_to_learn():
+    require_budget(1)
+    require_budget(11, learning_starts=10)
+    with pytest.raises(ValueError, match="budget must be at least 1 environment step, got 0"):
+        require_budget(0)
+    with pytest.raises(ValueError, match="budget must be at least 1 move, got -3"):
+        require_budget(-3, unit="move")
+    with pytest.raises(ValueError, match=r"must be less than the budget of 10 environment steps, got 10: .* raise the"):
+        require_budget(10, learning_starts=10)
+
+
+def test_what_is_left_falls_from_one_and_never_to_nothing():
+    assert [remaining(used, 8) for used in (0, 2, 6)] == [1.0, 0.75, 0.25]
+    assert remaining(8, 8) == remaining(9, 8) == LEAST_LEFT > 0
+
+
+@pytest.mark.parametrize(("schedule", "expected"), [("constant", [0.5, 0.5, 0.5]), ("linear", [0.5, 0.25, 0.05])])
+def test_a_schedule_is_constant_or_falls_with_what_is_left_down_to_its_least(schedule, expected):
+    assert [scheduled(0.5, schedule, left, least=0.1) for left in (1.0, 0.5, 0.01)] == expected
+
+
+def test_the_last_iteration_may_exceed_the_budget():
+    assert [iterations(budget, 4) for budget in (1, 4, 5, 8, 9)] == [1, 1, 2, 2, 3]

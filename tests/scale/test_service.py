@@ -1,0 +1,114 @@
+"""What a service keeps for its sessions."""
+
+import pytest
+
+from operant.language.configs import ModelOptions
+from operant.language.engines.protocol import Completion, Sampling
+from operant.scale.service import Service, UnknownError, shortened
+from operant.scale.trainer import Adam, Datum
+
+TOKENS = [1, 21, 22, 15]
+BATCH = [Datum(TOKENS[:-1], TOKENS[1:], weights=[1.0] * 3)]
+
+
+@pytest.fixture
+def service(tmp_path):
+    found = Service(ModelOptions(model="tiny"), tmp_path / "states")
+    yield found
+    found.close()
+
+
+def learn(service, model):
+    service.trainer(model).forward_backward(BATCH, "cross_entropy")
+    service.trainer(model).optim_step(Adam(learning_rate=0.05))
+
+
+def test_models_do_not_touch_each_other(service):
+    for name in ("a:train:0", "b:train:0"):
+        service.create(name, base="tiny", rank=2)
+    learn(service, "a:train:0")
+    losses = [service.trainer(name).forward(BATCH, "cross_entropy").loss for name in ("a:train:0", "b:train:0")]
+    assert losses[0] < losses[1]
+
+
+def test_samples_are_those_of_the_published_weights(service):
+    service.create("a:train:0", base="tiny", rank=2)
+    address = service.publish("a:train:0", "first")
+    greedy = {"prompt": TOKENS, "count": 1, "sampling": Sampling(3, temperature=0.0), "score_prompt": True}
+    before = service.sample(address, **greedy)
+    base = service.sample(None, **greedy)
+    assert before.prompt_log_probs.tolist() == pytest.approx(base.prompt_log_probs.tolist(), abs=1e-5)
+    learn(service, "a:train:0")
+    assert service.sample(address, **greedy).prompt_log_probs.equal(before.prompt_log_probs)
+    after = service.sample(service.publish("a:train:0", "second"), **greedy)
+    assert after.prompt_log_probs.sum() > before.prompt_log_probs.sum()
+
+
+def test_a_seed_repeats_and_none_does_not(service):
+    ask = {"prompt": TOKENS, "count": 4, "sampling": Sampling(8)}
+    assert service.sample(None, **ask, seed=0) == service.sample(None, **ask, seed=0)
+    assert service.sample(None, **ask).completions != service.sample(None, **ask).completions
+
+
+def test_a_state_outlives_the_service(service, tmp_path):
+    service.create("a:train:0", base="tiny", rank=2)
+    learn(service, "a:train:0")
+    address = service.save("a:train:0", "one")
+    loss = service.trainer("a:train:0").forward(BATCH, "cross_entropy").loss
+    other = Service(ModelOptions(model="tiny"), tmp_path / "states")
+    assert other.rank_of(address) == 2
+    other.create("b:train:0", base="tiny", rank=2)
+    other.load("b:train:0", address, optimizer=True)
+    assert other.trainer("b:train:0").forward(BATCH, "cross_entropy").loss == loss
+    other.close()
+
+
+def test_what_is_not_there_is_named(service):
+    with pytest.raises(UnknownError, match="no model 'x'"):
+        service.trainer("x")
+    with pytest.raises(UnknownError, match="no weights 'tinker://x'"):
+        service.sample("tinker://x", TOKENS, 1, Sampling(2))
+    with pytest.raises(UnknownError, match="no request"):
+        service.result("x")
+    with pytest.raises(UnknownError, match="never trained here"):
+        service.rank_of("tinker://a:train:0/weights/one")
+    for address in (
+        "a",
+        "tinker://a/other/x",
+        "tinker:///weights/x",
+        "tinker://../../weights/x",
+        "tinker://a/weights/..",
+    ):
+        with pytest.raises((ValueError, UnknownError)):
+            service.rank_of(address)
+    with pytest.raises(ValueError, match="exceed the 2048 positions"):
+        service.sample(None, TOKENS, 1, Sampling(4096))
+
+
+def test_a_forgotten_model_is_gone(service):
+    service.create("a:train:0", base="tiny", rank=2)
+    address = service.publish("a:train:0", "first")
+    service.forget("a:train:0")
+    assert not service.has(address)
+    with pytest.raises(UnknownError):
+        service.trainer("a:train:0")
+
+
+def test_work_is_done_in_the_order_in_which_it_was_asked_for(service):
+    done = []
+    names = [service.submit(done.append, number) for number in range(20)]
+    service.result(names[-1]).result()
+    assert done == list(range(20))
+
+
+def test_completions_end_after_a_stop_sequence():
+    class Letters:
+        def decode(self, ids, **_):
+            return "".join(chr(i) for i in ids)
+
+    given = Completion([97, 98, 99], [-1.0, -2.0, -3.0], True)
+    assert shortened(given, ["b"], Letters()) == Completion([97, 98], [-1.0, -2.0], False)
+    assert shortened(given, ["bc"], Letters()) == Completion([97, 98, 99], [-1.0, -2.0, -3.0], False)
+    assert shortened(given, [97], Letters()) == Completion([97], [-1.0], False)
+    assert shortened(given, ["x"], Letters()) is given
+    assert shortened(given, [], Letters()) is given

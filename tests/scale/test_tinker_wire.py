@@ -1,0 +1,56 @@
+"""Messages of the Tinker API, read and written by the SDK's own conversions."""
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("tinker")
+
+from tinker import types
+from tinker.proto.request_conv import forward_backward_request_to_proto
+from tinker.proto.response_conv import deserialize_forward_backward_output, deserialize_sample_response
+
+from operant.language.engines.protocol import Completion
+from operant.scale.tinker_wire import loss_message, read_batch, sample_message
+from operant.scale.trainer import Datum, Forward
+
+
+def body(inputs, **options):
+    data = [types.Datum(model_input=types.ModelInput.from_ints([3, 4]), loss_fn_inputs=inputs)]
+    given = types.ForwardBackwardInput(data=data, loss_fn="ppo", **options)
+    request = types.ForwardBackwardRequest(forward_backward_input=given, model_id="m", seq_id=1)
+    return forward_backward_request_to_proto(request).SerializeToString()
+
+
+def test_a_batch_is_read_as_it_was_written():
+    found = read_batch(body({"target_tokens": [4, 5], "logprobs": [-1.0, -0.5], "advantages": [0.0, 1.0]}))
+    assert found == ("m", [Datum([3, 4], [4, 5], None, [-1.0, -0.5], [0.0, 1.0])], "ppo", {}, False)
+    config = {"clip_low_threshold": 0.5}
+    assert read_batch(body({"target_tokens": [4, 5]}, loss_fn_config=config))[3] == config
+
+
+def test_what_is_not_supported_is_named():
+    with pytest.raises(ValueError, match="no ForwardBackwardRequest"):
+        read_batch(b"\xff\xff")
+    with pytest.raises(ValueError, match="target_tokens must be one number a token"):
+        read_batch(body({"target_tokens": np.zeros((2, 3), dtype=np.int64)}))
+    with pytest.raises(ValueError, match="no setting 'kind'"):
+        read_batch(body({"target_tokens": [4, 5]}, loss_fn_config={"kind": "x"}))
+
+
+def test_losses_are_read_by_the_sdk():
+    found = deserialize_forward_backward_output(
+        loss_message(Forward(2.5, [torch.tensor([-1.0, -2.0]), torch.tensor([-3.0])]))
+    )
+    assert found.metrics == {"loss:sum": 2.5}
+    assert [each["logprobs"].tolist() for each in found.loss_fn_outputs] == [[-1.0, -2.0], [-3.0]]
+
+
+def test_samples_are_read_by_the_sdk():
+    completions = [Completion([5, 6], [-1.0, -2.0], True), Completion([7], [-3.0], False)]
+    found = deserialize_sample_response(sample_message(completions, torch.tensor([-4.0])))
+    assert [s.tokens for s in found.sequences] == [[5, 6], [7]]
+    assert [s.logprobs for s in found.sequences] == [[-1.0, -2.0], [-3.0]]
+    assert [s.stop_reason for s in found.sequences] == ["length", "stop"]
+    assert found.prompt_logprobs == [None, -4.0]
+    assert deserialize_sample_response(sample_message(completions, None)).prompt_logprobs is None

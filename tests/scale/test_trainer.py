@@ -1,0 +1,207 @@
+"""The four verbs in this process: losses against numbers worked by hand, steps against torch, exact states."""
+
+import pytest
+import torch
+
+from operant.language.configs import ModelOptions
+from operant.language.engines.protocol import Sampling
+from operant.language.models import load
+from operant.scale.trainer import Adam, Datum, LocalTrainer, Sampler, checked_name, connect, named
+
+TOKENS = [1, 21, 22, 15, 23, 33, 21, 25]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load(ModelOptions(model="tiny"), seed=3)
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    with connect(model="tiny", seed=3, states=tmp_path / "states") as found:
+        yield found
+
+
+def datum(**columns):
+    return Datum(TOKENS[:-1], TOKENS[1:], **columns)
+
+
+def reference(model, tokens, targets):
+    """Return the log-probabilities of targets, from the network as transformers has it."""
+    logits = model.network(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float()
+    return logits.log_softmax(-1).gather(1, torch.tensor(targets)[:, None]).squeeze(1)
+
+
+def test_log_probs_are_those_of_any_targets(trainer):
+    other = Datum([4, 9], [7, 7], weights=[1.0, 0.5])
+    single = Datum([4], [9], weights=[2.0])
+    found = trainer.forward([datum(weights=[1.0] * 7), other, single], "cross_entropy")
+    expected = [reference(trainer.model, list(d.tokens), list(d.target_tokens)) for d in (datum(), other, single)]
+    for mine, theirs in zip(found.logprobs, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=0)
+    total = -(expected[0].sum() + expected[1][0] + 0.5 * expected[1][1] + 2.0 * expected[2][0])
+    assert found.loss == pytest.approx(total.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo"])
+def test_losses_of_policies_are_sums_over_tokens(trainer, loss):
+    new = trainer.forward([datum(weights=[0.0] * 7)], "cross_entropy").logprobs[0]
+    log_ratios = torch.tensor([0.0, 0.5, -0.5, 0.1, 0.5, -0.5, 0.0])
+    advantages = torch.tensor([1.0, 1.0, 1.0, -2.0, -1.0, -1.0, 0.0])
+    found = trainer.forward(
+        [datum(logprobs=(new - log_ratios).tolist(), advantages=advantages.tolist())],
+        loss,
+        {"clip_low_threshold": 0.9, "clip_high_threshold": 1.3} if loss != "importance_sampling" else None,
+    ).loss
+    total = 0.0
+    for lp, log_ratio, advantage in zip(new.tolist(), log_ratios.exp().tolist(), advantages.tolist(), strict=True):
+        ratio = log_ratio
+        if loss == "importance_sampling":
+            total -= ratio * advantage
+        elif loss == "cispo":
+            total -= min(ratio, 1.3) * advantage * lp
+        else:
+            total -= min(ratio * advantage, min(max(ratio, 0.9), 1.3) * advantage)
+    assert found == pytest.approx(total, rel=1e-4)
+
+
+def test_gradients_of_several_calls_add_up_and_micro_batches_change_nothing(tmp_path, monkeypatch):
+    data = [datum(weights=[1.0] * 7), Datum([4, 9], [7, 7], weights=[1.0, 0.5])]
+    found = []
+    for calls, tokens in (([data], 100), ([[data[0]], [data[1]]], 100), ([data], 1)):
+        monkeypatch.setattr("operant.scale.trainer.MICRO_BATCH_TOKENS", tokens)
+        trainer = LocalTrainer(load(ModelOptions(model="tiny"), seed=3), tmp_path)
+        for call in calls:
+            trainer.forward_backward(call, "cross_entropy")
+        found.append(torch.cat([value.grad.flatten() for value in trainer.model.trained().values()]))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[0], found[2], rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_is_that_of_adamw(trainer):
+    twin = load(ModelOptions(model="tiny"), seed=3)
+    optimizer = torch.optim.AdamW(twin.trained().values(), lr=1e-2, betas=(0.9, 0.95), eps=1e-12, weight_decay=0.1)
+    for _ in range(2):
+        trainer.forward_backward([datum(weights=[1.0] * 7)], "cross_entropy")
+        report = trainer.optim_step(Adam(learning_rate=1e-2, weight_decay=0.1, grad_clip_norm=1.0))
+        optimizer.zero_grad()
+        (-reference(twin, TOKENS[:-1], TOKENS[1:]).sum()).backward()
+        norm = torch.nn.utils.clip_grad_norm_(twin.trained().values(), 1.0)
+        optimizer.step()
+    assert report["gradient_norm"] == pytest.approx(norm.item(), rel=1e-3)
+    assert trainer.steps == 2
+    for name, value in trainer.model.trained().items():
+        # Adam divides by tiny moments where gradients are tiny, so that rounding shows there.
+        assert (value - twin.trained()[name]).abs().mean() < 1e-4, name
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing(trainer):
+    before = trainer.state_dict()["model"]
+    before = {name: value.clone() for name, value in before.items()}
+    trainer.forward_backward([datum(weights=[float("inf")] * 7)], "cross_entropy")
+    assert trainer.optim_step(Adam())["skipped"] == 1.0
+    assert all(torch.equal(before[name], value) for name, value in trainer.state_dict()["model"].items())
+    with pytest.raises(ValueError, match="call forward_backward before optim_step"):
+        trainer.optim_step(Adam())
+
+
+def run(trainer, steps):
+    for _ in range(steps):
+        answers = trainer.sample([TOKENS[:3]], 2, Sampling(max_tokens=4))[0]
+        data = [
+            Datum(
+                [*TOKENS[:3], *a.ids][:-1],
+                [*TOKENS[1:3], *a.ids],
+                logprobs=[0.0, 0.0, *a.log_probs],
+                advantages=[0.0, 0.0, *[float(i)] * len(a.ids)],
+            )
+            for i, a in enumerate(answers)
+        ]
+        trainer.forward_backward(data, "importance_sampling")
+        trainer.optim_step(Adam(learning_rate=1e-3))
+
+
+def test_a_saved_state_continues_bit_for_bit(tmp_path):
+    with connect(seed=5, states=tmp_path / "a") as first:
+        run(first, 2)
+        path = first.save_state("half")
+        run(first, 2)
+        expected = first.state_dict()
+    with connect(seed=5, states=tmp_path / "b") as second:
+        second.load_state(path)
+        run(second, 2)
+        found = second.state_dict()
+    assert found["steps"] == expected["steps"] == 4
+    for name, value in expected["model"].items():
+        assert torch.equal(value, found["model"][name]), name
+        assert torch.equal(expected["moments"][name]["exp_avg_sq"], found["moments"][name]["exp_avg_sq"])
+
+
+def test_weights_alone_start_a_new_optimizer(trainer):
+    run(trainer, 1)
+    path = trainer.save_state("one")
+    trainer.load_state(path, optimizer=False)
+    assert trainer.state_dict()["moments"] == {}
+
+
+def test_a_sampler_keeps_its_weights(trainer):
+    sampler = Sampler(trainer.model)
+    old = trainer.weights()
+    sampler.use(old)
+    before = sampler.log_probs(TOKENS)
+    run(trainer, 1)
+    assert torch.equal(before, sampler.log_probs(TOKENS))
+    sampler.use(trainer.weights())
+    assert not torch.equal(before, sampler.log_probs(TOKENS))
+    torch.testing.assert_close(before, reference(load(ModelOptions(model="tiny"), seed=3), TOKENS[:-1], TOKENS[1:]))
+    assert sampler.log_probs([3]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("data", "loss", "config", "message"),
+    [
+        ([], "cross_entropy", None, "at least one datum"),
+        ([datum()], "cross_entropy", None, "datum 0 has no weights, which cross_entropy needs"),
+        ([datum(weights=[1.0])], "cross_entropy", None, "7 tokens but 1 weights"),
+        ([Datum([], [], weights=[])], "cross_entropy", None, "datum 0 has no tokens"),
+        ([datum()], "dro", None, "no loss 'dro'; there are cross_entropy, importance_sampling, ppo, cispo"),
+        ([datum(weights=[1.0] * 7)], "cross_entropy", {"beta": 1.0}, "no setting 'beta'; it has none"),
+        (
+            [datum(logprobs=[0.0] * 7, advantages=[1.0] * 7)],
+            "ppo",
+            {"clip": 0.2},
+            "no setting 'clip'; it has clip_low_threshold and clip_high_threshold",
+        ),
+    ],
+)
+def test_wrong_batches_are_named(trainer, data, loss, config, message):
+    with pytest.raises(ValueError, match=message):
+        trainer.forward_backward(data, loss, config)
+
+
+def test_wrong_states_are_named(trainer, tmp_path):
+    with pytest.raises(ValueError, match="holds no saved state"):
+        trainer.load_state(str(tmp_path / "nothing"))
+    trainer.save_state("one")
+    with pytest.raises(ValueError, match="exists already"):
+        trainer.save_state("one")
+    for name in ("", "../x", ".hidden", "a/b"):
+        with pytest.raises(ValueError, match="names no state"):
+            checked_name(name)
+
+
+def test_models_of_16_bits_are_refused(tmp_path):
+    model = load(ModelOptions(model="tiny", dtype="bfloat16"), seed=0)
+    with pytest.raises(ValueError, match="load it with dtype='float32'"):
+        LocalTrainer(model, tmp_path)
+
+
+def test_a_run_is_named_by_its_folder(tmp_path):
+    from operant import api
+
+    sizes = {"train_examples": 24, "held_out": 2}
+    trained = api.train("sft", "arithmetic", seeds=1, budget=16, run=tmp_path / "run", progress="silent", **sizes)
+    assert named(str(trained.run.path)).init == str(trained.run.path)
+    assert named("tiny").model == "tiny"
+    with connect(model=str(trained.run.path), lora_r=2, states=tmp_path / "states") as trainer:
+        assert all("lora" in name for name in trainer.model.trained())

@@ -1,0 +1,115 @@
+"""Programs that use a service of the Tinker API, run by test_tinker_server in a process of its own.
+
+The SDK leaves sockets to the garbage collector, which pytest would take for faults of other tests.
+"""
+
+import sys
+import tempfile
+
+import pytest
+import tinker
+from tinker import types
+
+from operant.language.engines.protocol import Sampling
+from operant.scale.trainer import Adam, Datum, connect
+
+TOKENS = [1, 21, 22, 15, 23, 33, 21, 25]
+
+
+def datum(**columns):
+    return Datum(TOKENS[:-1], TOKENS[1:], **columns)
+
+
+def step(trainer):
+    answers = trainer.sample([TOKENS[:3], TOKENS[:4]], 2, Sampling(max_tokens=3), seed=7)
+    flat = [answer for group in answers for answer in group]
+    data = [datum(logprobs=[-1.0] * 7, advantages=[0.5] * 7), datum(logprobs=[-2.0] * 7, advantages=[-0.5] * 7)]
+    found = trainer.forward_backward(data, "ppo", {"clip_high_threshold": 1.3})
+    return flat, found, trainer.optim_step(Adam(learning_rate=1e-2))
+
+
+def a_loop_gives_the_same_here_and_there(remote, folder):
+    """The same functions are called on both; nothing but the address differs."""
+    with connect(model="tiny", lora_r=4, states=folder) as local:
+        for _ in range(3):
+            (_, mine, report), (_, theirs, other) = step(local), step(remote)
+            assert mine.loss == pytest.approx(theirs.loss, rel=1e-6)
+            assert report["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=1e-6)
+        for a, b in zip(mine.logprobs, theirs.logprobs, strict=True):
+            assert a.tolist() == pytest.approx(b.tolist(), rel=1e-6)
+        assert local.tokenizer.encode("12+3=") == remote.tokenizer.encode("12+3=")
+
+
+def samples_come_from_the_present_weights(remote):
+    """After steps towards one completion it is the likeliest."""
+    for _ in range(30):
+        remote.forward_backward([datum(weights=[1.0] * 7)], "cross_entropy")
+        remote.optim_step(Adam(learning_rate=1e-2))
+    (found,) = remote.sample([TOKENS[:4]], 1, Sampling(max_tokens=4, temperature=0.0))[0]
+    assert found.ids == TOKENS[4:]
+    assert found.truncated
+
+
+def a_saved_state_continues(remote):
+    step(remote)
+    path = remote.save_state("half")
+    after = step(remote)[1].loss
+    remote.load_state(path)
+    assert step(remote)[1].loss == pytest.approx(after, rel=1e-6)
+    remote.load_state(path, optimizer=False)
+    assert path.startswith("tinker://")
+
+
+def a_loop_for_the_service_runs_as_it_is(address):
+    """Written against the SDK alone, as its documentation has it."""
+    service = tinker.ServiceClient(base_url=address)
+    client = service.create_lora_training_client(base_model="tiny", rank=4).result()
+    tokens = client.get_tokenizer().encode("7*8=56")
+    data = types.Datum(
+        model_input=types.ModelInput.from_ints(tokens[:-1]),
+        loss_fn_inputs={"target_tokens": tokens[1:], "weights": [1.0] * (len(tokens) - 1)},
+    )
+    losses = []
+    for _ in range(12):
+        forward = client.forward_backward([data], "cross_entropy")
+        update = client.optim_step(types.AdamParams(learning_rate=1e-2))
+        losses.append(forward.result().metrics["loss:sum"])
+        assert update.result().metrics["skipped"] == 0.0
+    assert losses[-1] < 0.2 * losses[0]
+    sampler = client.save_weights_and_get_sampling_client().result()
+    prompt = types.ModelInput.from_ints(tokens[:-2])
+    params = types.SamplingParams(max_tokens=20, temperature=0.0, stop=[tokens[-2]])
+    answer = sampler.sample(prompt, 2, params).result()
+    assert [s.tokens for s in answer.sequences] == [[tokens[-2]]] * 2
+    assert [s.stop_reason for s in answer.sequences] == ["stop"] * 2
+    scores = sampler.compute_logprobs(prompt).result()
+    assert scores[0] is None
+    assert all(score < 0 for score in scores[1:])
+
+    def square(data, logprobs):
+        loss = sum((each**2).sum() for each in logprobs)
+        return loss, {"custom": loss.item()}
+
+    assert client.forward_backward_custom([data], square).result().metrics["custom"] > 0
+    client.optim_step(types.AdamParams()).result()
+    with pytest.raises(tinker.RequestFailedError, match="datum 0 has no logprobs, which ppo needs"):
+        client.forward_backward([data], "ppo").result()
+    service.close("success").result()
+
+
+def models_that_are_not_served_are_named(address):
+    with pytest.raises(tinker.RequestFailedError, match="'other' is not served here; 'tiny' is"):
+        connect(address, model="other")
+
+
+if __name__ == "__main__":
+    service = sys.argv[1]
+    for program in (
+        a_loop_gives_the_same_here_and_there,
+        samples_come_from_the_present_weights,
+        a_saved_state_continues,
+    ):
+        with connect(service, model="tiny", lora_r=4) as remote, tempfile.TemporaryDirectory() as folder:
+            program(remote, *([folder] if program is a_loop_gives_the_same_here_and_there else []))
+    a_loop_for_the_service_runs_as_it_is(service)
+    models_that_are_not_served_are_named(service)
