@@ -1,4 +1,4 @@
-"""What a network that acts greedily is made of, for `operant.runtime.exporting`: `network_of`."""
+"""Networks of greedy policies for `operant.runtime.exporting`: `network_of`."""
 
 from typing import Any, cast
 
@@ -15,15 +15,15 @@ from operant.runtime.exporting import require_bare
 
 
 def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the network of the seed at a place, in numbers and tensors as `runtime.exported_policy` reads them.
+    """Return the network of the seed at an index, as numbers and tensors for `runtime.exported_policy`.
 
     Args:
-        experiment: of deep control.
-        index: the place of the seed.
+        experiment: of this package.
+        index: of the seed.
 
     Raises:
-        ValueError: it is no perceptron of one vector: it looks at pictures or dictionaries, or has a memory; or it has
-            learned in wrappers.
+        ValueError: the network is no perceptron of one vector (it reads images or dictionaries, or is recurrent), or
+            wrappers have learned weights.
     """
     require_bare(experiment.env)
     learner = experiment.learner
@@ -59,7 +59,7 @@ def _perceptron(mlp: Any, layers: Layers, index: int) -> tuple[dict[str, Any], d
 
 
 def _choices(choices: list[int], skipped: int, facts: dict[str, Any]) -> dict[str, Any]:
-    """Say which outputs are logits or values of which choices."""
+    """Name the outputs that are logits or values, and their choices."""
     return facts | {"kind": "choices", "choices": choices, "outputs": [skipped, skipped + sum(choices)]}
 
 
@@ -69,6 +69,6 @@ def _box(bounds: Any) -> dict[str, Tensor]:
 
 def _refusal(what: Any) -> str:
     return (
-        f"export writes perceptrons that look at one vector, and this is a {type(what).__name__}: policies that look "
-        "at pictures or dictionaries, or remember, act by `operant.load(run).predict`"
+        f"export supports perceptrons of one vector, got {type(what).__name__}: for images, "
+        "dictionaries or recurrent policies, use `operant.load(run).predict`"
     )
