@@ -31,6 +31,7 @@ class Algorithm:
         actions: the kinds of action it can choose.
         bounded: whether continuous ones need finite bounds.
         sees: what its networks look at beside vectors.
+        vectors: whether they look at vectors at all.
         idea: its key idea, in a sentence.
         paper: where it was published.
         module: the module that implements it, or the file.
@@ -55,6 +56,7 @@ class Algorithm:
     actions: tuple[ActionKind, ...] = ("discrete",)
     bounded: bool = False
     sees: tuple[Sight, ...] = ()
+    vectors: bool = True
     idea: str
     paper: str
     module: str
