@@ -256,7 +256,7 @@ def test_a_lost_database_is_made_anew(cli, judged):
     (judged / "preferences.sqlite").unlink()
     status, _, err = cli("label", judged, "--agreement")
     assert status == 1
-    assert "it was lost or replaced; `operant label RUN --rebuild` makes it anew" in err
+    assert "it was lost or replaced; `operant label RUN --rebuild` rebuilds it" in err
     assert cli("label", judged, "--rebuild")[0] == 0
     assert labels(judged) == before
 

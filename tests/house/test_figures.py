@@ -31,7 +31,7 @@ def records(block: Any) -> Iterator[dict[str, Any]]:
 def test_every_algorithm_is_in_the_table_with_its_idea():
     for algorithm in catalog.CONTROL:
         data = "on-policy" if algorithm.on_policy else "off-policy"
-        actions = "all" if len(algorithm.actions) == 3 else algorithm.actions[0]
+        actions = "all" if len(algorithm.actions) == 3 else ", ".join(algorithm.actions)
         link = f"[{algorithm.name}](algorithms/{algorithm.name}.md)"
         assert f"| {link} | {data} | {actions} | {algorithm.idea} |" in PAGE
 

@@ -10,6 +10,7 @@ from operant.runtime.run import Run
 from operant.web import travel
 from operant.web.images import SIGNATURE
 from operant.web.workers import NotFoundError
+from web.folders import make_run  # type: ignore[import-not-found]
 
 SMALL = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "hidden_sizes": (8,)}
 
@@ -173,6 +174,13 @@ def test_a_task_without_frames_shows_its_observations(runs):
 def test_wrong_wishes_are_named(runs, arguments, message):
     with pytest.raises(ValueError, match=message):
         travel.go(runs, "ppo", **arguments)
+
+
+def test_a_run_that_cannot_be_opened_is_no_fault_until_one_goes_there(runs):
+    make_run(runs / "bare", [[0.1]])
+    assert "device" in travel.load(runs, "bare")["problem"]
+    assert travel.load(runs, "ppo") == {"problem": ""}
+    assert travel._open.path == runs / "ppo"
 
 
 def test_wrong_places_are_named(runs):

@@ -1,4 +1,4 @@
-"""What a policy that acts greedily is made of, for `operant.runtime.exporting` and `operant.runtime.graphs`."""
+"""Networks of greedy policies for `operant.runtime.exporting`: `network_of`."""
 
 from typing import Any
 
@@ -21,15 +21,15 @@ Parts = tuple[Any, Layers, dict[str, Any], dict[str, Tensor]]
 
 
 def network_of(experiment: Any, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the network of the seed at a place, in numbers and tensors as `runtime.exported_policy` reads them.
+    """Return the network of the seed at an index, as numbers and tensors for `runtime.exported_policy`.
 
     Args:
-        experiment: of deep control.
-        index: the place of the seed.
+        experiment: of this package.
+        index: of the seed.
 
     Raises:
-        ValueError: it is no perceptron of one vector: it looks at pictures or dictionaries, or has a memory; or it has
-            learned in wrappers.
+        ValueError: the network is no perceptron of one vector (it reads images or dictionaries, or is recurrent), or
+            wrappers have learned weights.
     """
     mlp, layers, facts, tensors = _parts(experiment, index)
     if type(mlp) is not StackedMLP:

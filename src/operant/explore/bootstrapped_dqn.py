@@ -76,7 +76,7 @@ class BootstrappedDQNConfig(DQNConfig):
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {"paper": {}}
-"""Configuration by task or by name."""
+"""Presets by task or name."""
 
 
 class BootstrappedDQN(DQN):

@@ -11,12 +11,14 @@ from operant.nets.factory import Encoder, encoders, modules, network_for, networ
 from operant.nets.functional import FunctionalModule, ModuleError
 from operant.nets.gru import Memory, StackedGRU
 from operant.nets.heads import CategoricalHead, GaussianHead, Head, MultiCategoricalHead, head_for
+from operant.nets.image_coder import StackedImageDecoder, StackedImageEncoder
 from operant.nets.jacobian import Jacobian, NetworkJacobian, jacobian
 from operant.nets.matmul import set_precision
 from operant.nets.mlp import Activation, StackedMLP
 from operant.nets.module import MakeModule, StackedModule
 from operant.nets.network import MakeNetwork, StackedNetwork
-from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedRMSprop
+from operant.nets.normed_mlp import Slot, Slots, StackedNormedMLP, normed, shares
+from operant.nets.optim import OPTIMIZERS, OptimizerName, StackedAdam, StackedLaProp, StackedRMSprop
 
 __all__ = [
     "OPTIMIZERS",
@@ -43,13 +45,19 @@ __all__ = [
     "OptimizerName",
     "Pass",
     "Program",
+    "Slot",
+    "Slots",
     "Spec",
     "StackedAdam",
     "StackedCNN",
     "StackedGRU",
+    "StackedImageDecoder",
+    "StackedImageEncoder",
+    "StackedLaProp",
     "StackedMLP",
     "StackedModule",
     "StackedNetwork",
+    "StackedNormedMLP",
     "StackedRMSprop",
     "TorsoName",
     "compilable",
@@ -64,8 +72,10 @@ __all__ = [
     "modules",
     "network_for",
     "network_of_vectors",
+    "normed",
     "one_by_one",
     "programs",
     "set_precision",
+    "shares",
     "whole_network",
 ]

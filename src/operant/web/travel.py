@@ -171,10 +171,14 @@ class _Play:
 _open: _Open | None = None
 
 
-def load(runs: Path, run: str) -> dict[str, Any]:
-    """Open a run, so that going to an update of it does not wait for that."""
-    _opened(folder_of(runs, run))
-    return {}
+def load(runs: Path, run: str) -> dict[str, str]:
+    """Open a run, so that going to an update of it does not wait for that; `problem` says why it cannot be opened."""
+    path = folder_of(runs, run)
+    try:
+        _opened(path)
+    except Exception as error:  # nobody has asked for it yet; who does is told, and how bad it is
+        return {"problem": f"{type(error).__name__}: {error}"}
+    return {"problem": ""}
 
 
 def go(runs: Path, run: str, at: int, way: Way = "to") -> dict[str, Any]:
