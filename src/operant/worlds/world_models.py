@@ -125,7 +125,7 @@ class WorldModels(Resumable):
     def _make_networks(self) -> None:
         config = self.config
         actions = self.controllers.actions
-        self.vae = StackedVAE(self.features.shape, config.latent_size, config.vae_hidden_sizes, config.torso)
+        self.vae = StackedVAE(self.features.shape, config.latent_size, config.vae_hidden_sizes, config.vae_torso)
         self.rnn = MixtureRNNShape(
             latent=config.latent_size,
             actions=actions,
