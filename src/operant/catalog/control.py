@@ -83,6 +83,7 @@ CONTROL: tuple[Algorithm, ...] = (
         config="BootstrappedDQNConfig",
         learner="BootstrappedDQN",
         presets=("paper",),
+        budgets=(("operant/DeepSea-v0", 20_000),),
     ),
     Algorithm(
         name="alphazero",
