@@ -152,4 +152,4 @@ def test_without_the_extra(cli, run, monkeypatch):
     monkeypatch.setattr(output, "missing", list)
     status, _, err = cli("compare", run, "--out", "compare.png")
     assert status == 2
-    assert err == 'operant: error: a picture needs matplotlib: pip install "operant[plots]"\n'
+    assert err == 'operant: error: a plot needs matplotlib: pip install "operant[plots]"\n'

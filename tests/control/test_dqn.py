@@ -343,7 +343,7 @@ def test_tasks_of_pictures_have_presets_of_their_own(task, preset):
 
 def test_action_masks_are_refused_and_bounds_needed_for_scaling():
     spaces = gymnasium.spaces.Dict(seen=Probe.observation_space, action_mask=gymnasium.spaces.MultiBinary(2))
-    with pytest.raises(ValueError, match="dqn does not look at action masks, but the observations of Odd hold one"):
+    with pytest.raises(ValueError, match="dqn does not support action masks, but the observations of Odd have one"):
         learner(type("Odd", (Probe,), {"observation_space": spaces}))
     with pytest.raises(ValueError, match="scale_obs needs observations of Box, which have bounds, got Dict"):
         learner(Named, scale_obs=True)
@@ -357,7 +357,7 @@ def test_continuous_actions_are_refused():
 
 
 def test_another_number_of_rows_is_refused():
-    with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8 rows, but the environment has 6"):
+    with pytest.raises(ValueError, match="2 seeds with 4 environments each need 8, but there are 6"):
         DQN(DQNConfig(**SMALL), Constant(range(6)), seeds=(0, 1), budget=100)
 
 

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompareOptions(Answering):
-    """Put runs of the same task side by side: final scores, intervals, settings that differ, learning curves."""
+    """Compare runs of the same task: final scores, intervals, different settings, learning curves."""
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN ...")]
     """Folders of the runs."""
 
     out: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """A picture to draw, such as compare.png (extra: plots)."""
+    """File of a plot, such as compare.png (extra: plots)."""
 
     metric: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Compare a metric of training, such as rollout/episode_return, the returns while exploring, in the place of the
-    scores of greedy evaluations.
+    """Compare a metric of training, such as rollout/episode_return, the returns while exploring, instead of the scores
+    of greedy evaluations.
     """
 
     enough: bool = False
@@ -47,7 +47,7 @@ class CompareOptions(Answering):
 
     def __post_init__(self) -> None:
         if not self.runs:
-            raise ValueError("name the folders of one or more runs")
+            raise ValueError("give the folders of one or more runs")
         if self.enough and len(self.runs) != 2:
             raise ValueError(f"--enough is for two runs, got {len(self.runs)}")
         if self.looks and not self.enough:
@@ -57,10 +57,10 @@ class CompareOptions(Answering):
 
 
 def compare(arguments: list[str]) -> int:
-    """Put runs side by side."""
+    """Compare runs."""
     options = parse(CompareOptions, arguments, "compare")
     if options.out is not None:
-        require_extra("plots", "a picture", ["matplotlib"])
+        require_extra("plots", "a plot", ["matplotlib"])
     from operant.runtime.comparison import compare as standings_of
     from operant.runtime.comparison import different_settings
     from operant.runtime.run import Run
@@ -93,7 +93,7 @@ def compare(arguments: list[str]) -> int:
 
 
 def _warn_of_ends(runs: Sequence["Run"]) -> None:
-    """Say so if the last session of a run did not end well."""
+    """Warn if the last session of a run did not end normally."""
     from operant.runtime.sessions import FAILED, INTERRUPTED
 
     for run in runs:
@@ -103,7 +103,7 @@ def _warn_of_ends(runs: Sequence["Run"]) -> None:
 
 
 def _warn_of_data(runs: Sequence[Path]) -> None:
-    """Say so if runs of one task were scored on different data sets."""
+    """Warn if runs of one task were scored on different data sets."""
     from operant.runtime.inputs import records_of
 
     data = {record["sha256"] for run in runs for record in records_of(run) if record["name"] in ("dataset", "task")}
@@ -153,7 +153,7 @@ def _decision_answer(names: Sequence[str], decision: "Decision") -> dict[str, An
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return what to call runs: the names of their folders if these differ, else the paths."""
+    """Return names of runs: their folders' names if these differ, else the paths."""
     short = [path.name for path in paths]
     return short if len(set(short)) == len(short) else [location(path) for path in paths]
 
@@ -176,7 +176,7 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
     budget = max(standing.run.settings.budget for standing in standings)
     print(f"{settings.task}, {standings[0].budget} {unit} a seed, {scored}\n")
     if budget > standings[0].budget:
-        print(f"Budgets differ: scores are the last within {standings[0].budget}, curves go on to {budget}.\n")
+        print(f"Budgets differ: scores are the last within {standings[0].budget}, curves continue to {budget}.\n")
     print(_score_table(names, standings))
     print("\nIQM: interquartile mean over the seeds, with its 95 % bootstrap interval.")
     if len(standings) > 1:
@@ -197,7 +197,7 @@ def _print_report(names: Sequence[str], standings: Sequence["Standing"]) -> None
 
 
 def _settings_table(names: Sequence[str], standings: Sequence["Standing"]) -> str:
-    """Return what was asked for differently, one line a setting."""
+    """Return the settings that differ, one line each."""
     from operant.runtime.comparison import different_settings
 
     differ = different_settings([standing.run for standing in standings])

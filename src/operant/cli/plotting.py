@@ -1,4 +1,4 @@
-"""Learning curves as a picture (extra: `plots`)."""
+"""Plots of learning curves (extra: `plots`)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from operant.tuning import Result
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Told apart by the color-blind too (Okabe and Ito 2008)."""
+"""Colors that color-blind people can distinguish (Okabe and Ito 2008)."""
 
 BAND_FROM = 10
-"""Seeds from which on a band shows the interval of the interquartile mean, in place of a line for each seed."""
+"""Minimum seeds for a band of the interquartile mean's interval, instead of a line per seed."""
 
 DASHES = ("-", "--", ":")
-"""Of the runs beyond the number of colors."""
+"""Color of runs beyond the number of colors."""
 
 
 def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> None:
-    """Draw the learning curves of runs, their final scores seed by seed, and the performance profiles of these.
+    """Plot the learning curves of runs, their final scores by seed, and the performance profiles of these.
 
     Args:
         names: of the runs.
         standings: the runs, all of one task.
-        path: of the picture; its folder is made if need be.
+        path: of the plot; its folder is created if needed.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -69,7 +69,7 @@ def draw(names: Sequence[str], standings: Sequence["Standing"], path: Path) -> N
 
 def _draw_curve(axes: "Axes", standing: "Standing", color: str, dash: str, label: str) -> None:
     curve = standing.curve
-    if curve.scores.shape[1] < BAND_FROM:  # an interval of so few says little: show all there is
+    if curve.scores.shape[1] < BAND_FROM:  # an interval of so few seeds means little: show all
         axes.plot(curve.consumed, curve.scores, color=color, linestyle=dash, linewidth=0.6, alpha=0.45)
     else:
         axes.fill_between(curve.consumed, curve.low, curve.high, color=color, alpha=0.18, linewidth=0)
@@ -77,7 +77,7 @@ def _draw_curve(axes: "Axes", standing: "Standing", color: str, dash: str, label
 
 
 def _draw_final(axes: "Axes", standing: "Standing", column: int, color: str) -> None:
-    """Draw every seed's score as a point, beside the IQM with its interval."""
+    """Plot every seed's score as a point, next to the IQM with its interval."""
     scores, final = sorted(standing.final.scores), standing.final
     axes.scatter([column - 0.15] * len(scores), scores, color=color, s=14, alpha=0.5, linewidths=0)
     below, above = final.iqm - final.interval[0], final.interval[1] - final.iqm
@@ -102,11 +102,11 @@ def _label(name: str, standing: "Standing") -> str:
 
 
 def draw_study(result: "Result", path: Path) -> None:
-    """Draw the trials of a study, and what its winner scores on fresh seeds.
+    """Plot the trials of a study, and the winner's scores on new seeds.
 
     Args:
         result: of the study.
-        path: of the picture.
+        path: of the plot.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -134,7 +134,7 @@ def draw_study(result: "Result", path: Path) -> None:
             _draw_final(fresh, standing, column, COLORS[1])
     fresh.set_xticks(range(2), [name for name, *_ in columns])
     fresh.set_xlim(-0.6, 1.6)
-    fresh.set_xlabel("diamond: on the search's seeds\npoints: fresh seeds, IQM with interval")
+    fresh.set_xlabel("diamond: on the search's seeds\npoints: new seeds, IQM with interval")
     for axes in (search, fresh):
         axes.grid(axis="y", color="0.9", linewidth=0.8)
         axes.set_axisbelow(True)
