@@ -60,14 +60,20 @@ def _summed_rows(gradient: Tensor, inputs: Tensor, entries: int) -> Tensor:
     return summed.index_add_(0, places, gradient.flatten(0, 1)).view(len(inputs), entries, -1)
 
 
+def _empty_rows(weight: Tensor, inputs: Tensor) -> Tensor:
+    return weight.new_empty(*inputs.shape[:2], weight.shape[2])
+
+
+def _empty_sums(gradient: Tensor, inputs: Tensor, entries: int) -> Tensor:
+    return gradient.new_empty(len(inputs), entries, gradient.shape[2])
+
+
 # Compiled programs call these as they are: loops that a compiler makes of indexing take longer.
 _ops: Any = torch.ops.operant
 _library: Any = torch.library.Library("operant", "FRAGMENT")
 _library.define("rows(Tensor weight, Tensor inputs) -> Tensor")
 _library.impl("rows", _read_rows, "CPU")
-_library.impl("rows", lambda weight, inputs: weight.new_empty(*inputs.shape[:2], weight.shape[2]), "Meta")
+_library.impl("rows", _empty_rows, "Meta")
 _library.define("summed_rows(Tensor gradient, Tensor inputs, int entries) -> Tensor")
 _library.impl("summed_rows", _summed_rows, "CPU")
-_library.impl(
-    "summed_rows", lambda gradient, inputs, entries: gradient.new_empty(len(inputs), entries, gradient.shape[2]), "Meta"
-)
+_library.impl("summed_rows", _empty_sums, "Meta")
