@@ -83,7 +83,7 @@ def draw(cells: dict[str, Any], planned: dict[int, Any]) -> None:
 def main() -> None:
     """Dive in the seas that are asked for, draw all, fail if a claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="*", default=[10, 12, 20], help="default: 10, 12 and 20")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[10, 12, 20, 24], help="default: 10 12 20 24")
     torch.set_num_threads(1)
     cells: dict[str, Any] = json.loads(CELLS.read_text()) if CELLS.exists() else {}
     for size in parser.parse_args().sizes:
